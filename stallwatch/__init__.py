@@ -73,7 +73,6 @@ def diagnose(
     told = diagnose_jobs(
         several,
         catalogue=catalogue,
-        language=language,
         baseline=known,
         parallel=parallel,
         job=job,
@@ -83,7 +82,9 @@ def diagnose(
         from stallwatch_rules.report.jobtable import table
 
         told.diagnosis.notes = [table(told.jobs, language).summary, *told.diagnosis.notes]
-    return told.diagnosis
+    from stallwatch_rules.locale import rendered
+
+    return rendered(told.diagnosis, language)
 
 
 def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:

@@ -12,17 +12,15 @@ from stallwatch_dashboard.data.overview import RunRow, began, lasted, newest, st
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.locale import render
+from stallwatch_rules.messages import Text, bilingual, contains, message, with_params, without
 from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.report.phrases import by_hand, just_ends, primary_note, record_ends, titled, where
+from stallwatch_rules.report.phrases import by_hand, just_ends, primary_note, record_ends, where
 from stallwatch_rules.report.phrases import headline as report_headline
-from stallwatch_rules.report.reader import told_in
-from stallwatch_rules.stacks.concluding import TAKE_STACKS, advice_in
+from stallwatch_rules.stacks.concluding import TAKE_STACKS
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.words import behind, lead, sentence
-from stallwatch_rules.text.retelling import retold
-from stallwatch_rules.text.sentences import say as words_of_rules
+from stallwatch_rules.stacks.words import sentence, titled
 
 Level = Literal["critical", "warning", "good", "quiet"]
 
@@ -60,13 +58,11 @@ def of_run(
         ago = formats.seconds(now - row.seen) if row.seen else formats.NOTHING
         return Verdict("warning", say("is_stale", ago), (say("is_stale_why"),))
     incident = newest(incidents) if row.ended_at is None else _last_word(incidents)
-    headline, level = _headline(row, incident, now, last_step_at, say)
+    headline, level = _headline(row, incident, now, last_step_at, language, say)
     if incident is None:
         return Verdict(level, headline, _exit(row, language) + _alarm(row, zone, now, say))
     since = last_step_at if last_step_at is not None and last_step_at <= incident.opened_at else None
-    return _with_incident(
-        level, headline, row, incident, pages, now, since, zone, language, say, _asked(incidents)
-    )
+    return _with_incident(level, headline, row, incident, pages, now, since, zone, language, say)
 
 
 def of_incident(
@@ -77,31 +73,26 @@ def of_incident(
     zone: tzinfo | None,
     language: str,
     say: Say,
-    beside: Sequence[Incident] = (),
 ) -> Verdict:
-    """The verdict that one incident is, whatever else its run went through.
-
-    Of what lies `beside` it in its run, only where the ranks were is of use: for a sentence on that.
-    """
+    """Return the verdict that one incident is, whatever else its run went through."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
     title = f"{incident.run}: {in_state(incident, say)}"
     level = _level(incident) if incident.status == "open" else "quiet"
-    asked = _asked(beside)
-    return _with_incident(level, title, row, incident, pages, now, None, zone, language, say, asked)
+    return _with_incident(level, title, row, incident, pages, now, None, zone, language, say)
 
 
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: str, say: Say) -> Verdict:
     """The verdict on a dead run's logs."""
     level: Level = _LEVELS[found.verdict]
-    facts = [found.ending] if found.ending else []
+    facts = [render(found.ending, language)] if found.ending else []
     primary = found.primary
     if primary is None and found.progress.behind and not found.unknown and not by_hand(found):
         level = "warning" if found.verdict == "healthy" else level
-        return Verdict(level, report_headline(found, language), tuple(facts))
+        return Verdict(level, render(report_headline(found), language), tuple(facts))
     if primary is None and record_ends(found):
-        return Verdict("warning", report_headline(found, language), tuple(facts))
+        return Verdict("warning", render(report_headline(found), language), tuple(facts))
     if primary is None and just_ends(found):
-        return Verdict(level, report_headline(found, language), tuple(facts))
+        return Verdict(level, render(report_headline(found), language), tuple(facts))
     if primary is None:
         return Verdict(level, say(f"verdict_{found.verdict}"), tuple(facts))
     facts.append(where(found, language))
@@ -109,12 +100,12 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: s
         level=level,
         headline=say(f"verdict_{found.verdict}"),
         facts=tuple(facts),
-        cause=titled(primary, language),
+        cause=render(titled(primary.apart, primary.title), language),
         rule=primary.rule,
-        why=primary.why,
-        note=primary_note(found),
-        fixes=tuple(primary.fixes),
-        evidence=tuple(primary.evidence),
+        why=render(primary.why, language),
+        note=render(primary_note(found), language),
+        fixes=_rendered(primary.fixes, language),
+        evidence=_rendered(primary.evidence, language),
         page=pages.get(primary.rule),
     )
 
@@ -142,7 +133,7 @@ def rule_name(rule: str, say: Say, exception: str = "") -> str:
 
 
 def _headline(
-    row: RunRow, incident: Incident | None, now: float, last_step_at: float | None, say: Say
+    row: RunRow, incident: Incident | None, now: float, last_step_at: float | None, language: str, say: Say
 ) -> tuple[str, Level]:
     step = formats.steps(row.step, row.total_steps)
     if row.state == "finished":
@@ -161,7 +152,7 @@ def _headline(
         return say("is_degraded"), "warning"
     if incident is not None:
         named = rule_name(incident.rule, say, incident.exception)
-        return incident.primary.title if incident.primary else named, _level(incident)
+        return (render(incident.primary.title, language) if incident.primary else named), _level(incident)
     if row.state == "starting":
         return say("is_starting"), "quiet"
     ago = max(0.0, now - last_step_at) if last_step_at else None
@@ -181,30 +172,24 @@ def _with_incident(
     zone: tzinfo | None,
     language: str,
     say: Say,
-    asked: StallStacks | None = None,
 ) -> Verdict:
-    """`asked`: where the ranks were at another incident of this run, its stall."""
     primary, stacks = incident.primary, incident.stacks
     page = (pages.get(primary.rule) if primary is not None else None) or pages.get(incident.rule)
-    advice = advice_in(primary, stacks, language)
-    if primary is not None:
-        primary = told_in(primary, page, language, stacks or asked)
-    titled = (page.title_zh if language.startswith("zh") else "") or page.title if page is not None else ""
-    title = (primary.title if primary else "") or titled or rule_name(incident.rule, say, incident.exception)
-    if primary is not None and primary.apart:  # the title that it leads, too, in the reader's language
-        title = behind(lead(primary.apart, language), titled or primary.title, language)
-    why = (primary.why if primary else "") or (why_of(page, language) if page else "")
+    named = (
+        bilingual(page.title, page.title_zh)
+        if page is not None
+        else rule_name(incident.rule, say, incident.exception)
+    )
+    title: Text = titled(primary.apart, primary.title) if primary else named
+    why: Text = (primary.why if primary else "") or (why_of(page) if page else "")
     fixes = list(primary.fixes) if primary else []
     if page is not None and not fixes:
-        fixes = fixes_for(page, {}, language)
-    if advice is not None:
-        why, fixes = advice
-    note = _note(incident, since, now, language)
-    place = sentence(stacks, language) if stacks is not None else ""
+        fixes = fixes_for(page, {})
+    note = _note(incident, since, now)
+    place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):
-        fixes = _without_place(stacks, [fix for fix in fixes if TAKE_STACKS not in fix], language)
-        for told_in_language in ("en", "zh"):
-            note = note.removesuffix(words_of_rules("nothing-says-why", told_in_language))
+        fixes = _without_place(stacks, [fix for fix in fixes if not contains(fix, TAKE_STACKS)])
+        note = without(note, "diagnosis.nothing-says-why")
     facts = list(_exit(row, language))
     if row.ended_at is None:
         still = "no_progress_for" if incident.kind == "stall" else "open_for"
@@ -223,40 +208,30 @@ def _with_incident(
         level=level,
         headline=headline,
         facts=tuple(facts),
-        cause=title,
+        cause=render(title, language),
         rule=incident.rule,
-        why=why,
-        place=place,
-        note=note,
-        fixes=tuple(fixes),
-        evidence=_evidence(evidence, stacks or asked, language),
+        why=render(why, language),
+        place=render(place, language),
+        note=render(note, language),
+        fixes=_rendered(fixes, language),
+        evidence=_rendered(evidence, language),
         page=page,
     )
 
 
-def _evidence(lines: Sequence[str], stacks: StallStacks | None, language: str) -> tuple[str, ...]:
-    """The run's own lines as they are; our words among them in the reader's language."""
-    own: dict[str, str] = {}
-    if stacks is not None:
-        own = {sentence(stacks, spoken): sentence(stacks, language) for spoken in ("en", "zh")}
-    return tuple(own.get(line) or retold(line, language) for line in lines)
+def _rendered(texts: Sequence[Text], language: str) -> tuple[str, ...]:
+    return tuple(render(text, language) for text in texts)
 
 
-def _asked(incidents: Sequence[Incident]) -> StallStacks | None:
-    """Where the ranks were when they were asked last."""
-    found = (incident.stacks for incident in sorted(incidents, key=lambda one: -one.opened_at))
-    return next(filter(None, found), None)
-
-
-def _note(incident: Incident, since: float | None, now: float, language: str) -> str:
-    """What it means for this run, in the reader's language; a stall's with the time it took until now."""
+def _note(incident: Incident, since: float | None, now: float) -> Text:
+    """Return what it means for this run; a stall's with the time it took until now."""
     if incident.kind != "stall":
-        return retold(incident.note, language)
+        return incident.note
     stood = since if since is not None else stood_since(incident)
     values = {"silence": formats.seconds((incident.resolved_at or now) - stood)}
     if incident.threshold_seconds is not None:
         values["threshold"] = formats.seconds(incident.threshold_seconds)
-    return retold(incident.note, language, **values)
+    return with_params(incident.note, **values)
 
 
 def _exit(row: RunRow, language: str) -> tuple[str, ...]:
@@ -276,11 +251,12 @@ def _located(stacks: StallStacks) -> bool:
     return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
 
 
-def _without_place(stacks: StallStacks, fixes: Sequence[str], language: str) -> list[str]:
+def _without_place(stacks: StallStacks, fixes: Sequence[Text]) -> list[Text]:
     """No advice that only says where the ranks are, which stands above it; where to read on comes last."""
-    known, more = sentence(stacks, language), words_of_rules("all-stacks", language, file=stacks.file)
-    left = [fix for fix in fixes if fix not in (known, f"{known} {more}")]
-    return [*left, more] if f"{known} {more}" in fixes else left
+    known, more = sentence(stacks), message("diagnosis.all-stacks", file=stacks.file)
+    with_more = known + more
+    left = [fix for fix in fixes if fix not in (known, with_more)]
+    return [*left, more] if with_more in fixes else left
 
 
 def _last_word(incidents: Sequence[Incident]) -> Incident | None:

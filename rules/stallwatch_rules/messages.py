@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import add
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 import msgspec
 from msgspec.structs import replace
 
 T = TypeVar("T")
+PAGE = "text"  #: the id of a rule page's own words, which are in the parameters
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """A sentence, or several, independent of any language."""
 
     id: str  #: "area.key": the key of a template in `locale/<language>/<area>.json`
-    params: dict[str, str | int | float | Message] = {}  #: the values of the template's fields
+    params: dict[str, str | int | float | Message | list[str | Message]] = {}  #: of the template's fields
     then: tuple[Message, ...] = ()  #: the sentences that follow
 
-    def __add__(self, other: Message) -> Message:
-        """Return this message followed by another one."""
+    def __add__(self, other: Text) -> Message:
+        """Return this message followed by another one; by nothing if that is empty."""
+        if isinstance(other, str):
+            if other:
+                raise TypeError(f"no message: {other!r}")
+            return self
         return replace(self, then=(*self.then, replace(other, then=()), *other.then))
+
+    def __radd__(self, other: str) -> Message:
+        """Return this message: nothing comes before it."""
+        if other:
+            raise TypeError(f"no message: {other!r}")
+        return self
 
     def has(self, *ids: str) -> bool:
         """Return whether it, or a sentence that follows in it, has one of these ids."""
@@ -29,17 +40,17 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 #: A message, or text that has no translation: a log line, a sentence that version 0.1 stored.
-Text = str | Message
+Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate it, on Python 3.10 too
 
 
-def message(id: str, **params: str | int | float | Message) -> Message:
+def message(id: str, /, **params: str | int | float | Message | list[str | Message]) -> Message:
     """Return the message of this id with these parameters."""
     return Message(id, params)
 
 
 def bilingual(english: str, chinese: str) -> Message:
     """Return words of a rule page, which may be a user's own and unknown to who reads them later."""
-    return Message("text", {"en": english, "zh": chinese or english})
+    return Message(PAGE, {"en": english, "zh": chinese or english})
 
 
 def sentences(*texts: Text | None) -> Text:
@@ -51,6 +62,20 @@ def sentences(*texts: Text | None) -> Text:
 def has(text: Text, *ids: str) -> bool:
     """Return whether a text is a message of one of these ids, or contains such a sentence."""
     return isinstance(text, Message) and text.has(*ids)
+
+
+def without(text: T, id: str) -> T:
+    """Return a text without the sentences of this id that follow in it."""
+    if not isinstance(text, Message):
+        return text
+    return replace(text, then=tuple(one for one in text.then if one.id != id))
+
+
+def contains(text: Text, part: str) -> bool:
+    """Return whether a text, or the English of a rule page's words, contains these characters."""
+    if isinstance(text, str):
+        return part in text
+    return any(isinstance(value, (str, Message)) and contains(value, part) for value in text.params.values())
 
 
 def with_params(text: T, **params: Any) -> T:

@@ -20,6 +20,7 @@ from stallwatch_rules.failures.unexplained import complete
 from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.lines.datatext import is_data
 from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -181,13 +182,13 @@ class RunReading:
         self,
         *,
         ending: str = "",
+        ending_text: Text = "",
         failed: bool | None = None,
         now: float | None = None,
         threshold: float | None = None,
         stalled: bool = False,
         waited: float | None = None,
         ended_at: float | None = None,
-        language: str = "en",
         memory: MemoryKnown | None = None,
         left: Sequence[Left] = (),
         elsewhere: bool = False,
@@ -196,7 +197,8 @@ class RunReading:
     ) -> Diagnosis:
         """The diagnosis of what was read so far.
 
-        ``ending`` and ``failed`` say how the command ended, where that is known; ``now``, ``threshold`` and
+        ``ending`` (``ending_text`` for reports) and ``failed`` say how the command ended, where that is
+        known; ``now``, ``threshold`` and
         ``stalled`` come from who watches the run live, or did, and so does ``waited``, the seconds without a
         step; ``memory`` is what was seen of a run that ended, ``left`` the ranks that ended before others;
         ``ended_at`` is when it did, by the clock that its lines were stamped by; ``elsewhere``: the stacks
@@ -209,20 +211,20 @@ class RunReading:
             now,
             threshold,
             stalled,
-            language,
             tuple(left),
             memory,
             waited,
             elsewhere,
             crash,
             ended_at,
+            ending_text,
         )
         if failed is None and question.kind == "finished":
             question = replace(question, failed=False)
         streams = with_codes(without_echoes(self.streams), codes)
         diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, question)
         ended = failed is not None or bool(ending) or now is not None
-        return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended, language=language)
+        return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
 
     def _stream(self, line: Line) -> StreamReading | None:
         key = (line.source, line.rank)

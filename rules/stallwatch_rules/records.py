@@ -1,6 +1,7 @@
 """The records that every part of Stallwatch exchanges: lines, samples, matches and the diagnosis.
 
-Plain data, no behaviour. Times are Unix seconds (float) unless a field says ISO 8601; sizes are bytes;
+Plain data, no behaviour. Text for people is a message (`messages`), which reports turn into words.
+Times are Unix seconds (float) unless a field says ISO 8601; sizes are bytes;
 durations are seconds. The diagnosis records are the JSON contract of ``stallwatch diagnose --json``.
 """
 
@@ -10,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch_rules.messages import Text
 from stallwatch_rules.stacks.records import StackGroup
 
 Role = Literal["cause", "symptom", "wrapper", "notice"]
@@ -68,14 +70,14 @@ class Place(msgspec.Struct):
     line: int
     time: str | None  #: ISO 8601: with "Z" where the zone is known, without one as the log has it
     step: int | None
-    text: str
+    text: Text
 
 
 class Primary(msgspec.Struct):
     """The primary cause, with its fix."""
 
     rule: str
-    title: str
+    title: Text
     role: Role
     harm: Harm
     confidence: float  #: 0..1
@@ -84,10 +86,10 @@ class Primary(msgspec.Struct):
     line: int
     time: str | None
     step: int | None
-    evidence: list[str]
+    evidence: list[Text]
     captures: dict[str, str]
-    why: str
-    fixes: list[str]
+    why: Text
+    fixes: list[Text]
     apart: list[StackGroup] = []  #: odd ranks, in no collective: each title begins with where they are
     inferred: Inferred = ""  #: from what it was concluded where an exception's wording is in no rule
     frames: list[str] = []  #: the calls of the exception that it was read from, as in ``UnknownException``
@@ -97,21 +99,21 @@ class Finding(msgspec.Struct):
     """All matches of one rule in the run."""
 
     rule: str
-    title: str
+    title: Text
     role: Role
     harm: Harm  #: judged for this run; "by-progress" where the log does not show enough to tell
     count: int
     ranks: list[int]
     first: Place
     last: Place
-    note: str = ""  #: the evidence behind the harm, in a sentence
+    note: Text = ""  #: the evidence behind the harm
 
 
 class NearPage(msgspec.Struct):
     """A rule page whose words are like those of an unknown failure: a place to look, no claim."""
 
     rule: str
-    title: str
+    title: Text
     score: float  #: 0..0.9
 
 
@@ -160,7 +162,7 @@ class FindingChange(msgspec.Struct):
     harm: Harm | None
     role_before: Role | None
     role: Role | None
-    note: str = ""  #: the evidence, where that is new
+    note: Text = ""  #: the evidence, where that is new
 
 
 class Contribution(msgspec.Struct):
@@ -198,9 +200,9 @@ class Diagnosis(msgspec.Struct):
     progress: Progress = msgspec.field(default_factory=Progress)
     environment: dict[str, str] = {}
     stats: Stats = msgspec.field(default_factory=Stats)
-    notes: list[str] = []  #: what the reader should know: files that could not be read, a log that just ends
-    digest: list[str] = []  #: which ranks ended in what, a line each, where they did not end alike
-    ending: str = ""  #: how the process ended, where that is known
+    notes: list[Text] = []  #: what the reader should know: files that could not be read, a log that just ends
+    digest: list[Text] = []  #: which ranks ended in what, a line each, where they did not end alike
+    ending: Text = ""  #: how the process ended, where that is known
     new_lines: list[NewLines] = []  #: new before the end of a run that failed or stands, most telling first
     schema: int = SCHEMA
     explained: list[Contribution] = []  #: how the findings came about; in the JSON report if it is asked for
@@ -212,10 +214,10 @@ class JobTold(msgspec.Struct):
 
     name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of no known one
     verdict: Verdict
-    badge: str  #: the verdict in words
+    badge: Text  #: the verdict in words
     primary: str | None  #: the rule of its primary cause
     confidence: float | None  #: of that
-    title: str  #: what the verdict is about
+    title: Text  #: what the verdict is about
     last_step: int | None
     total_steps: int | None
     finished: bool

@@ -122,14 +122,13 @@ def diagnose(
     with progress_bar() as progress:
         if each:
             found, unread = diagnose_each(
-                list(paths), catalogue=catalogue, language=language, progress=progress, baseline=baseline
+                list(paths), catalogue=catalogue, progress=progress, baseline=baseline
             )
         else:
             try:
                 told = diagnose_jobs(
                     list(paths),
                     catalogue=catalogue,
-                    language=language,
                     progress=progress,
                     baseline=baseline,
                     parallel=parallel,
@@ -213,7 +212,7 @@ def _report(
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
-        return to_json(diagnosis, jobs=jobs, explain=explain).decode()
+        return to_json(diagnosis, language, jobs=jobs, explain=explain).decode()
     if form == "markdown":
         from stallwatch_rules.report.markdown import to_markdown
 

@@ -15,7 +15,7 @@ def report_each(found: Sequence[tuple[str, Diagnosis]], form: str | None, langua
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
-        told = [{"file": name, "diagnosis": json.loads(to_json(diagnosis))} for name, diagnosis in found]
+        told = [{"file": name, "diagnosis": json.loads(to_json(each, language))} for name, each in found]
         return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
     from stallwatch_rules.report.table import to_markdown_table, to_text
 

@@ -15,6 +15,7 @@ from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.alarms import ENDING_SECONDS
 from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS
 from stallwatch_rules.endings import GONE_ON, Left
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.text.retelling import retold
 
@@ -288,8 +289,10 @@ def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: A
     assert (found.verdict, found.primary.rule, found.primary.rank) == ("degraded", "rank-left-early", 1)
     assert found.findings[0].note.startswith("Rank 1 left without an error at step 5; the others made 5 more")
     assert run.changes[1:] == [(EARLY + "/1", "resolved", "run-finished")]
-    kept = recorded([run.folder.path], "en")
-    again = RunReading(run.catalogue).diagnose(ending=kept.ending, failed=kept.failed, left=kept.left)
+    kept = recorded([run.folder.path])
+    again = rendered(
+        RunReading(run.catalogue).diagnose(ending=kept.ending, failed=kept.failed, left=kept.left)
+    )
     assert again.primary is not None and again.primary.rule == "rank-left-early"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_exporter.runs.replay import merged_records, recorded_files
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import load_catalogue
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "recordings"
@@ -42,7 +43,7 @@ def interleaved(folder: Path) -> bytes:
 
 def check(name: str, paths: list[Path]) -> None:
     expected = meta(name)["expected"]
-    diagnosis, problems = diagnose_paths(paths, catalogue=load_catalogue())
+    diagnosis, problems = rendered(diagnose_paths(paths, catalogue=load_catalogue()))
     assert not problems
     assert diagnosis.verdict == expected["verdict"]
     assert (diagnosis.primary and diagnosis.primary.rule) == expected["primary"]

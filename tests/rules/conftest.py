@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import parse_page
 from stallwatch_rules.reading import RunReading
@@ -159,7 +160,7 @@ def diagnose(few_rules: Catalogue) -> Callable[..., Diagnosis]:
             rank = int(name[4]) if name.startswith("rank") else None
             reader = LineReader(name, rank)
             reading.feed([*reader.feed(text.encode()), *reader.finish()])
-        return reading.diagnose(**question)  # type: ignore[arg-type]
+        return rendered(reading.diagnose(**question))  # type: ignore[arg-type]
 
     return ask
 

@@ -27,6 +27,7 @@ from typing import Any
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
 from stallwatch_rules.authoring.pieces import pieces_of
 from stallwatch_rules.authoring.wordings import same_package
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.literals import branches
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.pages.page import RulePage
@@ -47,7 +48,7 @@ def own_logs() -> dict[str, Path]:
 
 def seen_in(paths: Iterable[Path], catalogue: Catalogue) -> set[str]:
     """The rules that are among the findings of these logs, read as one run."""
-    diagnosis, _ = diagnose_paths(list(paths), catalogue=catalogue)
+    diagnosis, _ = rendered(diagnose_paths(list(paths), catalogue=catalogue))
     return {finding.rule for finding in diagnosis.findings}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -50,6 +51,6 @@ def indented(lines: list[str]) -> list[str]:
 def test_the_exception_is_found_and_nothing_else(catalogue: Catalogue, lines: list[str]) -> None:
     reading = RunReading(catalogue)
     reading.feed(lines_of(STEPS + "\n".join(lines) + "\n"))
-    found = reading.diagnose()
+    found = rendered(reading.diagnose())
     assert found.primary is not None and found.primary.rule == "cuda-oom"
     assert [finding.rule for finding in found.findings] == ["cuda-oom"] and not found.unknown

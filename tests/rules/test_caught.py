@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -38,7 +39,7 @@ DIED = {"ending": "failed: The command exited with 1.", "failed": True}
 def told(catalogue: Catalogue, matcher: Matcher, lines: list[str], **known: object) -> Diagnosis:
     reading = RunReading(catalogue, matcher)
     reading.feed(lines_of("\n".join(lines)))
-    return reading.diagnose(**known)  # type: ignore[arg-type]
+    return rendered(reading.diagnose(**known))  # type: ignore[arg-type]
 
 
 def harm_of(diagnosis: Diagnosis) -> str:

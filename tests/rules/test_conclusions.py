@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -23,7 +24,7 @@ def diagnose(engine: tuple[Catalogue, Matcher], files: str | dict[str, str], **q
     for name, text in ({"run.log": files} if isinstance(files, str) else files).items():
         reader = LineReader(name, int(name[4]) if name.startswith("rank") else None)
         reading.feed([*reader.feed(text.encode()), *reader.finish()])
-    return reading.diagnose(**question)  # type: ignore[arg-type]
+    return rendered(reading.diagnose(**question))  # type: ignore[arg-type]
 
 
 def primary(diagnosis: Diagnosis) -> str | None:

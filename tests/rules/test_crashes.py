@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -17,7 +18,7 @@ EMPTY = Catalogue.of([])
 def diagnosed(text: str) -> Diagnosis:
     reading = RunReading(EMPTY, Matcher(EMPTY))
     reading.feed(lines_of(text))
-    return reading.diagnose()
+    return rendered(reading.diagnose())
 
 
 def only(text: str) -> UnknownException:

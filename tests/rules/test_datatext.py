@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.datatext import is_data
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -54,7 +55,7 @@ def test_a_loggers_record_is_no_data(catalogue: Catalogue, line: str) -> None:
     """Whatever its first key is called: loguru's ``serialize=True`` begins with "text"."""
     reading = RunReading(catalogue)
     reading.feed(lines_of(f"{STEPS}{line}\n"))
-    primary = reading.diagnose().primary
+    primary = rendered(reading.diagnose()).primary
     assert not is_data(line) and primary is not None and primary.rule == "cuda-oom"
 
 

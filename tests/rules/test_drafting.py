@@ -14,6 +14,7 @@ from stallwatch_rules.authoring.drafting import (
     pattern_of,
     quiet_line,
 )
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import parse_page
@@ -37,7 +38,7 @@ MESSAGE = "The reward server 10.0.0.3:80 (group 'a') gave no answer [7 of 8, 30.
 def diagnosed(text: str) -> Diagnosis:
     reading = RunReading(Catalogue.of([]), Matcher(Catalogue.of([])))
     reading.feed(lines_of(text))
-    return reading.diagnose()
+    return rendered(reading.diagnose())
 
 
 def test_the_pattern_keeps_the_fixed_text_and_masks_the_rest() -> None:
@@ -97,7 +98,7 @@ def test_the_quiet_sample_is_the_nearest_healthy_line() -> None:
 def test_a_line_without_an_exception() -> None:
     reading = RunReading(Catalogue.of([]), Matcher(Catalogue.of([])))
     reading.feed(lines_of("step 1/9 loss 1.5\n[ERROR] the pump of shard 3 stopped for good\n"))
-    failure = failure_of(reading.diagnose(failed=True))
+    failure = failure_of(rendered(reading.diagnose(failed=True)))
     assert pattern_of(failure) == r"\[ERROR\] the pump of shard (?P<number_1>\d+) stopped for good"
 
 
@@ -113,7 +114,7 @@ def test_a_line_without_an_exception() -> None:
 def test_no_pattern_holds_what_glog_writes_before_a_message(lead: str) -> None:
     reading = RunReading(Catalogue.of([]), Matcher(Catalogue.of([])))
     reading.feed(lines_of(f"step 1/9 loss 1.5\n{lead}the pump of shard 3 stopped for good\n"))
-    failure = failure_of(reading.diagnose(failed=True))
+    failure = failure_of(rendered(reading.diagnose(failed=True)))
     assert pattern_of(failure) == r"the pump of shard (?P<number_1>\d+) stopped for good"
     assert failure.line.startswith(lead)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from smallruns import stamped
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -53,7 +54,7 @@ def read(catalogue: Catalogue, lines: list[tuple[float, str]], *, times: bool = 
     reading = RunReading(catalogue)
     text = stamped(lines) if times else "".join(f"{line}\n" for _, line in lines)
     reading.feed(lines_of(text))
-    return reading.diagnose()
+    return rendered(reading.diagnose())
 
 
 @pytest.mark.parametrize("rule", SIGNALS)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.progress.curve import MOST_POINTS, thinned
 from stallwatch_rules.records import Diagnosis, Place, Primary, Series, UnknownException
@@ -39,7 +40,7 @@ class Seen(HTMLParser):
 
 @pytest.fixture(scope="module")
 def stalled(root: Path) -> Diagnosis:
-    return diagnose_paths([root / "tests/recordings/zero3-stall"], catalogue=load_catalogue())[0]
+    return rendered(diagnose_paths([root / "tests/recordings/zero3-stall"], catalogue=load_catalogue()))[0]
 
 
 def test_a_real_stall_with_its_charts(stalled: Diagnosis) -> None:
@@ -105,7 +106,9 @@ def test_numbers_over_the_steps_of_a_log(tmp_path: Path) -> None:
         for n in range(1, 1001)
     ]
     (tmp_path / "a.log").write_text("\n".join(lines) + "\n")
-    series = {one.name: one for one in diagnose_paths([tmp_path], catalogue=load_catalogue())[0].series}
+    series = {
+        one.name: one for one in rendered(diagnose_paths([tmp_path], catalogue=load_catalogue()))[0].series
+    }
     assert set(series) == {"loss", "grad_norm"}
     assert series["loss"].values[0] == pytest.approx(2.0) and len(series["loss"].values) == MOST_POINTS
     assert all(value == 1.5 for value in series["grad_norm"].values)

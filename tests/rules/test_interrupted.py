@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
@@ -48,7 +49,7 @@ def crash(second: float, rank: int, last: str) -> str:
 def diagnosed(known: Catalogue, text: str, *, stalled: bool, ending: str = ENDING) -> Diagnosis:
     reading = RunReading(known)
     reading.feed(lines_of(text))
-    return reading.diagnose(ending=ending, stalled=stalled)
+    return rendered(reading.diagnose(ending=ending, stalled=stalled))
 
 
 WANDB = "/env/lib/python3.7/site-packages/wandb/sdk/interface/interface.py"
@@ -83,7 +84,10 @@ def test_ctrl_c_is_told_by_trackers_before_the_program_says_so(
     reading, alone = RunReading(known), RunReading(known)
     reading.feed(lines_of(f"{text}Traceback (most recent call last):\n{stop}"))
     alone.feed(lines_of(text))
-    assert (reading.diagnose().verdict, alone.diagnose().verdict) == (verdict, "unknown-failure")
+    assert (reading.diagnose().verdict, alone.diagnose().verdict) == (
+        verdict,
+        "unknown-failure",
+    )
 
 
 REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected"  # by one that is there
@@ -162,6 +166,6 @@ def test_a_run_that_was_interrupted_is_told_so_where_no_line_says_it(known: Cata
     reading = RunReading(known)
     lost = stamped(40, 0, "object type name: KeyboardInterrupt", "lost sys.stderr")
     reading.feed(lines_of(steps(1, 30) + lost))
-    found = reading.diagnose(ending=ENDING, now=None, language=language)
+    found = rendered(reading.diagnose(ending=ENDING, now=None), language)
     assert (found.verdict, badge(found, "en")) == ("healthy", "STOPPED BY HAND")
-    assert badge(reading.diagnose(language=language), "en") == "HEALTHY"
+    assert badge(rendered(reading.diagnose(), language), "en") == "HEALTHY"

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -193,7 +194,7 @@ def read(
     for start, end in pairwise(marks):
         reading.feed(reader.feed(text[start:end]))
     reading.feed(reader.finish())
-    return reading.diagnose()
+    return rendered(reading.diagnose())
 
 
 def interleaved(logs: list[list[str]], choices: Iterable[int]) -> bytes:

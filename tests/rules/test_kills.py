@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -30,7 +31,7 @@ def ended(
 ) -> Diagnosis:
     reading = RunReading(known)
     reading.feed(lines_of(text))
-    return reading.diagnose(ending=ending, failed=True, memory=memory)
+    return rendered(reading.diagnose(ending=ending, failed=True, memory=memory))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,9 @@ def test_the_exit_codes_that_were_seen_name_the_rank_if_no_launcher_does(
 ) -> None:
     reading = RunReading(catalogue)
     reading.feed(lines_of(STEPS.replace("[rank0]: ", "") + SPAWN + "SIGKILL"))
-    found = reading.diagnose(ending="failed: It exited with 1.", failed=True, memory=LOW, codes=codes)
+    found = rendered(
+        reading.diagnose(ending="failed: It exited with 1.", failed=True, memory=LOW, codes=codes)
+    )
     assert found.primary is not None and found.primary.rank == killed
     assert (found.primary.rule == OUTSIDE) == (codes.get(1) == -9)  # killed on this machine
 
@@ -126,7 +129,7 @@ def test_a_launcher_that_names_ranks_is_believed(catalogue: Catalogue) -> None:
     reading = RunReading(catalogue)
     summary = "  rank      : 5 (local_rank: 1)\n  exitcode  : -11 (pid: 27127)\n"
     reading.feed(lines_of(STEPS.replace("[rank0]: ", "") + SPAWN + "SIGSEGV\n" + summary))
-    found = reading.diagnose(ending="failed: It exited with 1.", failed=True, codes={1: -11})
+    found = rendered(reading.diagnose(ending="failed: It exited with 1.", failed=True, codes={1: -11}))
     assert found.primary is not None and found.primary.rank == 5
 
 

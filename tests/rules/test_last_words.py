@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -17,7 +18,7 @@ STEPS = [f"step {n}/500 loss={2 / n + 0.1:.3f}" for n in range(1, 60)]
 def diagnose(catalogue: Catalogue, lines: list[str], **known: bool) -> Diagnosis:
     reading = RunReading(catalogue)
     reading.feed(LineReader("train.log").feed("\n".join([*lines, ""]).encode()))
-    return reading.diagnose(**known)  # type: ignore[arg-type]
+    return rendered(reading.diagnose(**known))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from smallruns import finding, raised
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -29,7 +30,7 @@ def diagnosed(catalogue: Catalogue, matcher: Matcher, text: str) -> Diagnosis:
     reading = RunReading(catalogue, matcher)
     reader = LineReader("x")
     reading.feed(reader.feed(text.encode()) + reader.finish())
-    return reading.diagnose()
+    return rendered(reading.diagnose())
 
 
 @pytest.mark.parametrize(

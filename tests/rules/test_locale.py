@@ -70,6 +70,18 @@ def test_a_message_may_be_a_value_of_another_one() -> None:
     assert render(named, "zh") == "请先查这里：请看日志。"
 
 
+def test_lists_counts_and_capitals_follow_the_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {
+        "en": {"x": "{who:capital} {count:waits|wait} in {calls:brackets}; {calls:semicolons,capital}"},
+        "zh": {"x": "{who}{count:|都}停在{calls:brackets}，{calls:commas}"},
+    }
+    monkeypatch.setattr(locale, "templates", lambda language, area: known[language])
+    calls: list[str | Message] = ["a", bilingual("b", "乙")]
+    assert say("test.x", who="rank 1", count=1, calls=calls) == "Rank 1 waits in  (a, b); A; b"
+    assert say("test.x", "zh", who="rank 1", count=2, calls=calls) == "rank 1都停在（a，乙），a，乙"
+    assert say("test.x", who="rank 1", count=2, calls=[]).startswith("Rank 1 wait in ;")
+
+
 def test_an_unknown_message_is_an_error() -> None:
     with pytest.raises(KeyError):
         render(Message("diagnosis.nothing"))

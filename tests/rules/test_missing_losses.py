@@ -8,6 +8,7 @@ import pytest
 from smallruns import primary
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -21,7 +22,7 @@ def diagnose(catalogue: Catalogue, matcher: Matcher) -> Diagnose:
     def ask(text: str) -> Diagnosis:
         reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
         reading.feed([*reader.feed(text.encode()), *reader.finish()])
-        return reading.diagnose()
+        return rendered(reading.diagnose())
 
     return ask
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.failures.nearest import Nearest
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -82,7 +83,7 @@ def test_the_diagnosis_names_them_and_claims_nothing_where_two_are_near(
             "ValueError: Expected all tensors to have the same dtype on one device, found half and float\n"
         )
     )
-    diagnosis = reading.diagnose()
+    diagnosis = rendered(reading.diagnose())
     assert diagnosis.verdict == "unknown-failure"
     assert diagnosis.primary is None
     assert {one.rule for one in diagnosis.unknown[0].nearest} >= {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -265,7 +266,7 @@ def test_the_cause_wins(expected: str, log: list[str], catalogue: Catalogue, mat
     reader = LineReader("train.log")
     reading = RunReading(catalogue, matcher)
     reading.feed(reader.feed("".join(f"{line}\n" for line in log).encode()) + reader.finish())
-    primary = reading.diagnose().primary
+    primary = rendered(reading.diagnose()).primary
     assert primary is not None
     assert primary.rule == expected
 
@@ -282,6 +283,6 @@ def test_an_exception_before_a_cancelled_step_is_the_failure(catalogue: Catalogu
     reader = LineReader("train.log")
     reading = RunReading(catalogue, matcher)
     reading.feed(reader.feed(log.encode()) + reader.finish())
-    diagnosis = reading.diagnose()
+    diagnosis = rendered(reading.diagnose())
     assert diagnosis.verdict == "unknown-failure"
     assert [one.exception for one in diagnosis.unknown] == ["ValueError"]

@@ -6,6 +6,7 @@ import pytest
 from smallruns import primary, steps
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -75,7 +76,7 @@ def diagnose(
     reading = RunReading(catalogue, matcher)
     for name, text in files.items():
         reading.feed(LineReader(name).feed(text.encode()))
-    return reading.diagnose(language=language)
+    return rendered(reading.diagnose(), language)
 
 
 def first(found: Diagnosis) -> Primary:

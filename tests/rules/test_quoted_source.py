@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.reading import RunReading
@@ -15,7 +16,7 @@ MATCHER = Matcher(CATALOGUE)
 def fired(text: str) -> list[str]:
     reading = RunReading(CATALOGUE, MATCHER)
     reading.feed(lines_of(text))
-    return [finding.rule for finding in reading.diagnose().findings]
+    return [finding.rule for finding in rendered(reading.diagnose()).findings]
 
 
 RAISE = 'raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")'

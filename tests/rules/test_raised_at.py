@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from smallruns import steps
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -42,7 +43,7 @@ def read(catalogue: Catalogue, matcher: Matcher) -> Read:
     def diagnose(text: str) -> Diagnosis:
         reading = RunReading(catalogue, matcher)
         reading.feed(lines_of(text))
-        return reading.diagnose()
+        return rendered(reading.diagnose())
 
     return diagnose
 

@@ -8,6 +8,7 @@ import pytest
 from smallruns import OOM, STAND, START, finding, primary, raised, stamped, steps
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -166,7 +167,7 @@ def test_a_diagnosis_changes_nothing(few_rules: Catalogue) -> None:
     reading = RunReading(few_rules)
     reader = LineReader("run.log")
     reading.feed(reader.feed((steps(1, 5) + raised("ValueError: x")).encode()))
-    assert reading.diagnose() == reading.diagnose()
+    assert rendered(reading.diagnose()) == rendered(reading.diagnose())
     assert reading.diagnose().verdict == "unknown-failure"
     reading.feed(reader.feed(steps(6, 9).encode()))
     assert reading.diagnose().verdict == "healthy"
@@ -255,7 +256,7 @@ def test_no_step_is_told_where_none_was_seen(diagnose: Diagnose) -> None:
 def test_a_plain_line_without_a_colon_tells_a_bad_loss(catalogue: Catalogue, matcher: Matcher) -> None:
     reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
     reading.feed(reader.feed(b"step 1/100 loss 2.0\nstep 2/100 loss nan\n"))
-    diagnosis = reading.diagnose()
+    diagnosis = rendered(reading.diagnose())
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "loss-nan")
     assert (diagnosis.progress.last_step, diagnosis.progress.last_loss) == (2, None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -52,7 +53,7 @@ def test_what_does_harm_elsewhere_ended_the_run_where_it_was_raised(
     ):
         reading = RunReading(catalogue, matcher)
         reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
-        found = reading.diagnose()
+        found = rendered(reading.diagnose())
         assert found.verdict == verdict
         assert [one.rule for one in found.findings] == ["grad-norm-nan"]
     reading = RunReading(catalogue, matcher)
@@ -93,7 +94,7 @@ def test_a_loss_that_was_nan_is_told_until_good_ones_are_printed(
 ) -> None:
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
-    diagnosis = reading.diagnose()
+    diagnosis = rendered(reading.diagnose())
     assert diagnosis.verdict == verdict
     assert [one.rule for one in diagnosis.findings] == ["loss-nan"]
 
@@ -119,7 +120,9 @@ def test_steps_of_nan_are_no_good_steps_after_overflows(
 ) -> None:
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("train.log").feed("\n".join(lines).encode() + b"\n"))
-    (found,) = [one for one in reading.diagnose().findings if one.rule == "fp16-overflow-every-step"]
+    (found,) = [
+        one for one in rendered(reading.diagnose()).findings if one.rule == "fp16-overflow-every-step"
+    ]
     assert found.harm == harm and ("good steps after them" in found.note) == (harm == "harmless")
 
 

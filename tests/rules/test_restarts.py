@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -35,7 +36,7 @@ def steps(first: int, last: int) -> str:
 def diagnose(catalogue: Catalogue, matcher: Matcher, text: str, language: str = "en") -> Diagnosis:
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("train.log").feed(text.encode()))
-    return reading.diagnose(language=language)
+    return rendered(reading.diagnose(), language)
 
 
 @pytest.mark.parametrize("error", [KNOWN, UNKNOWN])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -18,7 +19,7 @@ def rule_of(catalogue: Catalogue, error: str, *calls: tuple[str, str]) -> str:
     lines += [f'  File "{file}", line 31, in {name}' for file, name in calls] if calls else []
     reading = RunReading(catalogue)
     reading.feed(lines_of("".join(f"{line}\n" for line in ([*lines, error] if calls else [error]))))
-    primary = reading.diagnose().primary
+    primary = rendered(reading.diagnose()).primary
     return primary.rule if primary is not None and primary.confidence > 0.6 else ""
 
 
@@ -136,7 +137,7 @@ def test_the_statement_tells_where_the_function_s_name_does_not(
     reading = RunReading(catalogue)
     reading.feed(lines[:at])
     reading.feed(lines[at:])
-    primary = reading.diagnose().primary
+    primary = rendered(reading.diagnose()).primary
     assert (primary.rule if primary is not None and primary.confidence > 0.6 else "") == rule
 
 

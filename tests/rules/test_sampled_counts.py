@@ -7,6 +7,7 @@ import random
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.reading import RunReading
@@ -31,7 +32,7 @@ def findings_of(lines: list[str]) -> dict[str, Finding]:
     source = SourceReading(reading, LineReader("train.log"), lambda: engine, SIZES)
     source.feed(("\n".join(lines) + "\n").encode())
     source.finish()
-    return {finding.rule: finding for finding in reading.diagnose().findings}
+    return {finding.rule: finding for finding in rendered(reading.diagnose()).findings}
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank{rank}]: ", "[default{rank}]:"])

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from stallwatch_rules.failures.environment import versions_in
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -239,7 +240,7 @@ def test_colours_that_docker_spells_out_hide_no_match_from_the_sieve(engine: Eng
     whole, _, _ = read(engine, {"rank0.log": data}, None)
     sieved, _, _ = read(engine, {"rank0.log": data})
     assert outcome(sieved.diagnose()) == outcome(whole.diagnose())
-    assert {one.rule: one.count for one in whole.diagnose().findings}["cuda-oom"] == 3
+    assert {one.rule: one.count for one in rendered(whole.diagnose()).findings}["cuda-oom"] == 3
 
 
 @quick
@@ -249,7 +250,7 @@ def test_portions_do_not_matter_to_the_sieve(engine: Engine, recipe: Recipe, cut
     once, read_once, _ = read(engine, {"rank0.log": log})
     often, read_often, _ = read(engine, {"rank0.log": log}, cuts=cuts)
     assert read_often == read_once
-    assert often.diagnose() == once.diagnose()
+    assert rendered(often.diagnose()) == rendered(once.diagnose())
 
 
 @pytest.mark.parametrize(
@@ -379,5 +380,5 @@ def test_the_end_of_a_line_over_many_cells_is_read(engine: Engine, length: int) 
     log = "\n".join([*steps, long, *steps[:2000]]).encode() + b"\n"
     for sizes in (SMALL, None):
         reading, _, _ = read(engine, {"rank0.log": log}, sizes)
-        found = {one.rule: one.first for one in reading.diagnose().findings}
+        found = {one.rule: one.first for one in rendered(reading.diagnose()).findings}
         assert found["cuda-oom"].line == len(steps) + 1

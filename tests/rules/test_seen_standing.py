@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
@@ -29,7 +30,7 @@ def known() -> Catalogue:
 def ended(known: Catalogue, text: str, *, stalled: bool, ending: str = "killed: SIGKILL") -> Diagnosis:
     reading = RunReading(known)
     reading.feed(lines_of(text))
-    return reading.diagnose(ending=ending, failed=True, stalled=stalled)
+    return rendered(reading.diagnose(ending=ending, failed=True, stalled=stalled))
 
 
 @pytest.mark.parametrize("end", [TERMINATED, KILLED, TERMINATED + KILLED, ""])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -29,7 +30,7 @@ def test_what_fails_in_a_server_is_no_ranks(
     reading = RunReading(catalogue, matcher)
     for name, text in {"train.log": STEPS + ELASTIC, "other.log": start + ILLEGAL}.items():
         reading.feed(LineReader(name).feed(text.encode()))
-    primary = reading.diagnose().primary
+    primary = rendered(reading.diagnose()).primary
     assert primary is not None and primary.rule == "cuda-illegal-memory-access"
     assert primary.fixes[0].startswith("It happened in the vLLM server") == served
     assert (primary.step is None) == served and (not served or primary.rank is None)

@@ -6,6 +6,7 @@ import pytest
 from smallruns import raised, steps
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.phases import is_answer
@@ -33,7 +34,7 @@ def diagnosed(catalogue: Catalogue, matcher: Matcher, text: str) -> Diagnosis:
     reading = RunReading(catalogue, matcher)
     reader = LineReader("x")
     reading.feed(reader.feed(text.encode()) + reader.finish())
-    return reading.diagnose()
+    return rendered(reading.diagnose())
 
 
 @pytest.mark.parametrize("failure", [TOO_LONG, LEFT])

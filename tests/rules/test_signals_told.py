@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -67,7 +68,7 @@ def line(number: int, way: str) -> str:
 def diagnosed(catalogue: Catalogue, *lines: str) -> Diagnosis:
     reading = RunReading(catalogue)
     reading.feed(lines_of("".join(f"{one}\n" for one in lines)))
-    return reading.diagnose()
+    return rendered(reading.diagnose())
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -38,7 +39,7 @@ def ended(catalogue: Catalogue, text: str, language: str = "en", code: int = 1) 
     reading = RunReading(catalogue)
     reading.feed(lines_of(text))
     ending = f"failed: The command exited with {code}."
-    return reading.diagnose(ending=ending, failed=True, language=language)
+    return rendered(reading.diagnose(ending=ending, failed=True), language)
 
 
 def rule_of(found: Diagnosis) -> str:
@@ -68,7 +69,7 @@ def test_the_status_of_an_exception_that_another_log_may_hold_is_only_told(catal
     assert rule_of(ended(catalogue, "[rank1]: loading\n" + text)) == "rank-left-early", "all of it was"
     reading = RunReading(catalogue)
     reading.feed(lines_of(text))
-    found = reading.diagnose()
+    found = rendered(reading.diagnose())
     assert found.primary is not None and found.primary.rule == "gloo-connection-closed"
     assert found.primary.fixes[0].startswith("Rank 1 ended first, with exit status 1, and nothing")
     assert len(told(found)) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -30,7 +31,7 @@ def read(known: Catalogue, matcher: Matcher, end: str, first: str = SAVING) -> D
     for rank in range(4):
         lines = [*STEPS, *([first] if rank == 0 else []), end]
         reading.feed(LineReader(f"rank{rank}.log", rank).feed("\n".join(lines).encode() + b"\n"))
-    return reading.diagnose()
+    return rendered(reading.diagnose())
 
 
 @pytest.mark.parametrize(

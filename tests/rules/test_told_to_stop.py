@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
@@ -33,7 +34,7 @@ def ended(known: Catalogue, text: str, ending: str = TOLD, language: str = "en")
     reading = RunReading(known)
     stamps = (f"2026-11-22T02:0{i // 60}:{i % 60:02}.000000000Z stderr F " for i in range(600))
     reading.feed(lines_of("".join(map(str.__add__, stamps, text.splitlines(keepends=True))), "stderr"))
-    return reading.diagnose(ending=ending, failed=True, language=language)
+    return rendered(reading.diagnose(ending=ending, failed=True), language)
 
 
 def split(text: str) -> str:

@@ -21,13 +21,10 @@ from stallwatch_exporter.running.ending import running_sentence
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import language_of, say, span, templates
 from stallwatch_rules.locale import render as in_words
-from stallwatch_rules.messages import message
+from stallwatch_rules.messages import bilingual, message
 from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.records import Primary
-from stallwatch_rules.report.reader import speaks, told_in
-from stallwatch_rules.stacks.concluding import advice_in
-from stallwatch_rules.stacks.words import behind, lead, sentence
-from stallwatch_rules.text.retelling import retold
+from stallwatch_rules.stacks.words import sentence, titled
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
@@ -59,11 +56,10 @@ class Message(msgspec.Struct, frozen=True):
 
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     """Return the message of an incident as it opens or resolves; `page` is that of its rule."""
-    incident = replace(incident, note=retold(incident.note, language))
     cause = _cause(incident, language, page)
     if (primary := _primary(incident)) is not None:
-        leading = neutralise(lead(primary.apart, language), _LEAD_LIMIT)
-        cause = replace(cause, led=behind(leading, cause.title, language))
+        led = in_words(titled(primary.apart, cause.title), language)
+        cause = replace(cause, led=neutralise(led, _LEAD_LIMIT + len(cause.title)))
     cause = _with_remedy(cause, incident, language)
     run = neutralise(incident.run, 80)
     title = _title(incident, language, cause.title or neutralise(incident.exception, _CAUSE_LIMIT))
@@ -137,18 +133,13 @@ class _Cause(msgspec.Struct, frozen=True):
 
 
 def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
-    """From the diagnosis where it is in this language (its fixes know the versions), else from the page."""
+    """Return the cause from the diagnosis (its fixes know the versions), else from the page."""
     primary = _primary(incident)
-    if primary is not None and page is not None and not speaks(primary, language):
-        advice = advice_in(primary, incident.stacks, language)
-        primary = told_in(primary, page, language, incident.stacks)
-        if advice is not None:
-            primary = replace(primary, why=advice[0], fixes=advice[1])
     if primary is not None:
         clean = neutralise if page is None else plain  # with no page behind them, words may be the log's
-        fixes = tuple(clean(fix, _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
-        title = neutralise(primary.title, _CAUSE_LIMIT)
-        return _Cause(primary.rule, title, clean(primary.why, _WHY_LIMIT), fixes)
+        fixes = tuple(clean(in_words(fix, language), _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
+        title = neutralise(in_words(primary.title, language), _CAUSE_LIMIT)
+        return _Cause(primary.rule, title, clean(in_words(primary.why, language), _WHY_LIMIT), fixes)
     if page is None:
         if incident.rule != RANK_GONE:
             return _Cause(incident.rule, "")
@@ -158,9 +149,9 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
         return _Cause(RANK_GONE, title, why, tuple(fix))
     return _Cause(
         page.id,
-        (language.startswith("zh") and page.title_zh) or page.title,
-        plain(why_of(page, language), _WHY_LIMIT),
-        tuple(plain(fix, _FIX_LIMIT) for fix in _page_fixes(page, language)[:_FIXES]),
+        in_words(bilingual(page.title, page.title_zh), language),
+        plain(in_words(why_of(page), language), _WHY_LIMIT),
+        tuple(plain(in_words(fix, language), _FIX_LIMIT) for fix in fixes_for(page, {})[:_FIXES]),
     )
 
 
@@ -169,13 +160,11 @@ def _with_remedy(cause: _Cause, incident: Incident, language: str) -> _Cause:
     if incident.stacks is None or incident.rule != SILENT_HANG:
         return cause
     first = remedy(incident.stacks, language)
-    looked = plain(sentence(incident.stacks, language), _FIX_LIMIT)[:40]  # the message says it already
+    looked = plain(in_words(sentence(incident.stacks), language), _FIX_LIMIT)[
+        :40
+    ]  # the message says it already
     fixes = [fix for fix in cause.fixes if not (looked and looked in fix)]
     return replace(cause, fixes=tuple([first, *fixes] if first else fixes)[:_FIXES])
-
-
-def _page_fixes(page: RulePage, language: str) -> list[str]:
-    return fixes_for(page, {}, language) or fixes_for(page, {}, "en")
 
 
 # ---------------------------------------------------------------- title
@@ -253,19 +242,20 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     known = incident.rule == SILENT_HANG and stacks is not None and bool(stacks.groups)
     yield _what(incident, language)
     if stacks is not None:
-        said = neutralise(sentence(stacks, language), _SENTENCE_LIMIT)
+        said = neutralise(in_words(sentence(stacks), language), _SENTENCE_LIMIT)
         yield _lines(said, *stack(stacks, language))
     yield _where(incident, language)
     if incident.ending is not None:
         yield ending_line(incident.ending, language)
-    note = neutralise(incident.note, 250)
+    note = neutralise(in_words(incident.note, language), 250)
     if not known:  # else the stacks are the cause
         yield _lines(_likely(incident, language, cause), note, cause.why) if cause.title else note
     if incident.background:
         yield say("alerts.also-seen", language, rules=listed(incident.background, language))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
+    lines = [in_words(line, language) for line in evidence]
     # Indented by four: literal text wherever Markdown is read, plain where it is not.
-    last = [line for line in evidence if line.strip()][-_EVIDENCE_LINES:]
+    last = [line for line in lines if line.strip()][-_EVIDENCE_LINES:]
     if last and not known:
         shown = (f"    {neutralise(line, _LINE_LIMIT)}" for line in last)
         yield _lines(say("alerts.evidence", language), *shown)
@@ -294,7 +284,7 @@ def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]
         yield in_words(over, language)
     title = cause.led or cause.title
     if not title and incident.stacks is not None:
-        title = neutralise(sentence(incident.stacks, language), _SENTENCE_LIMIT)
+        title = neutralise(in_words(sentence(incident.stacks), language), _SENTENCE_LIMIT)
     yield _lines(
         _where(incident, language), say("alerts.stall-cause", language, title=title) if title else ""
     )

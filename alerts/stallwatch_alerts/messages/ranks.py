@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Sequence
 
 from stallwatch_alerts.neutral import neutralise
-from stallwatch_rules.locale import say, templates
+from stallwatch_rules.locale import render, say, templates
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StackGroup, StallStacks
-from stallwatch_rules.stacks.words import place_in
+from stallwatch_rules.stacks.words import placed
 from stallwatch_rules.text.digest import fold_ranks
 
 _INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # frames that are shown: of any code, and of the user's
@@ -21,7 +21,7 @@ _GAP = "…"
 
 def who(stacks: StallStacks, language: str) -> str:
     """Return who holds up the run, and where, in a few words; empty if neither is known."""
-    places = {neutralise(place_in(group.place, language), _PLACE_LIMIT) for group in suspects(stacks)}
+    places = {neutralise(render(placed(group.place), language), _PLACE_LIMIT) for group in suspects(stacks)}
     place = places.pop() if len(places) == 1 else ""
     if not stacks.odd:
         return say("alerts.at", language, place=place) if place else ""

@@ -13,6 +13,7 @@ import yaml
 from stallwatch_alerts.messages.plain import plain
 from stallwatch_alerts.prometheus.links import DOCS, runbook_of
 from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.fixes import fixes_for
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _alerts(page: RulePage) -> bool:
 
 def _alert(page: RulePage) -> dict[str, Any]:
     fixes = fixes_for(page, {})
-    first = f" First remedy: {plain(fixes[0], _LIMIT)}" if fixes else ""
+    first = f" First remedy: {plain(render(fixes[0]), _LIMIT)}" if fixes else ""
     return _rule(
         alert_name(page.id),
         f'rule="{page.id}"',

@@ -17,6 +17,7 @@ from niquests.exceptions import InvalidSchema, InvalidURL, MissingSchema, Reques
 
 from stallwatch_dashboard.grafana.boards import RUN, TAG
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.locale import render
 
 FOLDER = "stallwatch"
 SOURCE = "stallwatch-prometheus"
@@ -148,8 +149,8 @@ def _mark(incident: Incident) -> str:
 
 
 def _text(incident: Incident) -> str:
-    title = incident.primary.title if incident.primary is not None else incident.rule
-    note = f": {incident.note}" if incident.note else ""
+    title = render(incident.primary.title) if incident.primary is not None else incident.rule
+    note = f": {render(incident.note)}" if incident.note else ""
     return f"{title} ({incident.rule}){note}"
 
 

@@ -28,6 +28,7 @@ from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.verdict import in_state, rule_name
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Event, Incident
+from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.listing import folded
 from stallwatch_rules.stacks.words import sentence
 
@@ -84,10 +85,7 @@ def _live(key: str) -> None:
     if incident is None:
         return
     pages = catalogue(source.settings.rules).pages
-    beside = source.incidents(incident.run)
-    told = verdict.of_incident(
-        incident, pages, now=now, zone=zone(), language=language(), say=say, beside=beside
-    )
+    told = verdict.of_incident(incident, pages, now=now, zone=zone(), language=language(), say=say)
     draw_verdict(told, icon=_icon(incident))
     st.page_link(
         page("run"),
@@ -102,10 +100,14 @@ def _live(key: str) -> None:
         _deliveries(incident, now)
     if len(incident.evidence) > MOST_EVIDENCE:  # else the verdict has shown all of it
         st.markdown(f"#### {say('evidence')}")
-        st.code(verbatim("\n".join(incident.evidence)), language=None, wrap_lines=True)
+        st.code(
+            verbatim("\n".join(render(line, language()) for line in incident.evidence)),
+            language=None,
+            wrap_lines=True,
+        )
     if incident.stacks is not None:
         st.markdown(f"#### {say('stacks')}")
-        st.text(verbatim(sentence(incident.stacks, language())))
+        st.text(verbatim(render(sentence(incident.stacks), language())))
         st.caption(say("asked_for", formats.seconds(incident.stacks.seconds)))
         st.code(verbatim(folded(incident.stacks, language())), language=None)
 

@@ -7,9 +7,10 @@ from typing import Any
 import streamlit as st
 
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import head, into_address, leave_fragments, say, switch, zone
+from stallwatch_dashboard.pages.common import head, into_address, language, leave_fragments, say, switch, zone
 from stallwatch_dashboard.pages.incident import draw_incident, incident_table, missing
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.locale import render
 
 _MOST = 2000  #: incidents in the table
 _STATUSES = ("open", "resolved")
@@ -22,7 +23,8 @@ def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
     severities = [kind for kind in kinds if kind in _SEVERITIES]
     if (statuses and incident.status not in statuses) or (severities and incident.severity not in severities):
         return False
-    text = " ".join((incident.run, incident.rule, incident.host, incident.note, *incident.evidence))
+    about = [render(text, language()) for text in (incident.note, *incident.evidence)]
+    text = " ".join((incident.run, incident.rule, incident.host, *about))
     return all(word in text.casefold() for word in words)
 
 

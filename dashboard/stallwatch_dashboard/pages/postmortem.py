@@ -24,6 +24,7 @@ from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
 from stallwatch_dashboard.uploads.reports import Kept, Reports
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 
 _SHOWN_REPORTS = 20
@@ -101,7 +102,11 @@ def _kept(reports: Reports) -> None:
         found = found[:_SHOWN_REPORTS]
     for kept in found:
         primary = kept.diagnosis.primary
-        title = primary.title if primary is not None else say(f"verdict_{kept.diagnosis.verdict}")
+        title = (
+            render(primary.title, language())
+            if primary is not None
+            else say(f"verdict_{kept.diagnosis.verdict}")
+        )
         when = formats.clock(kept.at, zone())
         with st.container(horizontal=True, vertical_alignment="center"):
             if st.button(say("open_report"), key=f"open-{kept.id}", icon=":material/open_in_new:"):

@@ -14,12 +14,12 @@ from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import catalogue, draw_verdict, language, look, offer_download, say
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_logs.inputs import InputProblem
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, JobTold, Place
 from stallwatch_rules.report import to_json, to_markdown
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.jobtable import shown_name, table
-from stallwatch_rules.report.phrases import environment_line, new_line_where, progress_line, stats_line
-from stallwatch_rules.report.words import word
+from stallwatch_rules.report.phrases import environment_line, new_line_where, progress_line, stats_line, word
 from stallwatch_rules.text.digest import fold_ranks
 
 TOGETHER = ""  #: the choice of all files as one run: no job is called so
@@ -42,7 +42,7 @@ def draw_jobs(jobs: Sequence[JobTold]) -> None:
 
 def choose_job(jobs: Sequence[JobTold]) -> str:
     """The name of the job whose report is asked for; `TOGETHER` for all of them as one run."""
-    names = {job.name: f"{shown_name(job, language())} · {job.badge}" for job in jobs}
+    names = {job.name: f"{shown_name(job, language())} · {render(job.badge, language())}" for job in jobs}
     reported = next((number for number, job in enumerate(jobs) if job.reported), 0)
     chosen: str | None = st.selectbox(
         say("which_job"),
@@ -65,7 +65,7 @@ def _findings(found: Diagnosis) -> None:
                 say("count"): [f.count for f in found.findings],
                 say("ranks"): [fold_ranks(f.ranks) for f in found.findings],
                 say("first"): [cell(_place(f.first)) for f in found.findings],
-                say("note"): [cell(f.note) for f in found.findings],
+                say("note"): [cell(render(f.note, language())) for f in found.findings],
             }
         ),
         hide_index=True,
@@ -107,7 +107,8 @@ def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
     with right:
         st.markdown(f"#### {say('environment')}")
         st.text(verbatim(environment_line(found)) or formats.NOTHING)
-    if notes := [note for note in found.notes if note not in map(str, problems)]:
+    known = {str(problem) for problem in problems}
+    if notes := [text for note in found.notes if (text := render(note, language())) not in known]:
         st.markdown(f"#### {say('notes')}")
         st.text(verbatim("\n".join(notes)))
     st.caption(markdown(stats_line(found, language())))
@@ -130,7 +131,7 @@ def draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> N
         st.code(verbatim(lines), language=None)
     if found.digest:
         st.markdown(f"#### {word('digest', language())}")
-        st.text(verbatim("\n".join(found.digest)))
+        st.text(verbatim("\n".join(render(line, language()) for line in found.digest)))
     if drawn := by_step.of_diagnosis(found, look(), say):
         st.markdown(f"#### {say('in_numbers')}")
         draw_board(drawn, key="board-report", say=say)

@@ -183,7 +183,7 @@ def _stacks(incidents: list[Incident], now: float) -> None:
         if incident.stacks is None:
             continue
         with st.expander(say("where_ranks_are", formats.clock(incident.opened_at, zone(), now))):
-            st.text(verbatim(sentence(incident.stacks, language())))
+            st.text(verbatim(render(sentence(incident.stacks), language())))
             st.code(verbatim(folded(incident.stacks, language())), language=None)
 
 

@@ -83,7 +83,6 @@ def _read(task: Task) -> Answer:
     told = diagnose_jobs(
         task.names,
         catalogue=catalogue,
-        language=task.language,
         progress=lambda read, of: _tell([before + read, before + of]),
         limits=task.limits,
         baseline=known.baseline if known is not None and known.baseline.exemplars else None,

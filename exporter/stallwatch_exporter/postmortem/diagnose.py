@@ -49,7 +49,6 @@ def diagnose_paths(
     paths: Sequence[str | os.PathLike[str]],
     *,
     catalogue: Catalogue,
-    language: str = "en",
     progress: OnProgress | None = None,
     limits: Limits | None = None,
     baseline: Baseline | None = None,
@@ -71,7 +70,6 @@ def diagnose_paths(
         problems,
         paths,
         catalogue=catalogue,
-        language=language,
         progress=progress,
         baseline=baseline,
         parallel=parallel,
@@ -92,7 +90,6 @@ def diagnose_run(
     paths: Sequence[str | os.PathLike[str]],
     *,
     catalogue: Catalogue,
-    language: str,
     progress: OnProgress | None,
     baseline: Baseline | None,
     parallel: Parallel | None,
@@ -103,13 +100,12 @@ def diagnose_run(
 
     What cannot be read is added to `problems`; all of those are in the diagnosis.
     """
-    known = recorded(paths, language)
+    known = recorded(paths)
     stacks = kept_stacks(paths)
     diagnosis, last_time = _diagnose(
         files,
         problems,
         catalogue,
-        language,
         progress,
         started,
         known,
@@ -118,9 +114,9 @@ def diagnose_run(
         matcher,
         stacks,
     )
-    diagnosis = with_recorded(diagnosis, known, language)
-    diagnosis = with_kept(diagnosis, problems, paths, language)
-    return RunResult(diagnosis if stacks is None else with_stacks(diagnosis, stacks, language), last_time)
+    diagnosis = with_recorded(diagnosis, known)
+    diagnosis = with_kept(diagnosis, problems, paths)
+    return RunResult(diagnosis if stacks is None else with_stacks(diagnosis, stacks), last_time)
 
 
 @dataclass
@@ -146,7 +142,6 @@ def diagnose_jobs(
     paths: Sequence[str | os.PathLike[str]],
     *,
     catalogue: Catalogue,
-    language: str = "en",
     progress: OnProgress | None = None,
     limits: Limits | None = None,
     baseline: Baseline | None = None,
@@ -166,7 +161,6 @@ def diagnose_jobs(
     diagnose = functools.partial(
         diagnose_run,
         catalogue=catalogue,
-        language=language,
         baseline=baseline,
         parallel=parallel,
         matcher=Matcher(catalogue),
@@ -183,7 +177,7 @@ def diagnose_jobs(
         return JobsResult(result.diagnosis, problems)
     from stallwatch_exporter.postmortem.several_jobs import diagnose_several
 
-    return diagnose_several(jobs, problems, diagnose, progress, language)
+    return diagnose_several(jobs, problems, diagnose, progress)
 
 
 def _jobs_among(files: Sequence[LogFile]) -> list[Job]:
@@ -197,7 +191,6 @@ def diagnose_each(
     paths: Sequence[str | os.PathLike[str]],
     *,
     catalogue: Catalogue,
-    language: str = "en",
     progress: OnProgress | None = None,
     baseline: Baseline | None = None,
 ) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
@@ -210,9 +203,7 @@ def diagnose_each(
     for file in files:
         wrong: list[InputProblem] = []
         started = time.monotonic()
-        diagnosis, _ = _diagnose(
-            [file], wrong, catalogue, language, None, started, baseline=baseline, matcher=matcher
-        )
+        diagnosis, _ = _diagnose([file], wrong, catalogue, None, started, baseline=baseline, matcher=matcher)
         problems += wrong
         found.append((file.name, diagnosis))
         done += file.size
@@ -225,7 +216,6 @@ def diagnose_streams(
     streams: Sequence[tuple[str, BinaryIO]],
     *,
     catalogue: Catalogue,
-    language: str = "en",
     progress: OnProgress | None = None,
     limits: Limits | None = None,
 ) -> tuple[Diagnosis, list[InputProblem]]:
@@ -237,14 +227,13 @@ def diagnose_streams(
         found, wrong = from_stream(name, stream, limits=limits)
         files += found
         problems += wrong
-    return _diagnose(files, problems, catalogue, language, progress, started).diagnosis, problems
+    return _diagnose(files, problems, catalogue, progress, started).diagnosis, problems
 
 
 def _diagnose(
     files: Sequence[LogFile],
     problems: list[InputProblem],
     catalogue: Catalogue,
-    language: str,
     progress: OnProgress | None,
     started: float,
     known: Recorded | None = None,
@@ -277,12 +266,12 @@ def _diagnose(
     known = known or Recorded()
     diagnosis = reading.diagnose(
         ending=known.ending,
+        ending_text=known.ending_text,
         failed=known.failed,
         threshold=known.threshold,
         stalled=known.stall is not None,
         waited=known.waited,
         ended_at=known.ended_at,
-        language=language,
         memory=known.memory,
         left=known.left,
         elsewhere=stands_elsewhere(stacks),

@@ -15,13 +15,11 @@ from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.messages import PAGE, Message, Text, message
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
-from stallwatch_rules.stacks.concluding import advice_in
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.reported import iso
-from stallwatch_rules.text.retelling import retold
-from stallwatch_rules.text.sentences import say
 
 if TYPE_CHECKING:
     from stallwatch_exporter.incident import Incident
@@ -30,7 +28,8 @@ if TYPE_CHECKING:
 class Recorded(NamedTuple):
     """How a run ended that Stallwatch watched."""
 
-    ending: str = ""
+    ending: str = ""  #: its kind and detail, in English
+    ending_text: Text = ""
     failed: bool | None = None
     memory: MemoryKnown | None = None
     left: Sequence[Left] = ()
@@ -46,7 +45,7 @@ class Recorded(NamedTuple):
     unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
 
 
-def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded:
+def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:
     """What is known of the run, if the one path given is the folder that Stallwatch kept of it."""
     folder = run_folder(paths)
     if folder is None:
@@ -77,11 +76,12 @@ def recorded(paths: Sequence[str | os.PathLike[str]], language: str) -> Recorded
             threshold=threshold,
             unheard=unheard,
         )
-    ending = f"{known.kind}: {render(known.detail, language)}"
+    ending = f"{known.kind}: {render(known.detail)}"
     if known.failed is False:
         stall, findings = None, []
     return Recorded(
         ending,
+        known.detail,
         known.failed,
         known.memory,
         known.left,
@@ -116,37 +116,37 @@ def _was_open(incident: Incident, started: float) -> bool:
     return incident.resolved_at is None or incident.resolved_at >= started
 
 
-def with_recorded(diagnosis: Diagnosis, known: Recorded, language: str) -> Diagnosis:
+def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     """The diagnosis of the logs with what the incidents knew that no line tells."""
-    notes: list[str] = []
+    notes: list[Text] = []
     if known.stall is not None:
-        diagnosis = _with_stall(diagnosis, known.stall, language)
+        diagnosis = _with_stall(diagnosis, known.stall)
         silence = short_duration(known.stall.stalled_seconds or 0.0)
         at = iso(known.stall.opened_at)
-        notes.append(say("stall-was-open", language, time=at, silence=silence))
+        notes.append(message("diagnosis.stall-was-open", time=at or "", silence=silence))
     for incident in known.findings:
         if any(one.rule == incident.rule for one in diagnosis.findings):
             continue  # the log shows it, and what became of it
-        what = retold(incident.note, language) or _last_said(incident)
+        what = incident.note or _last_said(incident)
         at = iso(incident.opened_at)
-        notes.append(say("finding-was-open", language, time=at, what=what))
+        notes.append(message("diagnosis.finding-was-open", time=at or "", what=what))
         if diagnosis.verdict not in IN_TROUBLE and not _went_on(diagnosis, incident):
             diagnosis = msgspec.structs.replace(diagnosis, verdict="failed", primary=incident.primary)
     if known.end is not None:
         diagnosis = _with_end(diagnosis, known.end)
-        what = _last_said(known.end)
-        notes.append(say("ending-told", language, time=iso(known.end.updated_at), what=what))
+        at = iso(known.end.updated_at) or ""
+        notes.append(message("diagnosis.ending-told", time=at, what=_last_said(known.end)))
     notes += diagnosis.notes
     if known.watched:
-        notes.append(say("still-watched", language))
+        notes.append(message("diagnosis.still-watched"))
     elif known.unheard is not None:
-        notes.append(say("agent-gone", language, time=iso(known.unheard)))
+        notes.append(message("diagnosis.agent-gone", time=iso(known.unheard) or ""))
     return msgspec.structs.replace(diagnosis, notes=notes)
 
 
-def _last_said(incident: Incident) -> str:
+def _last_said(incident: Incident) -> Text:
     """The last line of its evidence that was said: the indented ones are calls that led to another."""
-    said = [line for line in incident.evidence if not line.startswith("  ")]
+    said = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
     return next(iter(said[-1:]), incident.rule)
 
 
@@ -158,17 +158,17 @@ def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
     return msgspec.structs.replace(diagnosis, verdict="failed", primary=end.primary)
 
 
-def _with_stall(diagnosis: Diagnosis, stall: Incident, language: str) -> Diagnosis:
+def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
     """With the cause, or the advice, that only who watched could know: by the probe, or the processes."""
     primary = diagnosis.primary
     if stall.primary is None or (primary is not None and primary.rule != SILENT_HANG):
         return diagnosis
     if stall.primary.rule != SILENT_HANG and stall.primary.harm == "fatal":
         return msgspec.structs.replace(diagnosis, primary=stall.primary)
-    advice = advice_in(stall.primary, stall.stacks, language)
-    if primary is None or advice is None:
+    of_this_run = isinstance(stall.primary.why, Message) and stall.primary.why.id != PAGE
+    if primary is None or not of_this_run:
         return diagnosis
-    primary = msgspec.structs.replace(primary, why=advice[0], fixes=advice[1])
+    primary = msgspec.structs.replace(primary, why=stall.primary.why, fixes=stall.primary.fixes)
     return msgspec.structs.replace(diagnosis, primary=primary)
 
 
@@ -186,7 +186,6 @@ def with_kept(
     diagnosis: Diagnosis,
     problems: list[InputProblem],
     paths: Sequence[str | os.PathLike[str]],
-    language: str,
 ) -> Diagnosis:
     """The kept diagnosis in the place of one that knows no cause, where fewer lines are left than were seen.
 
@@ -202,7 +201,7 @@ def with_kept(
         return diagnosis
     if not diagnosis.stats.files:
         problems[:] = [one for one in problems if not Path(one.path).is_relative_to(folder)]
-    note = say("kept-diagnosis", language, left=f"{left:,}", seen=f"{seen:,}")
+    note = message("diagnosis.kept-diagnosis", left=f"{left:,}", seen=f"{seen:,}")
     return msgspec.structs.replace(kept, notes=[note, *kept.notes])
 
 

@@ -26,7 +26,6 @@ def diagnose_several(
     problems: list[InputProblem],
     diagnose: Callable[..., RunResult],
     progress: OnProgress | None,
-    language: str,
 ) -> JobsResult:
     """Diagnose each job by ``diagnose``, which is ``diagnose_run`` with what is the same for all."""
     total, done = sum(file.size for job in jobs for file in job.files), 0
@@ -41,7 +40,7 @@ def diagnose_several(
 
         result = diagnose(job.files, wrong, job.folders, progress=within, started=time.monotonic())
         done += sum(file.size for file in job.files)
-        kept.take(job, result, wrong, language)
+        kept.take(job, result, wrong)
     diagnosis, rows, of_it = kept.newest_first()
     others = [*problems, *(one for one in kept.problems if one not in of_it)]
     diagnosis = msgspec.structs.replace(diagnosis, notes=[*diagnosis.notes, *map(str, others)])
@@ -68,7 +67,7 @@ class _Kept:
         self._rows: list[tuple[float | None, JobTold]] = []
         self._best: dict[tuple[bool, int], tuple[float, int, Diagnosis, list[InputProblem]]] = {}
 
-    def take(self, job: Job, result: RunResult, problems: list[InputProblem], language: str) -> None:
+    def take(self, job: Job, result: RunResult, problems: list[InputProblem]) -> None:
         """The next job."""
         self.problems += problems
         when = parse_iso(result.last_time) if result.last_time is not None else job.written()
@@ -81,7 +80,7 @@ class _Kept:
                 if best is None or best[:2] <= (rank, number):
                     self._best[by_time, asked] = rank, number, result.diagnosis, problems
         last_time = result.last_time if result.last_time is not None else iso(when)
-        self._rows.append((when, job_line(job.name, result.diagnosis, last_time, job.files, language)))
+        self._rows.append((when, job_line(job.name, result.diagnosis, last_time, job.files)))
 
     def newest_first(self) -> tuple[Diagnosis, list[JobTold], list[InputProblem]]:
         """The diagnosis to report, the line of each job, and what could not be read of that one."""
@@ -102,18 +101,16 @@ def _weight(diagnosis: Diagnosis) -> int:
     return 2 if diagnosis.verdict in IN_TROUBLE else int(diagnosis.verdict != "no-training-log")
 
 
-def job_line(
-    name: str, diagnosis: Diagnosis, last_time: str | None, files: Sequence[LogFile], language: str
-) -> JobTold:
+def job_line(name: str, diagnosis: Diagnosis, last_time: str | None, files: Sequence[LogFile]) -> JobTold:
     """A job's line."""
     primary, progress = diagnosis.primary, diagnosis.progress
     return JobTold(
         name,
         diagnosis.verdict,
-        phrases.badge(diagnosis, language),
+        phrases.badge(diagnosis),
         primary.rule if primary is not None else None,
         primary.confidence if primary is not None else None,
-        phrases.job_title(diagnosis, language),
+        phrases.job_title(diagnosis),
         progress.last_step,
         progress.total_steps,
         progress.finished,

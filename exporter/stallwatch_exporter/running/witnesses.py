@@ -231,5 +231,5 @@ def _error(found: Diagnosis) -> str:
     """What the run printed of its failure."""
     if found.primary is None:
         return exception_in_short(found.unknown[0], _ERROR) if found.unknown else ""
-    first = next(iter(found.primary.evidence), "") if found.primary.line else ""
+    first = render(found.primary.evidence[0]) if found.primary.evidence and found.primary.line else ""
     return first if len(first) <= _ERROR else first[: _ERROR - 1] + "…"

@@ -74,7 +74,7 @@ class Agent:
         self._probing = probing
         self.witnesses = Witnesses(folder, self._reading, self.memory, self.last_lines, self._guarded)
         self.ending = Ending("unknown", None)  #: how the run ended, by all who saw it
-        self._diagnoser = Diagnoser(self._reading, settings.language, self._guarded, clock)
+        self._diagnoser = Diagnoser(self._reading, self._guarded, clock)
         self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
         self.advance = Advance(self._reading.tracker, self._watch, self.metrics)

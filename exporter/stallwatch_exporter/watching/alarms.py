@@ -15,9 +15,10 @@ from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.kills import TOLD_AS
-from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN, tells_of
+from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
 from stallwatch_rules.judgements.late_rank import IN_A_ROW
+from stallwatch_rules.messages import Text, has
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
@@ -93,7 +94,7 @@ class Alarms:
         self._pending = Pending()
         self._warnings = Pending()  # of what has not failed yet
         #: Rules by which a checkpoint was found to be broken, and is still, by us or by an agent before us.
-        self.checkpoints = {each.rule for each in book.all_open if tells_of(each.note, CHECKPOINT)}
+        self.checkpoints = {each.rule for each in book.all_open if has(each.note, "concern.checkpoint")}
         self.ranks = LostRankAlarms(book)
         self._harmful: dict[str, int] = {}  # judgements in a row, by rule
         self._fine: dict[str, int] = {}
@@ -450,7 +451,7 @@ def _of_unknown(incident: Incident) -> bool:
 
 def _evidence(
     primary: Primary | None, unknown: UnknownException | None, last_lines: Sequence[str]
-) -> list[str]:
+) -> list[Text]:
     if primary is not None and primary.evidence:
         return list(primary.evidence)
     if unknown is not None:

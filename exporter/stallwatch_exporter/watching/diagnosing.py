@@ -27,11 +27,8 @@ _SHARE = 20  # at most this part (1/20) of the time goes into diagnosing
 class Diagnoser:
     """Diagnoses what was read so far, not too often."""
 
-    def __init__(
-        self, reading: RunReading, language: str, guard: Guard, clock: Callable[[], float] = steady.now
-    ) -> None:
+    def __init__(self, reading: RunReading, guard: Guard, clock: Callable[[], float] = steady.now) -> None:
         self._reading = reading
-        self._language = language
         self._guard = guard
         self._clock = clock
         self.stacks: StallStacks | None = None  #: of the stall that is now
@@ -76,13 +73,13 @@ class Diagnoser:
         if ending is not None and ending.kind == "interrupted":
             waited = ending.quiet if ending.quiet is not None or state is None else state.seconds
         found = self._reading.diagnose(
-            ending=f"{ending.kind}: {render(ending.detail, self._language)}" if ending else "",
+            ending=f"{ending.kind}: {render(ending.detail)}" if ending else "",
+            ending_text=ending.detail if ending else "",
             failed=ending.failed if ending else None,
             now=now,
             threshold=state.threshold if state is not None else None,
             stalled=state is not None and state.stalled,
             waited=waited,
-            language=self._language,
             memory=ending.memory if ending else self.memory.now(),
             left=self.left,
             elsewhere=stands_elsewhere(self.stacks),
@@ -96,9 +93,9 @@ class Diagnoser:
             if ending is None and not self._reading.tracker.progressed:
                 self._launching = self.launching()  # its processes are gone at the end
             if self.alone():
-                found = of_one_process(found, self._language)
+                found = of_one_process(found)
             elif self._launching and not self._reading.tracker.progressed:
-                found = of_no_rank(found, self._language)
+                found = of_no_rank(found)
         if self.stacks is not None:
-            found = with_stacks(found, self.stacks, self._language)
+            found = with_stacks(found, self.stacks)
         return redacted(found)

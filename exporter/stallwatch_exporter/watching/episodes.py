@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Severity
-from stallwatch_rules.judgements.concerns import CHECKPOINT, tells_of
+from stallwatch_rules.messages import has
 
 #: Critical trouble this long after the last one, with steps in between, is another episode.
 APART_SECONDS = 600.0
@@ -120,7 +120,7 @@ def folded(troubles: Iterable[Incident]) -> list[Incident]:
 
 
 def _is_about_checkpoints(trouble: Incident) -> bool:
-    return tells_of(trouble.note, CHECKPOINT)
+    return has(trouble.note, "concern.checkpoint")
 
 
 def _is_over(trouble: Incident) -> bool:

@@ -31,7 +31,7 @@ def redacted(record: _Record) -> _Record:
 def _masked(value: Any) -> Any:
     if isinstance(value, str):
         return redact(value)
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_masked(item) for item in value]
     if isinstance(value, dict):
         return {key: _masked(item) for key, item in value.items()}

@@ -20,9 +20,9 @@ from stallwatch_exporter.incident import RANK_GONE, Severity
 from stallwatch_exporter.watching.incidents import IncidentManager
 from stallwatch_rules.endings import GONE_ON, MemoryKnown
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
+from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.text.digest import fold_ranks
-from stallwatch_rules.text.sentences import say
 
 #: At the end of a run its ranks leave one after the other, and a launcher that sees one die ends the others,
 #: or starts all anew: none of that takes longer. The alert for Prometheus follows the incident at once.
@@ -116,16 +116,18 @@ class LostRankAlarms:
         step, total = tracker.last_step, tracker.total_steps
         over = tracker.told_finished or (step is not None and total is not None and step >= total)
         lost = [one for one in gone if not one.well]
-        note = say(_of(lost, "gone"), ranks=_named(lost))
-        note += _how_they_ended(lost)
+        note = message(_of(lost, "gone"), ranks=_named(lost)) + _how_they_ended(lost)
         known = memory() if any(not one.badly for one in lost) else None
-        note += f" {say('gone-counted')}" if known is not None and known.counted else ""
+        if known is not None and known.counted:
+            note = note + message("diagnosis.gone-counted")
         news = not (held or over) and any(self._is_news(one, now) for one in lost)
         self._tell(RANK_GONE, "critical", lost, note, tracker, now, news=news)
         early = [one for one in gone if one.well and one.step is not None]
         first = min((one.step for one in early if one.step is not None), default=0)
-        how = "gone-behind" if total is None else "gone-early"
-        note = say(_of(early, how), ranks=_named(early), step=first, total=total)
+        if total is None:
+            note = message(_of(early, "gone-behind"), ranks=_named(early), step=first)
+        else:
+            note = message(_of(early, "gone-early"), ranks=_named(early), step=first, total=total)
         left_over = total is not None and tracker.phase not in _LAST_PHASES
         news = not (held or over) and (left_over or any(one.behind >= GONE_ON for one in early))
         self._tell(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
@@ -142,7 +144,7 @@ class LostRankAlarms:
         rule: str,
         severity: Severity,
         ranks: Sequence[LostRank],
-        note: str,
+        note: Message,
         tracker: ProgressTracker,
         now: float,
         *,
@@ -175,20 +177,20 @@ class LostRankAlarms:
 
 def _of(ranks: Sequence[LostRank], how: str) -> str:
     """The key of the sentence for one, or for several."""
-    return f"ranks-{how}" if len(ranks) > 1 else f"rank-{how}"
+    return f"diagnosis.ranks-{how}" if len(ranks) > 1 else f"diagnosis.rank-{how}"
 
 
-def _how_they_ended(ranks: Sequence[LostRank]) -> str:
+def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
     """With which exit code, or by which signal, where that is the same for all."""
     codes = {one.code for one in ranks}
     code = codes.pop() if len(codes) == 1 else None
     if not code:
         return ""
     if code > 0:
-        return f" {say('gone-with-code', code=code)}"
+        return message("diagnosis.gone-with-code", code=code)
     with contextlib.suppress(ValueError):  # a real-time signal has no name
-        return f" {say('gone-by-signal', signal=signal.Signals(-code).name)}"
-    return f" {say('gone-by-signal', signal=-code)}"
+        return message("diagnosis.gone-by-signal", signal=signal.Signals(-code).name)
+    return message("diagnosis.gone-by-signal", signal=-code)
 
 
 def _named(ranks: Sequence[LostRank]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stallwatch_rules.failures.nearest import words_of
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.page import LONGEST
 from stallwatch_rules.pages.patterns import compile_re2
 from stallwatch_rules.records import Diagnosis, NewLines, UnknownException
@@ -91,7 +92,7 @@ def _known(rule: str) -> str:
 
 
 def _of_exception(one: UnknownException) -> Failure:
-    return Failure(one.exception, one.message, one.first.text, one.frames)
+    return Failure(one.exception, one.message, render(one.first.text), one.frames)
 
 
 def _of_line(new: NewLines) -> Failure:

@@ -15,13 +15,13 @@ from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.crashes import ASKED as SIGNALS
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.messages import message
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest
-from stallwatch_rules.text.sentences import say
 
-ASKED = "asked-to-end"  #: the fact of such an end, and the sentence about it
+ASKED = "asked-to-end"  #: the fact of such an end, and the key of its message
 NEAR = 500  #: lines before the end of a stream within which it must stand
 GRACE = 5  #: steps that other ranks' lines may still tell below it
 
@@ -48,7 +48,7 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> None:
     lines = _told(run.streams)
     if failed or not lines or any(one.rule == SIGTERM for one in found):
         return
-    one = concluded(catalogue.pages[SIGTERM], Judgement("harmless", say(ASKED, question.language)))
+    one = concluded(catalogue.pages[SIGTERM], Judgement("harmless", message(f"diagnosis.{ASKED}")))
     one.judged = False  # the log says so
     one.facts.add(ASKED)
     one.where, one.step = earliest(lines), tracker.last_step

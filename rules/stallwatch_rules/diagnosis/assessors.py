@@ -46,8 +46,8 @@ from stallwatch_rules.judgements.conclusions import (
     Run,
     conclude_rules,
 )
+from stallwatch_rules.messages import message
 from stallwatch_rules.records import Contribution, FindingChange
-from stallwatch_rules.text.sentences import say
 
 FAR = 500  #: lines after which a failure is not what the log ended with
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
@@ -95,9 +95,9 @@ def excuses(run: Snapshot, now: Assessment) -> None:
         if interrupt is not None and told:
             aftermath = aftermath or came_before(interrupt, one)
         if run.by_hand and aftermath:
-            one.harm, one.note = "harmless", say("stopped-by-hand", question.language)
+            one.harm, one.note = "harmless", message("diagnosis.stopped-by-hand")
         elif question.failed is False and one.page.family != NUMERICS:
-            one.harm, one.note = "harmless", say("ended-well", question.language)
+            one.harm, one.note = "harmless", message("diagnosis.ended-well")
     if question.failed is False:
         now.exceptions.excuse_all()
     elif run.by_hand:
@@ -106,7 +106,7 @@ def excuses(run: Snapshot, now: Assessment) -> None:
 
 def concerns(run: Snapshot, now: Assessment) -> None:
     """Judge what only the probe warned of, such as a model that computes gradients in evaluation mode."""
-    judge_concerns(now.found, ended_well=run.question.failed is False, language=run.question.language)
+    judge_concerns(now.found, ended_well=run.question.failed is False)
 
 
 def handled_exceptions(run: Snapshot, now: Assessment) -> None:

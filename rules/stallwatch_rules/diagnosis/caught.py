@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED
-from stallwatch_rules.text.sentences import say
+from stallwatch_rules.messages import message
 
 if TYPE_CHECKING:
     from stallwatch_rules.diagnosis.exceptions import Exceptions
@@ -40,11 +40,11 @@ def judge_caught(
             continue
         soon = one.rule in exceptions.beside or one.rule in AT_START
         if one.followed >= (1 if soon else RECOVERED):
-            one.harm, one.note = "harmless", say("recovered", facts.language, steps=one.followed)
+            one.harm, one.note = "harmless", message("diagnosis.recovered", steps=one.followed)
         elif facts.complete and not facts.died:
-            one.harm, one.note = "harmless", say("caught-at-end", facts.language)
+            one.harm, one.note = "harmless", message("diagnosis.caught-at-end")
         elif causes or otherwise or up or _outlived(one, exceptions):
-            one.note = say("maybe-caught", facts.language)
+            one.note = message("diagnosis.maybe-caught")
         else:
             one.harm = "fatal"
             once = all(hits.count == 1 for hits in one.hits.values())

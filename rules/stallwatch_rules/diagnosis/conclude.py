@@ -26,6 +26,7 @@ from stallwatch_rules.failures.environment import agreed
 from stallwatch_rules.failures.flight import reporting
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
+from stallwatch_rules.messages import Message, bilingual, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
@@ -37,7 +38,6 @@ from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.digest import fold_ranks, rank_digest
 from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import iso, shown
-from stallwatch_rules.text.sentences import say
 
 
 def conclude(
@@ -48,7 +48,6 @@ def conclude(
     question: Question,
 ) -> Diagnosis:
     """The diagnosis of these streams."""
-    language = question.language
     lead = leading({key: stream.timelines for key, stream in streams.items()})
     restarts = restarts_of(streams)
     steps = StepClock(lead, restarts)
@@ -63,7 +62,7 @@ def conclude(
     exceptions.decide(candidates)
     chosen = None if exceptions.are_the_cause else primary(candidates, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
-        guess = infer(exceptions, found, catalogue, language)
+        guess = infer(exceptions, found, catalogue)
         if guess is not None:
             found.append(guess)
             candidates.append(guess.candidate())
@@ -71,22 +70,24 @@ def conclude(
     verdict = verdict_of(chosen, exceptions, found, streams, tracker, question, facts)
     environment = agreed(stream.versions for stream in streams.values())
     by_rule = {one.rule: one for one in found}
-    diagnosis = Diagnosis(verdict=verdict, environment=environment, ending=redact(question.told))
+    diagnosis = Diagnosis(
+        verdict=verdict, environment=environment, ending=question.ending_text or redact(question.told)
+    )
     if chosen is not None and (chosen[0].role == "wrapper" or verdict in ("failed", "stalled", "degraded")):
         one = by_rule[chosen[0].rule]
         if not one.hits and stands(chosen[0]):
             show_apart(one, streams)
-        diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step, language)
+        diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step)
         if question.crash is not None and diagnosis.primary.rank is None:
             diagnosis.primary.rank = question.crash.rank
         if one.role == "symptom" and one.harm == "fatal":
-            silent = ended_silently(found, exceptions, streams, language)
+            silent = ended_silently(found, exceptions, streams)
             diagnosis.primary.fixes[:0] = [silent] if silent else []
-        diagnosis.primary = point_to_missing(diagnosis.primary, found, streams, tracker, language)
-        diagnosis.primary = with_particulars(diagnosis.primary, found, exceptions, streams, language)
+        diagnosis.primary = point_to_missing(diagnosis.primary, found, streams, tracker)
+        diagnosis.primary = with_particulars(diagnosis.primary, found, exceptions, streams)
     for candidate in causal_order(candidates):
         one = by_rule[candidate.rule]
-        diagnosis.findings.append(one.record(_title(one.page, language), tracker.last_step))
+        diagnosis.findings.append(one.record(_title(one.page), tracker.last_step))
     diagnosis.unknown = exceptions.records()
     culprits = _culprits(streams)
     if exceptions.are_the_cause and len(culprits) == 1 and not diagnosis.unknown[0].ranks:
@@ -101,11 +102,11 @@ def conclude(
     diagnosis.notes = notes_of(
         diagnosis, found, exceptions, streams, tracker, question, run.clock, run.by_hand
     )
-    restarted = restarts_note(restarts, found, exceptions, language)
+    restarted = restarts_note(restarts, found, exceptions)
     diagnosis.notes += [restarted] if restarted else []
     if parted(diagnosis, question, by_hand=run.by_hand):
         diagnosis.verdict = "unknown-failure"
-    diagnosis.digest = rank_digest(diagnosis, language)
+    diagnosis.digest = rank_digest(diagnosis)
     diagnosis.explained = explained
     return diagnosis
 
@@ -147,7 +148,6 @@ def _snapshot(
         ended=clock.ended,
         last_sign=clock.last_sign,
         elsewhere=question.elsewhere,
-        language=question.language,
     )
     run = Snapshot(streams, tracker, catalogue, question, clock, died, by_hand, left, left_line)
     return run, Assessment(matched, exceptions, facts)
@@ -185,11 +185,10 @@ def _primary(
     environment: dict[str, str],
     streams: Streams,
     last_step: int | None,
-    language: str,
 ) -> Primary:
     first = one.shown_match
     line = first.line if first is not None else one.where
-    fixes = fixes_for(one.page, environment, language)
+    fixes = fixes_for(one.page, environment)
     culprits = _culprits(streams)
     rank = line.rank if line is not None else None
     if rank is None:
@@ -199,15 +198,14 @@ def _primary(
     served = line is not None and line.rank is None and is_vllm_server(line.source, streams)
     if served:
         rank = None
-        fixes.insert(0, say("in-vllm-server", language))
+        fixes.insert(0, message("diagnosis.in-vllm-server"))
     if one.role == "wrapper":
         ranks = f"rank {fold_ranks(culprits)}" if culprits else ""
-        fixes.insert(
-            0, say("other-logs", language, ranks=ranks) if ranks else say("other-logs-unknown", language)
-        )
+        unknown = message("diagnosis.other-logs-unknown")
+        fixes.insert(0, message("diagnosis.other-logs", ranks=ranks) if ranks else unknown)
     return Primary(
         rule=one.rule,
-        title=titled_as_guess(_title(one.page, language), one, confidence, language),
+        title=titled_as_guess(_title(one.page), one, confidence),
         role=one.role,
         harm=one.harm,
         confidence=confidence,
@@ -216,9 +214,9 @@ def _primary(
         line=line.number if line is not None else 0,
         time=iso(line.time, zoned=line.zoned) if line is not None else None,
         step=None if served else one.step_of(first, last_step) if first is not None else one.step,
-        evidence=one.evidence(),
+        evidence=[*one.evidence()],
         captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
-        why=why_of(one.page, language),
+        why=why_of(one.page),
         fixes=fixes,
         inferred=inferred_from(one),
     )
@@ -228,5 +226,5 @@ def _culprits(streams: Streams) -> list[int]:
     return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
 
 
-def _title(page: RulePage, language: str) -> str:
-    return page.title_zh if language.startswith("zh") else page.title
+def _title(page: RulePage) -> Message:
+    return bilingual(page.title, page.title_zh)

@@ -11,11 +11,11 @@ from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.diagnosis.verdict import AT_EXIT
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.messages import message
 from stallwatch_rules.records import Harm, Line
 from stallwatch_rules.stream import SOURCE
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
-from stallwatch_rules.text.sentences import say
 
 SIGTERM = "secondary-sigterm-cascade"
 #: Endings, known to who started the command, that a rule stands for.
@@ -86,7 +86,7 @@ def signals(run: Snapshot, now: Assessment) -> None:
         rule = SIGNALS.get(signal, OTHER_SIGNAL if signal else "")
         fact, key = "ending-signal", "ended-by-signal"
     if rule in catalogue.pages and not any(one.rule == rule for one in found):
-        one = concluded(catalogue.pages[rule], Judgement("fatal", say(key, question.language)))
+        one = concluded(catalogue.pages[rule], Judgement("fatal", message(f"diagnosis.{key}")))
         one.facts.add(fact)
         if question.crash is not None and question.crash.rank is not None:
             one.where = Line(question.told, SOURCE, 0, question.crash.rank)
@@ -94,21 +94,21 @@ def signals(run: Snapshot, now: Assessment) -> None:
         found.append(one)
 
 
-def terminations(run: Snapshot, now: Assessment) -> None:
+def terminations(_: Snapshot, now: Assessment) -> None:
     """Say what a SIGTERM is beside a failure: a launcher ends the other ranks after the first one failed.
 
     The launcher itself ends the other ranks after the first failure. Where ranks have none that does, one
     that dies is missed by nobody until somebody looks, and its exception counts though others trained on.
     """
-    found, exceptions, language = now.found, now.exceptions, run.question.language
+    found, exceptions = now.found, now.exceptions
     survived = [] if exceptions.fatal else exceptions.records()
     failed = exceptions.fatal or any(_may_be_first(one) for one in found)
     for one in found:
         if one.rule == SIGTERM and one.harm == "fatal" and failed and not told_from_outside(one, found):
-            one.note = one.note or say("ended-by-launcher", language)
+            one.note = one.note or message("diagnosis.ended-by-launcher")
             continue
         if one.rule == SIGTERM and one.harm == "fatal" and survived:
-            one.note = say("told-to-stop-beside", language, exception=named(survived[-1]))
+            one.note = message("diagnosis.told-to-stop-beside", exception=named(survived[-1]))
 
 
 def _may_be_first(one: Found) -> bool:
@@ -144,7 +144,7 @@ def kills(run: Snapshot, now: Assessment) -> None:
         ended = one.rule in ENDED_BY and not (one.rule in AFTERMATH and came_before(kill, one))
         if ended or (one.role == "symptom" and "timeout" in one.rule and came_before(one, kill)):
             one.explains.append(SIGKILL)
-            kill.note = kill.note or say("killed-afterwards", question.language, rule=one.rule)
+            kill.note = kill.note or message("diagnosis.killed-afterwards", rule=one.rule)
 
 
 def leave_out_request(found: list[Found]) -> None:
@@ -206,7 +206,7 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> None:
         return
     if fatal and all(_somebodys(one) for one in fatal):
         for one in fatal:
-            one.set(Judgement("harmless", say("aborted-at-exit", facts.language)))
+            one.set(Judgement("harmless", message("diagnosis.aborted-at-exit")))
             one.judged = False
         return
     abort = next((one for one in fatal if one.rule == SIGNALS["SIGABRT"]), None)
@@ -218,7 +218,7 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> None:
     only_words = bool(told) and not facts.died and all(map(_HEAP.match, told))
     for one in fatal:
         harm: Harm = "degrading" if one is abort and not only_words else "harmless"
-        one.set(Judgement(harm, say("aborted-at-exit", facts.language)))
+        one.set(Judgement(harm, message("diagnosis.aborted-at-exit")))
         one.judged = False
     abort.facts.add(AT_EXIT)
 

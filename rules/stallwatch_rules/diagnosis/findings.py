@@ -23,6 +23,7 @@ from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION, ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.recovery import judge_recovery, judge_service
 from stallwatch_rules.judgements.trace_cache import judge_trace_cache
+from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.timeline import StepClock, between, leading
@@ -31,7 +32,6 @@ from stallwatch_rules.stream import SOURCE, RuleHits, StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, number
 from stallwatch_rules.text.reported import earliest, latest, place, shown
-from stallwatch_rules.text.sentences import say, say_counted
 
 TRACE_CACHE = "zero3-trace-cache-invalidated"
 OVERFLOW = "fp16-overflow-every-step"
@@ -56,7 +56,7 @@ class Found(msgspec.Struct):
     followed: int  #: steps after the last match, in the stream where the fewest followed
     harm: Harm
     role: Role
-    note: str = ""
+    note: Text = ""
     judged: bool = False  #: the harm was concluded from the run's progress
     explains: list[str] = []
     count: int = 0
@@ -129,7 +129,7 @@ class Found(msgspec.Struct):
     def _find(self, text: str) -> int:
         return place_in(self.page, text)
 
-    def record(self, title: str, last_step: int | None) -> Finding:
+    def record(self, title: Text, last_step: int | None) -> Finding:
         """The finding of the diagnosis; what ended the run came at its last step, unless told otherwise."""
         first, last = self.first, self.last
         if first is None or last is None:
@@ -235,13 +235,13 @@ def judge_recoveries(found: Iterable[Found], streams: Streams, facts: RunFacts) 
         often = often or (one.rule == NOT_A_NUMBER[0] and _remembered(one, streams))
         often = often or (one.rule == NOT_A_NUMBER[1] and _never_a_number(one, streams))
         if one.rule == NOT_A_NUMBER[1] and _calibrating(one):
-            one.harm, one.note = "harmless", say_counted("overflow-start", one.count, facts.language)
+            one.harm, one.note = "harmless", message("diagnosis.overflow-start", count=one.count)
             continue
         if one.rule == EXIT_STATUS and one.followed:  # of whatever ended before the training, or beside it
-            one.harm, one.note = "harmless", say("recovered", facts.language, steps=one.followed)
+            one.harm, one.note = "harmless", message("diagnosis.recovered", steps=one.followed)
             continue
         if told_in_passing(one):
-            one.harm, one.note = "harmless", say("maybe-caught", facts.language)
+            one.harm, one.note = "harmless", message("diagnosis.maybe-caught")
             continue
         if one.rule == NOT_A_NUMBER[0] and _no_number_since(one, streams):
             continue  # steps that follow mend no weights
@@ -328,7 +328,7 @@ def judge_by_progress(found: Iterable[Found], streams: Streams, facts: RunFacts)
         elif one.rule == OVERFLOW:
             one.set(judge_overflow(trace, _scale(streams, one), facts))
         elif one.followed >= 3 or facts.complete:
-            one.set(Judgement("harmless", say("advancing", facts.language, steps=one.followed)))
+            one.set(Judgement("harmless", message("diagnosis.advancing", steps=one.followed)))
 
 
 def trace_of(one: Found, streams: Streams) -> Trace:

@@ -15,6 +15,7 @@ from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY, concluded
 from stallwatch_rules.judgements.early_exit import told_of
 from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.tracker import ProgressTracker
 
@@ -45,7 +46,7 @@ def first_failure(run: Snapshot, now: Assessment) -> None:
     if code == 0:
         if LEFT_EARLY in catalogue.pages:
             left = [Left(rank, tracker.steps.get(rank))]
-            told = told_of(left, question.language, stepped=tracker.progressed)
+            told: Text = told_of(left, stepped=tracker.progressed)
             found.append(_left(catalogue, told, rank, streams, tracker))
     elif any(code in ENDED_WITH[rule] for rule in ITSELF):
         for one in fatal:
@@ -53,7 +54,7 @@ def first_failure(run: Snapshot, now: Assessment) -> None:
                 one.role, one.explains = "cause", [*known - ITSELF]
                 one.facts.add("signal-only")
     elif 0 < code <= MOST and (code != UNCAUGHT or (question.kind and _heard(rank, streams))):
-        told = ended_silently(found, exceptions, streams, question.language)
+        told = ended_silently(found, exceptions, streams)
         if told and LEFT_EARLY in catalogue.pages:
             found.append(_left(catalogue, told, rank, streams, tracker))
 
@@ -63,7 +64,7 @@ def _heard(rank: int, streams: Streams) -> bool:
     return any(of == rank and stream.index for (_, of), stream in streams.items())
 
 
-def _left(catalogue: Catalogue, told: str, rank: int, streams: Streams, tracker: ProgressTracker) -> Found:
+def _left(catalogue: Catalogue, told: Text, rank: int, streams: Streams, tracker: ProgressTracker) -> Found:
     """The rank that left, with the line of the launcher that says so."""
     one = concluded(catalogue.pages[LEFT_EARLY], Judgement("fatal", told))
     one.judged = False  # a launcher saw it

@@ -14,14 +14,14 @@ from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.failures.raised import Frame, Raised, page_of_place
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
+from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Inferred
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest
-from stallwatch_rules.text.sentences import say
 
-PLACE, WORDS = "inferred-place", "inferred-words"  #: facts of ``confidence``, and keys of sentences
+PLACE, WORDS = "inferred-place", "inferred-words"  #: facts of ``confidence``, and keys of messages
 GUESS = 0.4  #: a confidence up to which a page that was inferred is a guess, and its title says so
 # A client of the network says that nobody answered, and not whose server that was: the program's own as well.
 _OF_NETWORK = lazy(
@@ -39,9 +39,7 @@ _COMPILED = frozenset(
 _WHERE_PARTS = 4  # of a path: a library's file with its package
 
 
-def infer(
-    exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue, language: str
-) -> Found | None:
+def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) -> Found | None:
     """The finding of the page that the earliest unknown exception belongs to, where one is clear enough.
 
     Later ones are not asked: what fails while a program that has failed is taken down is mostly its echo.
@@ -59,12 +57,12 @@ def infer(
     placed = page_of_place(raised, pages)
     if placed is not None:
         where = _where(placed[1]) if placed[1] is not None else raised.exception
-        return _found(placed[0], same, say(PLACE, language, where=where), PLACE, placed[1])
+        return _found(placed[0], same, message(f"diagnosis.{PLACE}", where=where), PLACE, placed[1])
     worded = bool(raised.message) and _OF_NETWORK.search(raised.exception) is None
     page = _by_words(raised, catalogue) if worded else None
     if page is None or page not in pages or not _fits(page, raised, catalogue):
         return None
-    return _found(page, same, say(WORDS, language), WORDS, None)
+    return _found(page, same, message(f"diagnosis.{WORDS}"), WORDS, None)
 
 
 def inferred_from(one: Found) -> Inferred:
@@ -74,11 +72,11 @@ def inferred_from(one: Found) -> Inferred:
     return "words" if WORDS in one.facts else ""
 
 
-def titled_as_guess(title: str, one: Found, confidence: float, language: str) -> str:
+def titled_as_guess(title: Message, one: Found, confidence: float) -> Message:
     """The page's title, with a word of doubt before it where the page is no more than a guess."""
     if not inferred_from(one) or confidence > GUESS:
         return title
-    return say("perhaps", language, title=title)
+    return message("diagnosis.perhaps", title=title)
 
 
 def _may_be(page: RulePage) -> bool:
@@ -131,7 +129,7 @@ def _normal(package: str) -> str:
     return package.lower().replace("-", "_")
 
 
-def _found(page: RulePage, same: list[Unknown], note: str, fact: str, call: Frame | None) -> Found:
+def _found(page: RulePage, same: list[Unknown], note: Message, fact: str, call: Frame | None) -> Found:
     ordered = sorted(same, key=lambda one: (one.stream[0], one.stream[1] is None, one.stream[1] or 0))
     places = [Occurrence(one.stream, one.index, one.time, one.seen.raised.step) for one in ordered]
     raised = same[0].seen.raised

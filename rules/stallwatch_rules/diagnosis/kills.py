@@ -11,9 +11,9 @@ from stallwatch_rules.endings import MemoryKnown
 from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.sentences import say
 
 SIGKILL = "host-oom-sigkill"
 FROM_OUTSIDE = "process-killed-from-outside"
@@ -37,7 +37,7 @@ def memory(run: Snapshot, now: Assessment) -> None:
     found, catalogue, question = now.found, run.catalogue, run.question
     ranks = {rank for _, rank in run.streams if rank is not None}
     summaries = [stream.summary for stream in run.streams.values()]
-    memory, language = question.memory, question.language
+    memory = question.memory
     kill = next((one for one in found if one.rule == SIGKILL and one.harm == "fatal"), None)
     if kill is None or memory is None or tells_of_memory(kill) or "ending-counted" in kill.facts:
         return
@@ -47,7 +47,7 @@ def memory(run: Snapshot, now: Assessment) -> None:
         kill.facts -= {"signal-only", "ending-killed"}
         if question.kind != "oom-killed":  # a kill was counted, perhaps another one
             kill.facts.add("ending-counted")
-        kill.note = say("killed-counted", language)
+        kill.note = message("diagnosis.killed-counted")
         return
     held = memory.most / GIB
     # A small process holds 0.011 GiB, and none holds 0.0.
@@ -55,11 +55,11 @@ def memory(run: Snapshot, now: Assessment) -> None:
     if memory.speaks == "for":
         kill.facts -= {"signal-only", "ending-killed"}
         kill.facts.add("memory-near-limit")
-        kill.note = say("killed-near-limit", language, **numbers)
+        kill.note = message("diagnosis.killed-near-limit", **numbers)
     elif memory.speaks in ("far", "against"):
         here = _was_here(kill, question, memory, ranks, summaries)
         if here and memory.speaks == "against" and FROM_OUTSIDE in catalogue.pages:
-            _told_from_outside(found, kill, catalogue, say("killed-from-outside", language, **numbers))
+            _told_from_outside(found, kill, catalogue, message("diagnosis.killed-from-outside", **numbers))
         elif here is not False:
             kill.facts.add("memory-far-from-limit")
 
@@ -90,7 +90,7 @@ def _was_here(
     return True if killed and killed <= known else None
 
 
-def _told_from_outside(found: list[Found], kill: Found, catalogue: Catalogue, note: str) -> None:
+def _told_from_outside(found: list[Found], kill: Found, catalogue: Catalogue, note: Message) -> None:
     """Put the other rule in the place of the kill, with its lines."""
     named = next((one for one in found if one.rule == FROM_OUTSIDE), None)
     found.remove(kill)

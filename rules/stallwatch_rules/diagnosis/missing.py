@@ -10,12 +10,12 @@ import msgspec
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.stood import last_words
 from stallwatch_rules.failures.flight import Flight, reporting
+from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.reported import iso, shown
-from stallwatch_rules.text.sentences import say
 
 
 def all_flights(streams: Streams) -> dict[tuple[str, int], Flight]:
@@ -40,20 +40,14 @@ def did_not_report(rule: str, found: list[Found], streams: Streams) -> list[int]
     return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []
 
 
-def named(primary: Primary, ranks: list[int], told: str, language: str) -> Primary:
-    """The primary with the ranks in its title, and what is told of them as its first advice."""
-    title = ranks_named(primary.title, fold_ranks(ranks), language)
-    return msgspec.structs.replace(primary, title=title, fixes=[told, *primary.fixes])
-
-
-def ranks_named(title: str, ranks: str, language: str) -> str:
-    """The title with these ranks behind it."""
-    colon = "：" if language.startswith("zh") else ": "
-    return f"{title}{colon}rank {ranks}"
+def named(primary: Primary, ranks: list[int], advice: Text) -> Primary:
+    """Return the primary with the ranks in its title, and this as its first advice."""
+    title = message("diagnosis.of-ranks", title=primary.title, ranks=fold_ranks(ranks))
+    return msgspec.structs.replace(primary, title=title, fixes=[advice, *primary.fixes])
 
 
 def point_to_missing(
-    primary: Primary, found: list[Found], streams: Streams, tracker: ProgressTracker, language: str
+    primary: Primary, found: list[Found], streams: Streams, tracker: ProgressTracker
 ) -> Primary:
     """The primary, pointing to the rank that did not come, where that is known."""
     absent = did_not_report(primary.rule, found, streams) if waited_in_vain(primary) else []
@@ -64,10 +58,10 @@ def point_to_missing(
     own = min((steps[rank] for rank in absent if rank in steps), default=None)
     ranks = f"rank {fold_ranks(absent)}"
     if own is None or others is None:
-        told = say("did-not-come", language, ranks=ranks)
+        told = message("diagnosis.did-not-come", ranks=ranks)
     else:
-        told = say("did-not-come-step", language, ranks=ranks, step=own, others=others)
-    primary = named(primary, absent, told, language)
+        told = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
+    primary = named(primary, absent, told)
     spoke = [stream for (_, rank), stream in streams.items() if rank == absent[0] and stream.index]
     lines = [line for stream in spoke if (line := last_words(stream) or stream.last_advance) is not None]
     if len(absent) > 1 or len(lines) != 1:

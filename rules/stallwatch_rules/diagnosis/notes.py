@@ -13,13 +13,13 @@ from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.failures.flight import flight_note
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.silence import stopped_late
+from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.rhythm import RunClock
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.reported import shown
-from stallwatch_rules.text.sentences import say
 
 
 def notes_of(
@@ -31,29 +31,28 @@ def notes_of(
     question: Question,
     clock: RunClock,
     by_hand: bool,
-) -> list[str]:
+) -> list[Text]:
     """The notes, in the order in which they help; which ranks are behind, the progress is told."""
-    language = question.language
-    notes: list[str] = []
+    notes: list[Text] = []
     flights = all_flights(streams)
     progress = diagnosis.progress
     chosen = diagnosis.primary
     if exceptions.fatal and chosen is not None and not chosen.inferred:
         text = exceptions.records()[0]
         name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
-        notes.append(say("unknown-may-be-cause", language, exception=shown(name)))
+        notes.append(message("diagnosis.unknown-may-be-cause", exception=shown(name)))
     if chosen is not None and chosen.role == "symptom" and not waited_in_vain(chosen):
         absent = did_not_report(chosen.rule, found, streams)
         if absent:
-            notes.append(say("absent-ranks", language, ranks=f"rank {fold_ranks(absent)}"))
+            notes.append(message("diagnosis.absent-ranks", ranks=f"rank {fold_ranks(absent)}"))
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
-        silent = ended_silently(found, exceptions, streams, language)
+        silent = ended_silently(found, exceptions, streams)
         notes += [silent] if silent else []
-    other_runs = runs_note(streams, language)
+    other_runs = runs_note(streams)
     notes += [other_runs] if other_runs else []
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
     if not explained and any(one.rule in TIMEOUTS and one.harm == "fatal" for one in found):
-        counters = flight_note(flights, language)
+        counters = flight_note(flights)
         notes += [counters] if counters else []
     uneven = None
     if diagnosis.verdict in IN_TROUBLE and not progress.finished:
@@ -61,27 +60,27 @@ def notes_of(
     uneven = uneven or (None if other_runs else went_on_without(streams))
     if uneven is not None:
         progress.behind = sorted(uneven.behind)
-        notes.append(uneven.note(language))
+        notes.append(uneven.note())
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
         told = question.failed is None and not question.ending and not found  # no more than that line
-        notes.append(say("ends-in-error" if told else "no-rule", language))
+        notes.append(message("diagnosis.ends-in-error" if told else "diagnosis.no-rule"))
         by_itself = ended_by_itself(exceptions, streams, question) if chosen is None else ""
         notes += [by_itself] if by_itself else []
         if progress.finished:
-            notes.append(say("training-was-complete", language))
+            notes.append(message("diagnosis.training-was-complete"))
     if by_hand and diagnosis.verdict in ("healthy", "degraded"):
         waited = None if progress.finished else _waited(found, question, clock, tracker)
-        late = stopped_late(waited, tracker.durations(), tracker.step_seconds(), language)
-        notes.append(late or say("interrupted", language))
+        late = stopped_late(waited, tracker.durations(), tracker.step_seconds())
+        notes.append(late or message("diagnosis.interrupted"))
     elif (asked := next((one.where for one in found if ASKED in one.facts), None)) is not None:
         at = f"{asked.source}:{asked.number}"
-        notes.append(say("asked-to-end-line", language, line=shown(asked.text), at=at))
+        notes.append(message("diagnosis.asked-to-end-line", line=shown(asked.text), at=at))
     elif diagnosis.verdict in ("healthy", "degraded") and _ends_open(diagnosis, question):
         step, total = progress.last_step, progress.total_steps
-        key = "just-ends" if total else "just-ends-somewhere"
-        notes.append(say(key, language, step=step, total=total))
+        known = {"step": step or 0, "total": total} if total else {"step": step or 0}
+        notes.append(message("diagnosis.just-ends" if total else "diagnosis.just-ends-somewhere", **known))
         if tracker.phase == "eval":
-            notes.append(say("ends-in-evaluation", language))
+            notes.append(message("diagnosis.ends-in-evaluation"))
     return notes
 
 

@@ -11,20 +11,19 @@ from stallwatch_rules.diagnosis.missing import all_flights, named, waited_in_vai
 from stallwatch_rules.diagnosis.raisedat import with_calls
 from stallwatch_rules.failures.flight import apart
 from stallwatch_rules.failures.raised import Frame
+from stallwatch_rules.messages import Text, contains, message
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import shown
-from stallwatch_rules.text.sentences import say
 
 EVICTED = "kubernetes-evicted"
-_OOM_KILLED = lazy(r"\bOOMKill(?:ed|ing)\b")
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
-_FAULTHANDLER = lazy(r"-X faulthandler")
+FAULTHANDLER = "-X faulthandler"
 
 
 def with_particulars(
-    primary: Primary, found: list[Found], exceptions: Exceptions, streams: Streams, language: str
+    primary: Primary, found: list[Found], exceptions: Exceptions, streams: Streams
 ) -> Primary:
     """The primary with what its log tells of ranks, limits, senders and frames."""
     one = next((one for one in found if one.rule == primary.rule), None)
@@ -32,23 +31,23 @@ def with_particulars(
         return primary
     primary = with_calls(primary, one, streams)
     if primary.rule in TIMEOUTS and waited_in_vain(primary):
-        return _odd_ranks(primary, streams, language)
-    if primary.rule == EVICTED and _OOM_KILLED.search(" ".join(primary.evidence)):
-        return _over_its_limit(primary, one, streams, language)
+        return _odd_ranks(primary, streams)
+    if primary.rule == EVICTED and any(contains(line, "OOMKill") for line in primary.evidence):
+        return _over_its_limit(primary, one, streams)
     if primary.rule == SIGTERM and not exceptions.unknown:
-        return _from_outside(primary, one, found, language)
+        return _from_outside(primary, one, found)
     if primary.rule == SIGNALS["SIGSEGV"]:
-        return _at_its_frame(primary, streams, language)
+        return _at_its_frame(primary, streams)
     return primary
 
 
-def _odd_ranks(primary: Primary, streams: Streams, language: str) -> Primary:
+def _odd_ranks(primary: Primary, streams: Streams) -> Primary:
     """The ranks that waited in another collective than most."""
     odd = apart(all_flights(streams))
     if odd is None:
         return primary
-    told = say("flight-apart", language, own=odd.own(), others=odd.others())
-    primary = named(primary, odd.ranks, told, language)
+    told = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
+    primary = named(primary, odd.ranks, told)
     lines = sorted(
         (hits.first.line.rank, hits.first.line.source, hits.first.line.number, hits.first.line.text)
         for (_, rank), stream in streams.items()
@@ -61,7 +60,7 @@ def _odd_ranks(primary: Primary, streams: Streams, language: str) -> Primary:
     return msgspec.structs.replace(primary, rank=rank, file=source, line=number, evidence=evidence)
 
 
-def _over_its_limit(primary: Primary, one: Found, streams: Streams, language: str) -> Primary:
+def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
     """A container that the kernel ended for its memory, with the limit that `kubectl describe` tells."""
     sources = {source for source, _ in one.hits}
     limits = {
@@ -70,22 +69,22 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams, language: st
         if source in sources
         for limit, line in stream.summary.limits.items()
     }
-    told = say("oom-killed-first", language)
+    told = message("diagnosis.oom-killed-first")
     if len(limits) != 1:  # of several, nobody knows which was this one's
         return msgspec.structs.replace(
-            primary, title=say("oom-killed", language), fixes=[told, *primary.fixes]
+            primary, title=message("diagnosis.oom-killed"), fixes=[told, *primary.fixes]
         )
     ((limit, text),) = limits.items()
     return msgspec.structs.replace(
         primary,
-        title=say("oom-killed-limit", language, limit=limit),
+        title=message("diagnosis.oom-killed-limit", limit=limit),
         fixes=[told, *primary.fixes],
         evidence=[*primary.evidence[:3], shown(text)],
         captures={**primary.captures, "limit": limit},
     )
 
 
-def _from_outside(primary: Primary, one: Found, found: list[Found], language: str) -> Primary:
+def _from_outside(primary: Primary, one: Found, found: list[Found]) -> Primary:
     """A SIGTERM that the launcher itself got, where nothing failed before it."""
     failed = [
         other for other in found if other is not one and other.harm == "fatal" and other.role != "wrapper"
@@ -93,11 +92,11 @@ def _from_outside(primary: Primary, one: Found, found: list[Found], language: st
     texts = [text for hits in one.hits.values() for text in hits.exemplars]
     if failed or not told_from_outside(one, found) or any(_HANGUP.search(text) for text in texts):
         return primary
-    title, told = say("ended-from-outside", language), say("ended-from-outside-ask", language)
+    title, told = message("diagnosis.ended-from-outside"), message("diagnosis.ended-from-outside-ask")
     return msgspec.structs.replace(primary, title=title, fixes=[told, *primary.fixes])
 
 
-def _at_its_frame(primary: Primary, streams: Streams, language: str) -> Primary:
+def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
     """Where a crash of compiled code was called from, as faulthandler shows it: innermost frame first."""
     dumps = [
         (rank is None, rank or 0, source, seen.raised)
@@ -113,12 +112,12 @@ def _at_its_frame(primary: Primary, streams: Streams, language: str) -> Primary:
     if not frames:
         return primary
     place = own if own is not None else frames[0]
-    told = say("crashed-at", language, frame=shown(str(place)), inner=shown(str(frames[0])))
-    fixes = [fix for fix in primary.fixes if not _FAULTHANDLER.search(fix)]
+    told = message("diagnosis.crashed-at", frame=shown(str(place)), inner=shown(str(frames[0])))
+    fixes = [fix for fix in primary.fixes if not contains(fix, FAULTHANDLER)]
     return msgspec.structs.replace(
         primary, fixes=[told, *fixes], evidence=_with_frame(primary.evidence, place)
     )
 
 
-def _with_frame(evidence: list[str], place: Frame) -> list[str]:
+def _with_frame(evidence: list[Text], place: Frame) -> list[Text]:
     return [*evidence[:1], shown(f"  {place}"), *evidence[1:3]]

@@ -15,12 +15,12 @@ from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.failures.launchers import Stop
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
+from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.timeline import Restart, Timeline, next_restart
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
 from stallwatch_rules.text.reported import shown
-from stallwatch_rules.text.sentences import say
 
 
 def restarts_of(streams: Mapping[Stream, StreamReading]) -> list[Restart]:
@@ -77,9 +77,7 @@ def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
     return any(backs[0] < later < stop.over for later in stops)
 
 
-def restarts_note(
-    restarts: Sequence[Restart], found: Iterable[Found], exceptions: Exceptions, language: str
-) -> str:
+def restarts_note(restarts: Sequence[Restart], found: Iterable[Found], exceptions: Exceptions) -> Text:
     """How often the workers were started again, and of the last time where, which rank and why."""
     if not restarts:
         return ""
@@ -88,9 +86,9 @@ def restarts_note(
     places += [f"local_rank {fold_ranks(last.local_ranks)}"] if last.local_ranks else []
     places += [f"{last.line.source}:{last.line.number}"]
     why = _why(restarts, last, found, exceptions)
-    key = "restarted-once" if len(restarts) == 1 else "restarted"
-    text = say(key, language, times=len(restarts), places=", ".join(places))
-    return text + (say("restarted-why", language, why=why) if why else "")
+    key = "diagnosis.restarted-once" if len(restarts) == 1 else "diagnosis.restarted"
+    text = message(key, times=len(restarts), places=", ".join(places))
+    return text + (message("diagnosis.restarted-why", why=why) if why else "")
 
 
 def _why(restarts: Sequence[Restart], last: Restart, found: Iterable[Found], exceptions: Exceptions) -> str:

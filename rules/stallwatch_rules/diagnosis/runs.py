@@ -13,9 +13,9 @@ from statistics import median
 
 import msgspec
 
+from stallwatch_rules.messages import Text, message
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.sentences import say
 
 MAX_SOURCES = 200  #: of a run's files that are compared, each with each
 ENOUGH = 8  #: losses that two files must both tell, for their difference to count
@@ -44,7 +44,7 @@ class Course(msgspec.Struct, frozen=True):
         return found[1] if found is not None else ""
 
 
-def runs_note(streams: Mapping[tuple[str, int | None], StreamReading], language: str = "en") -> str:
+def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
     """A sentence that names two files of different runs and says why; empty where no two are."""
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
@@ -52,18 +52,15 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading], language:
     for one, other in combinations(ordered, 2):
         sign = _differ(one, other)
         if sign:
-            return say(
-                f"other-run-{sign}",
-                language,
-                one=one.source,
-                other=other.source,
-                first=one.job if sign == "job" else one.total,
-                second=other.job if sign == "job" else other.total,
-            )
+            names = {"one": one.source, "other": other.source}
+            if sign == "time":
+                return message("diagnosis.other-run-time", **names)
+            first, second = (one.job, other.job) if sign == "job" else (one.total or 0, other.total or 0)
+            return message(f"diagnosis.other-run-{sign}", **names, first=first, second=second)
     losses = [found for key, stream in streams.items() if (found := _losses(key, stream)) is not None]
     for mine, theirs in combinations(sorted(losses, key=lambda told: told.source)[:MAX_SOURCES], 2):
         if _train_apart(mine, theirs):
-            return say("other-run-losses", language, one=mine.source, other=theirs.source)
+            return message("diagnosis.other-run-losses", one=mine.source, other=theirs.source)
     return ""
 
 

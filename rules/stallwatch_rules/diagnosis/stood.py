@@ -15,12 +15,12 @@ from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.lines.stamps import CANCELLED
+from stallwatch_rules.messages import message
 from stallwatch_rules.progress.rhythm import End
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest
-from stallwatch_rules.text.sentences import say
 
 #: Rules of a run that is ended from outside. A node that failed is what the others stood for.
 ENDS = (ENDED_BY - {"scheduler-node-failed"}) | {SIGTERM}
@@ -57,7 +57,7 @@ def stall_ends(run: Snapshot, now: Assessment) -> None:
         return
     for one in now.fatal():
         if is_end(one):
-            one.role, one.note = "symptom", say("ended-a-stall", run.question.language)
+            one.role, one.note = "symptom", message("diagnosis.ended-a-stall")
 
 
 def show_apart(one: Found, streams: Streams) -> None:

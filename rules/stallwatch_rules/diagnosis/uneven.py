@@ -10,10 +10,10 @@ from statistics import median, median_high
 import msgspec
 
 from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.messages import Message, message
 from stallwatch_rules.progress.timeline import StepClock, Timeline
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks
-from stallwatch_rules.text.sentences import say
 
 ENOUGH = 8  #: steps that a rank must have printed, for its rhythm to be known
 BEYOND = 10  #: times its own last gaps that the others went on, each with as many lines
@@ -42,10 +42,10 @@ class Uneven(msgspec.Struct, frozen=True):
     behind: Mapping[int, int]  #: rank → its last step
     usual: int  #: where most others ended
 
-    def note(self, language: str) -> str:
+    def note(self) -> Message:
         """``rank 2 ended at step 29, before the others (400): look there first.``"""
         ranks, step = f"rank {fold_ranks(self.behind)}", min(self.behind.values())
-        return say("uneven-end", language, ranks=ranks, step=step, others=self.usual)
+        return message("diagnosis.uneven-end", ranks=ranks, step=step, others=self.usual)
 
 
 def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:

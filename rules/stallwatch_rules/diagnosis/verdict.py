@@ -13,6 +13,7 @@ from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.failures.templates import states_error
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import RunFacts
+from stallwatch_rules.messages import Text
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Verdict
 
@@ -30,13 +31,13 @@ class Question(msgspec.Struct, frozen=True):
     now: float | None = None
     threshold: float | None = None
     stalled: bool = False
-    language: str = "en"
     left: tuple[Left, ...] = ()  #: ranks that ended by themselves before the others, by who watched them
     memory: MemoryKnown | None = None  #: of a run that ended: what was seen of its memory
     waited: float | None = None  #: seconds without a step at the end, by who watched it
     elsewhere: bool = False  #: as in ``RunFacts``
     crash: Crash | None = None  #: what failed although the command returned 0
     ended_at: float | None = None  #: when the command ended, by the clock of lines that a watcher stamped
+    ending_text: Text = ""  #: the ending for reports
 
     @property
     def kind(self) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from stallwatch_rules.messages import Text, message
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.sentences import say
 
 START_UP = 5  #: collectives that hardly more than the start-up of a communicator makes
 MAX_RANKS = 4096
@@ -151,39 +151,41 @@ def _by_group(flights: Mapping[tuple[str, int], Flight]) -> list[dict[int, Fligh
     return [groups[group] for group in sorted(groups, key=lambda name: (-len(groups[name]), name))]
 
 
-def flight_note(flights: Mapping[tuple[str, int], Flight], language: str = "en") -> str:
+def flight_note(flights: Mapping[tuple[str, int], Flight]) -> Text:
     """What the counters say, in a sentence; empty where they say nothing."""
     for ranks in _by_group(flights):
-        note = _note(ranks, language)
+        note = _note(ranks)
         if note:
             return note
     return ""
 
 
-def _note(ranks: Mapping[int, Flight], language: str) -> str:
+def _note(ranks: Mapping[int, Flight]) -> Text:
     enqueued = {rank: f.enqueued for rank, f in ranks.items() if f.enqueued is not None}
     counts = sorted(set(enqueued.values()))
     if len(enqueued) >= 3 and len(counts) == 2:
         behind = [rank for rank, count in enqueued.items() if count == counts[0]]
         if len(behind) == 1 or 4 * len(behind) <= len(enqueued):
-            return say("flight-behind", language, ranks=_ranks(behind), behind=counts[0], others=counts[1])
+            return message(
+                "diagnosis.flight-behind", ranks=_ranks(behind), behind=counts[0], others=counts[1]
+            )
     operations = {(f.work, f.operation) for f in ranks.values() if f.work is not None}
     names = {operation for _, operation in operations}
     if len(ranks) >= 2 and len(names) > 1:
         odd = apart({("", rank): flight for rank, flight in ranks.items()})
         shown = f"{odd.own()}; {odd.others()}" if odd is not None else ""
-        return say("flight-differs", language, shown=shown)
+        return message("diagnosis.flight-differs", shown=shown)
     sizes = sorted({flight.size for flight in ranks.values() if flight.size is not None})
     if len(operations) == 1 and len(sizes) > 1:
         shown = ", ".join(str(size) for size in sizes[:4])
-        return say("flight-sizes", language, operation=operations.pop()[1], shown=shown)
+        return message("diagnosis.flight-sizes", operation=operations.pop()[1], shown=shown)
     works = {work for work, _ in operations}
     if len(works) == 1 and next(iter(works)) <= START_UP:
         work, operation = next(iter(operations))
-        return say("flight-first", language, work=work, operation=operation)
+        return message("diagnosis.flight-first", work=work, operation=operation)
     if len(works) == 1 and len(counts) <= 1 and len(ranks) >= 2:
         work, operation = next(iter(operations))
-        return say("flight-same", language, work=work, operation=operation, ranks=_ranks(list(ranks)))
+        return message("diagnosis.flight-same", work=work, operation=operation, ranks=_ranks(list(ranks)))
     return ""
 
 

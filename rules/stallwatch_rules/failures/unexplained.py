@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stallwatch_rules.failures.templates import Level, Template, TemplateTable
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.timeline import StepClock, leading
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis, NewLines
@@ -20,7 +21,6 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest, place, shown
-from stallwatch_rules.text.sentences import say
 
 ALIKE = 0.65  #: share of equal words that makes two lines one template
 DEPTH = 4
@@ -224,7 +224,6 @@ def complete(
     baseline: Baseline | None = None,
     *,
     ended: bool = False,
-    language: str = "en",
 ) -> Diagnosis:
     """Add them to the diagnosis of a run that failed or stands; any other needs none.
 
@@ -238,7 +237,7 @@ def complete(
             new = new_lines(streams, baseline)
             diagnosis.new_lines = [one for one in new if baseline is not None or one.level == "error"]
             if any(one.level == "error" for one in diagnosis.new_lines):
-                diagnosis.notes.append(say("last-words", language))
+                diagnosis.notes.append(message("diagnosis.last-words"))
         return diagnosis
     from stallwatch_rules.failures.unexplained import (
         new_lines,  # here: a healthy run's diagnosis needs neither

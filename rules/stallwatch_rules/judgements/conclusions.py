@@ -36,6 +36,7 @@ from stallwatch_rules.judgements.step_time import (
     slowdown,
     slowed_from,
 )
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.curve import Point, leading_curve
@@ -44,7 +45,6 @@ from stallwatch_rules.progress.timeline import leading
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE, TIMEOUTS
-from stallwatch_rules.text.sentences import say
 
 SILENT_HANG = "silent-hang-no-error"
 EVALUATION_HANG = "evaluation-hang"
@@ -168,7 +168,7 @@ def _place_slowdown(one: Found, run: Run) -> None:
     one.proof = [last.text]
     one.where = Line("", lead.source, began.number, last.rank, began.time, zoned=last.zoned)
     one.step = began.step
-    one.note += say("slower-since", run.facts.language, step=began.step)
+    one.note += message("diagnosis.slower-since", step=began.step)
 
 
 Conclusion = tuple[str, Judgement, Line | None]
@@ -216,7 +216,7 @@ def _mismatches(run: Run) -> Iterator[Conclusion]:
         return
     odd = mismatched(run.flights)
     if odd is not None:
-        note = say("flight-differs", run.facts.language, shown=f"{odd.own()}; {odd.others()}")
+        note = message("diagnosis.flight-differs", shown=f"{odd.own()}; {odd.others()}")
         yield MISMATCH, Judgement("fatal", note), next(iter(_of_ranks(run)), None)
 
 
@@ -265,9 +265,7 @@ def _losses(run: Run) -> Iterator[Conclusion]:
     points = curve.points
     nan = any(run.has(rule) for rule in NOT_A_NUMBER)
     overflowed = stream.lowest_scale is not None
-    zeros = judge_zero_gradients(
-        points, run.facts, exact=curve.exact, rewarded=curve.rewarded, overflowed=overflowed
-    )
+    zeros = judge_zero_gradients(points, exact=curve.exact, rewarded=curve.rewarded, overflowed=overflowed)
     if zeros is not None:
         yield NO_GRADIENT, zeros, None
         return
@@ -277,13 +275,13 @@ def _losses(run: Run) -> Iterator[Conclusion]:
     if falling is not None:
         yield OVERFLOW, falling, None
     latest = last_run(points)
-    divergence = judge_divergence(latest, run.facts, nan_follows=nan, rewarded=curve.rewarded)
+    divergence = judge_divergence(latest, nan_follows=nan, rewarded=curve.rewarded)
     if divergence is not None:
         yield DIVERGENCE, divergence, None
         return
     if nan:
         return
-    spike = judge_spike(latest, run.facts)
+    spike = judge_spike(latest)
     if spike is not None:
         yield SPIKE, spike, None
     frozen = judge_frozen(

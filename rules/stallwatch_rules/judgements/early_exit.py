@@ -8,9 +8,10 @@ import msgspec
 
 from stallwatch_rules.endings import GONE_ON, Left
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.locale import render
+from stallwatch_rules.messages import Message, message
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.digest import fold_ranks
-from stallwatch_rules.text.sentences import say
 
 
 def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
@@ -19,12 +20,12 @@ def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
     Of a run that ended well, hand it those alone that it went on without.
     """
     if went_on_without(left, facts):
-        return Judgement("degrading", _told_of_missed(left, facts.language))
+        return Judgement("degrading", _told_of_missed(left))
     if not left or facts.complete or facts.failed_otherwise:
         return None
     if not (facts.stalled or facts.timed_out or facts.lost):
         return None
-    return Judgement("fatal", told_of(left, facts.language, stepped=facts.advances > 0))
+    return Judgement("fatal", told_of(left, stepped=facts.advances > 0))
 
 
 def went_on_without(left: Sequence[Left], facts: RunFacts) -> list[Left]:
@@ -42,22 +43,20 @@ def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Le
     ]
 
 
-def told_of(left: Sequence[Left], language: str, *, stepped: bool) -> str:
+def told_of(left: Sequence[Left], *, stepped: bool) -> Message:
     """``Rank 2 left without an error at step 40; …``. ``stepped``: steps of the run were seen."""
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
-    who = f"rank {fold_ranks(ranks)}" if ranks else say("left-somebody", language)
+    who = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
     key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
-    text = say(key, language, who=who, step=min(steps, default=0))
-    return text[0].upper() + text[1:]
+    return message(f"diagnosis.{key}", who=who, step=min(steps, default=0))
 
 
-def _told_of_missed(missed: Sequence[Left], language: str) -> str:
+def _told_of_missed(missed: Sequence[Left]) -> Message:
     """``Rank 2 left without an error at step 40; …``, of a run that ended well."""
     who = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
     step = min((one.step for one in missed if one.step is not None), default=0)
-    text = say("left-behind", language, who=who, step=step, more=max(one.behind for one in missed))
-    return text[0].upper() + text[1:]
+    return message("diagnosis.left-behind", who=who, step=step, more=max(one.behind for one in missed))
 
 
 def shown_as(left: Sequence[Left], line: Line | None, source: str, facts: RunFacts) -> Line:
@@ -65,5 +64,5 @@ def shown_as(left: Sequence[Left], line: Line | None, source: str, facts: RunFac
     if line is not None:
         return line
     if went_on_without(left, facts):
-        return Line(_told_of_missed(left, "en"), source, 0, left[0].rank)
-    return Line(told_of(left, "en", stepped=facts.advances > 0), source, 0, left[0].rank)
+        return Line(render(_told_of_missed(left)), source, 0, left[0].rank)
+    return Line(render(told_of(left, stepped=facts.advances > 0)), source, 0, left[0].rank)

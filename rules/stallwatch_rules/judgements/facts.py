@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from stallwatch_rules.messages import Text
 from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
@@ -27,7 +28,6 @@ class RunFacts(msgspec.Struct, frozen=True):
     ended: bool = False  #: it stood by its log until somebody ended it
     last_sign: float | None = None  #: when the last step was done, by the log's clock
     elsewhere: bool = False  #: stacks showed the rank that the others wait for in none of the collectives
-    language: str = "en"
 
     @property
     def waited(self) -> float:
@@ -40,10 +40,10 @@ class RunFacts(msgspec.Struct, frozen=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A harm, and the evidence behind it in a sentence."""
+    """A harm, and the evidence behind it."""
 
     harm: Harm
-    note: str
+    note: Text
 
 
 class Trace(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ from itertools import pairwise
 from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.messages import message
 from stallwatch_rules.progress.curve import Point
-from stallwatch_rules.text.sentences import say
 
 JUMP = 2.0  #: a loss this many times its baseline has jumped …
 JUMP_BY = 1.0  #: … if it also rose by this much: small losses vary by multiples
@@ -94,9 +94,7 @@ def _far_apart(points: Sequence[Point]) -> bool:
     return len(steps) == 2 and steps[1] - steps[0] >= MID_RUN
 
 
-def judge_divergence(
-    points: Sequence[Point], facts: RunFacts, *, nan_follows: bool, rewarded: bool
-) -> Judgement | None:
+def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
     """A loss that rose for good: its latest values all lie above its best ones.
 
     ``nan_follows``: it became NaN in the end, which is then a consequence. ``rewarded``: it is a
@@ -123,11 +121,11 @@ def judge_divergence(
         least = min(least, low + NATS)
     if high < least or min(recent) <= ABOVE_ALL * max(best):
         return None
-    note = say("loss-diverged", facts.language, low=f"{low:.4g}", high=f"{high:.4g}", count=width)
+    note = message("diagnosis.loss-diverged", low=f"{low:.4g}", high=f"{high:.4g}", count=width)
     return Judgement("fatal" if nan_follows else "degrading", note)
 
 
-def judge_spike(points: Sequence[Point], facts: RunFacts) -> Judgement | None:
+def judge_spike(points: Sequence[Point]) -> Judgement | None:
     """A loss that jumped within its last points, whether it is coming back or not."""
     known = finite_losses(points)
     for index in range(max(1, len(known) - NEAR_THE_END), len(known)):
@@ -142,7 +140,7 @@ def judge_spike(points: Sequence[Point], facts: RunFacts) -> Judgement | None:
         if len(losses) < STAYED and not (alone or (is_excerpt(known) and _gradient_jumped(known, index))):
             continue
         key = "spike-back" if _came_back(known[index:], usual) else "spike"
-        note = say(key, facts.language, usual=f"{usual:.4g}", loss=f"{loss:.4g}", step=_step(point))
+        note = message(f"diagnosis.{key}", usual=f"{usual:.4g}", loss=f"{loss:.4g}", step=_step(point))
         return Judgement("degrading", note)
     return None
 
@@ -214,15 +212,16 @@ def judge_frozen(
         from_start = ZEROS_AFTER_OVERFLOW if overflowed else ZEROS_NEVER
         enough = len(known) + 1 if healthy else from_start if never else ZEROS_LATER
     if last.loss is not None and math.isfinite(last.loss) and same >= enough:
-        note = say("loss-same", facts.language, loss=f"{last.loss:g}", count=same)
+        note = message("diagnosis.loss-same", loss=f"{last.loss:g}", count=same)
         return Judgement("degrading", note)
     classes = None if bar or rewarded else _guessing(known)
     if classes is not None:
-        told = {"loss": f"{math.log(classes):.4f}", "classes": classes, "count": GUESSED}
-        return Judgement("degrading", say("loss-chance", facts.language, **told))
+        chance = f"{math.log(classes):.4f}"
+        note = message("diagnosis.loss-chance", loss=chance, classes=classes, count=GUESSED)
+        return Judgement("degrading", note)
     gaps = sorted(later.mark - earlier.mark for earlier, later in pairwise(known))
     if len(gaps) >= 5 and not facts.complete and unlogged > max(UNLOGGED * gaps[-1], 2 * UNLOGGED):
-        return Judgement("degrading", say("loss-unlogged", facts.language, count=unlogged))
+        return Judgement("degrading", message("diagnosis.loss-unlogged", count=unlogged))
     return None
 
 
@@ -265,7 +264,7 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
 
 
 def judge_zero_gradients(
-    points: Sequence[Point], facts: RunFacts, *, exact: bool, rewarded: bool, overflowed: bool
+    points: Sequence[Point], *, exact: bool, rewarded: bool, overflowed: bool
 ) -> Judgement | None:
     """Gradient norms of exactly zero, with a learning rate of zero or a loss that does not move or fall."""
     known = [point for point in points if point.grad_norm is not None]
@@ -288,7 +287,7 @@ def judge_zero_gradients(
     if not no_rate and (rewarded or not (still or idle)):
         return None
     key = "no-gradient-no-rate" if no_rate else "no-gradient-no-change" if still else "no-gradient-no-fall"
-    return Judgement("degrading", say(key, facts.language, count=zeros))
+    return Judgement("degrading", message(f"diagnosis.{key}", count=zeros))
 
 
 def _falls_not(run: Sequence[Point]) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.recovery import RECOVERED
-from stallwatch_rules.text.sentences import say, say_counted
+from stallwatch_rules.messages import message
 
 CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
 OVERFLOWS_IN_A_ROW = 4
@@ -27,30 +27,29 @@ class ScaleFacts(msgspec.Struct, frozen=True):
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:
     """Harm of fp16 overflows: calibration at the start, or the end of training."""
-    language = facts.language
     count = sum(hits for _, hits in trace.intervals) + trace.tail
     good = trace.after_last - 1 if not trace.tail else 0
     lost = scale.good is not None and scale.good < RECOVERED
     good = min(good, scale.good) if scale.good is not None else good
     if scale.lowest is not None and scale.lowest <= 1 and good < RECOVERED:
-        return Judgement("fatal", say("scale-at-minimum", language))
+        return Judgement("fatal", message("diagnosis.scale-at-minimum"))
     row = _row_at_end(trace)
     if row >= OVERFLOWS_IN_A_ROW and _begun_at(trace) > CALIBRATION:
-        return Judgement("fatal", say("overflow-in-a-row", language, row=row))
+        return Judgement("fatal", message("diagnosis.overflow-in-a-row", row=row))
     share = count / trace.steps if trace.steps else 0.0
     if scale.skipped is not None and scale.steps:
         share = min(share, scale.skipped / scale.steps) if share else scale.skipped / scale.steps
     if trace.steps > 2 * CALIBRATION and share > 0.5 and good < RECOVERED:
-        return Judgement("fatal", say("overflow-mostly", language, share=f"{share:.0%}"))
+        return Judgement("fatal", message("diagnosis.overflow-mostly", share=f"{share:.0%}"))
     if trace.steps > 2 * CALIBRATION and share > 0.1:
-        return Judgement("degrading", say("overflow-often", language, share=f"{share:.0%}"))
+        return Judgement("degrading", message("diagnosis.overflow-often", share=f"{share:.0%}"))
     if lost:
-        return Judgement("degrading", say_counted("overflow-then-nan", count, language))
+        return Judgement("degrading", message("diagnosis.overflow-then-nan", count=count))
     if good >= RECOVERED or (scale.steps or 0) > CALIBRATION or facts.complete:
-        return Judgement("harmless", say_counted("overflow-rare", count, language))
+        return Judgement("harmless", message("diagnosis.overflow-rare", count=count))
     if _begun_at(trace) <= CALIBRATION and row < CALIBRATION:
-        return Judgement("harmless", say_counted("overflow-start", count, language))
-    return Judgement("by-progress", say("no-steps", language))
+        return Judgement("harmless", message("diagnosis.overflow-start", count=count))
+    return Judgement("by-progress", message("diagnosis.no-steps"))
 
 
 def _row_at_end(trace: Trace) -> int:
@@ -87,7 +86,7 @@ def judge_skipped(
     skipped, steps = last[0] - first[0], last[1] - first[1]
     if steps <= 2 * CALIBRATION or skipped < NEARLY_ALL * steps or _fell(losses):
         return None
-    note = say("overflow-mostly", facts.language, share=f"{min(1.0, skipped / steps):.0%}")
+    note = message("diagnosis.overflow-mostly", share=f"{min(1.0, skipped / steps):.0%}")
     return Judgement("degrading" if facts.complete else "fatal", note)
 
 
@@ -117,4 +116,4 @@ def judge_falling_scale(
     begins = len(known) - row <= CALIBRATION and not excerpt
     if row < OVERFLOWS_IN_A_ROW or begins or facts.complete:
         return None
-    return Judgement("fatal", say("scale-falling", facts.language, count=row, scale=f"{known[-1]:g}"))
+    return Judgement("fatal", message("diagnosis.scale-falling", count=row, scale=f"{known[-1]:g}"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.messages import message
 from stallwatch_rules.records import Harm
-from stallwatch_rules.text.sentences import say
 
 RECOVERED = 3  #: so many further steps show that something did not end the run
 RECOVERED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
@@ -24,14 +24,14 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
     if followed < needed:
         return None
     harm: Harm = "degrading" if still_there else "harmless"
-    return Judgement(harm, say("recovered", facts.language, steps=followed))
+    return Judgement(harm, message("diagnosis.recovered", steps=followed))
 
 
 def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
     """Whether a failure was one request's of an inference server, which went on answering others."""
     if not served_on(answered, died=facts.died):
         return None
-    return Judgement("harmless", say("served", facts.language, answers=answered))
+    return Judgement("harmless", message("diagnosis.served", answers=answered))
 
 
 def served_on(answered: int, *, died: bool) -> bool:

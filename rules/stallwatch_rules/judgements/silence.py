@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.threshold import Limits, limit_of_steps
 from stallwatch_rules.text.digest import short_duration
-from stallwatch_rules.text.sentences import say
 
 LATE = 10.0  #: seconds without a step that are no news where somebody stops a run
 
@@ -18,32 +18,24 @@ def judge_silence(facts: RunFacts) -> Judgement | None:
     if facts.complete or not facts.stalled:
         return None
     if facts.silence is None:
-        return Judgement("fatal", say("silent-by-watch", facts.language))
-    return Judgement(
-        "fatal",
-        say(
-            "silent-then-ended" if facts.ended else "silent",
-            facts.language,
-            silence=short_duration(facts.waited),
-            threshold=short_duration(facts.threshold),
-        ),
-    )
+        return Judgement("fatal", message("diagnosis.silent-placed") + message("diagnosis.nothing-says-why"))
+    times = {"silence": short_duration(facts.waited), "threshold": short_duration(facts.threshold)}
+    if facts.ended:
+        return Judgement("fatal", message("diagnosis.silent-then-ended", **times))
+    return Judgement("fatal", message("diagnosis.silent", **times) + message("diagnosis.nothing-says-why"))
 
 
-def beside_silence(facts: RunFacts, exception: str) -> str:
+def beside_silence(facts: RunFacts, exception: str) -> Message:
     """The note of a silence before which an exception came that training survived at first."""
-    return say(
-        "silent-beside",
-        facts.language,
+    return message(
+        "diagnosis.silent-beside",
         silence=short_duration(facts.waited),
         threshold=short_duration(facts.threshold),
         exception=exception,
     )
 
 
-def stopped_late(
-    silence: float | None, durations: Sequence[float], paces: Sequence[float], language: str
-) -> str:
+def stopped_late(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
     """That a run which was stopped by hand may have been standing: steps, then none for much longer than one.
 
     ``durations`` are the seconds from one sign of a step to the next, ``paces`` those that steps took.
@@ -51,4 +43,4 @@ def stopped_late(
     if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
         return ""
     usual = short_duration(median(paces or durations))
-    return say("stopped-late", language, silence=short_duration(silence), usual=usual)
+    return message("diagnosis.stopped-late", silence=short_duration(silence), usual=usual)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stallwatch_rules.failures.flight import START_UP
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.messages import message
 from stallwatch_rules.text.digest import short_duration
-from stallwatch_rules.text.sentences import say
 
 
 def stands(facts: RunFacts) -> bool:
@@ -18,13 +18,11 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
     if facts.phase != "eval" or not stands(facts):
         return None
     if facts.timed_out:
-        return Judgement("fatal", say("stands-in-evaluation-by-timeout", facts.language))
+        return Judgement("fatal", message("diagnosis.stands-in-evaluation-by-timeout"))
     if facts.silence is None:
-        return Judgement("fatal", say("stands-in-evaluation-by-watch", facts.language))
+        return Judgement("fatal", message("diagnosis.stands-in-evaluation-by-watch"))
     silence, threshold = short_duration(facts.waited), short_duration(facts.threshold)
-    return Judgement(
-        "fatal", say("stands-in-evaluation", facts.language, silence=silence, threshold=threshold)
-    )
+    return Judgement("fatal", message("diagnosis.stands-in-evaluation", silence=silence, threshold=threshold))
 
 
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
@@ -34,7 +32,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
     """
     if not (experts and witness and stands(facts)):
         return None
-    return Judgement("fatal", say("moe-stands", facts.language))
+    return Judgement("fatal", message("diagnosis.moe-stands"))
 
 
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
@@ -47,4 +45,4 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
         return None
     if facts.timed_out and (first_work is None or first_work > START_UP):
         return None
-    return Judgement("fatal", say("p2p-stands", facts.language))
+    return Judgement("fatal", message("diagnosis.p2p-stands"))

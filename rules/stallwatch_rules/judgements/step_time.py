@@ -17,8 +17,8 @@ from operator import itemgetter
 from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.messages import message
 from stallwatch_rules.text.digest import short_duration
-from stallwatch_rules.text.sentences import say
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
 STILL_SLOWER = 1.3  #: and the last third of the slow steps must be above this one: else it has recovered
@@ -173,9 +173,8 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
     if shift is None:
         return None
     usual, now, count = shift
-    note = say(
-        "straggler",
-        facts.language,
+    note = message(
+        "diagnosis.straggler",
         before=f"{usual:.4g} s",
         now=f"{now:.4g} s",
         percent=f"{now / usual - 1:.1%}",
@@ -190,12 +189,11 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
     if slowed is None:
         return None
     usual, now, count = slowed
-    reached = say("reached-the-end", facts.language) if facts.complete else ""
+    reached = message("diagnosis.reached-the-end") if facts.complete else ""
     return Judgement(
         "harmless" if facts.complete else "degrading",
-        say(
-            "slower",
-            facts.language,
+        message(
+            "diagnosis.slower",
             before=short_duration(usual),
             now=short_duration(now),
             percent=f"{now / usual - 1:.0%}",

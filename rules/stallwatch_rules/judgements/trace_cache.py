@@ -7,8 +7,8 @@ from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.step_time import slowdown
+from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.digest import short_duration
-from stallwatch_rules.text.sentences import say
 
 _OFTEN = 0.2  # matches a step, from which a rise is one
 _FEW, _SELDOM = 8, 5.0  # matches in all, and steps from one to the next
@@ -16,30 +16,29 @@ _FEW, _SELDOM = 8, 5.0  # matches in all, and steps from one to the next
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     """Harm of ZeRO-3's trace-cache invalidations."""
-    language = facts.language
     stands = (facts.stalled or facts.timed_out) and not facts.complete and not facts.failed_otherwise
     if stands:
         if recurs_to_the_end(trace):
             if facts.elsewhere and not rose(trace):
-                return Judgement("harmless", say("trace-cache-elsewhere", language))
+                return Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
             if _rare(trace):
-                return Judgement("harmless", say("rare-before-stall", language))
+                return Judgement("harmless", message("diagnosis.rare-before-stall"))
             return Judgement("fatal", _standstill(trace, facts))
         if trace.after_first:
-            return Judgement("harmless", say("long-before-stall", language, steps=trace.after_last - 1))
-        return Judgement("by-progress", say("no-steps", language))
+            return Judgement("harmless", message("diagnosis.long-before-stall", steps=trace.after_last - 1))
+        return Judgement("by-progress", message("diagnosis.no-steps"))
     slowing = slower_with(trace)
     if slowing is not None:
         before, now = slowing
         return Judgement(
             "degrading",
-            say("slower-with", language, before=short_duration(before), now=short_duration(now)),
+            message("diagnosis.slower-with", before=short_duration(before), now=short_duration(now)),
         )
     if trace.after_first >= 2 or (trace.after_first and not trace.tail):
-        return Judgement("harmless", _advancing(trace, language))
+        return Judgement("harmless", _advancing(trace))
     if facts.complete and not trace.steps:
-        return Judgement("harmless", say("advancing", language, steps=facts.advances))
-    return Judgement("by-progress", say("no-steps", language))
+        return Judgement("harmless", message("diagnosis.advancing", steps=facts.advances))
+    return Judgement("by-progress", message("diagnosis.no-steps"))
 
 
 def recurs_to_the_end(trace: Trace) -> bool:
@@ -90,28 +89,27 @@ def slower_with(trace: Trace) -> tuple[float, float] | None:
     return baseline, recent
 
 
-def _standstill(trace: Trace, facts: RunFacts) -> str:
-    last = say("last-came-then", facts.language) if trace.tail or trace.after_last <= 1 else ""
+def _standstill(trace: Trace, facts: RunFacts) -> Message:
+    last: Text = message("diagnosis.last-came-then") if trace.tail or trace.after_last <= 1 else ""
     if rose(trace):
         before, now = _first_and_last(trace)
-        last += say("came-more-often", facts.language, before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")
+        last += message("diagnosis.came-more-often", before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")
     if facts.silence is not None and facts.stalled:
         silence, threshold = short_duration(facts.waited), short_duration(facts.threshold)
-        return say("stands", facts.language, silence=silence, threshold=threshold) + last
-    return say("stands-by-timeout" if facts.timed_out else "stands-by-watch", facts.language) + last
+        return message("diagnosis.stands", silence=silence, threshold=threshold) + last
+    return message("diagnosis.stands-by-timeout" if facts.timed_out else "diagnosis.stands-by-watch") + last
 
 
-def _advancing(trace: Trace, language: str) -> str:
-    told = say("advancing", language, steps=trace.after_first)
+def _advancing(trace: Trace) -> Message:
+    told = message("diagnosis.advancing", steps=trace.after_first)
     cost = cost_per_step(trace)
     if cost is None:
         return told
     with_match, without, n_with, n_without = cost
     extra = with_match - without
-    key = "cost" if extra > 0.02 * without else "no-cost"
-    return told + say(
+    key = "diagnosis.cost" if extra > 0.02 * without else "diagnosis.no-cost"
+    return told + message(
         key,
-        language,
         extra=short_duration(abs(extra)),
         with_match=short_duration(with_match),
         without=short_duration(without),

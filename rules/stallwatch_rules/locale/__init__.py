@@ -1,8 +1,14 @@
 """The words for messages, in English and Chinese: the only place where a language is chosen.
 
-`<language>/<area>.json` maps the keys of an area to templates for ``str.format``. Beside Python's own format
-specifications a field may have ``duration`` or ``span`` (of seconds). A key that ends in ``-one`` is the
-template for ``count=1``. Both languages have the same keys with the same fields; a test compares them.
+`<language>/<area>.json` maps the keys of an area to templates for ``str.format``. A key that ends in ``-one``
+is the template for ``count=1``. Beside Python's own format specifications a field may have
+
+* ``duration``: seconds as ``412 s`` or ``2.5 h``; ``span``: as ``3 min 10 s``,
+* ``one|many``: the first word if the number is 1, else the second,
+* ``commas``, ``semicolons`` or ``brackets``: how the items of a list are joined,
+* ``capital``, alone or after a comma (``semicolons,capital``): the first letter as a capital.
+
+Both languages have the same keys with the same fields; a test compares them.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from stallwatch_rules.messages import Message, Text
+from stallwatch_rules.messages import PAGE, Message, Text
 from stallwatch_rules.text.digest import short_duration
 
 T = TypeVar("T")
@@ -51,7 +57,7 @@ def render(text: Text, language: str = "en") -> str:
     return _BETWEEN[language].join([own, *(_rendered(one, language) for one in text.then)])
 
 
-def say(id: str, language: str = "en", **params: str | int | float | Message) -> str:
+def say(id: str, /, language: str = "en", **params: str | int | float | Message | list[str | Message]) -> str:
     """Return the words of a message at once: for what is only ever shown."""
     return render(Message(id, params), language)
 
@@ -71,17 +77,13 @@ def rendered(value: T, language: str = "en") -> T:
 
 
 def _rendered(message: Message, language: str) -> str:
-    if message.id == "text":
+    if message.id == PAGE:
         return str(message.params[language])
     area, _, key = message.id.partition(".")
     known = templates(language, area)
     if message.params.get("count") == 1:
         key = f"{key}-one" if f"{key}-one" in known else key
-    params = {
-        name: render(value, language) if isinstance(value, Message) else value
-        for name, value in message.params.items()
-    }
-    return _FORMATTERS[language].vformat(known[key], (), params)
+    return _FORMATTERS[language].vformat(known[key], (), message.params)
 
 
 def span(seconds: float, language: str = "en") -> str:
@@ -100,15 +102,33 @@ _UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 class _Formatter(string.Formatter):
     def __init__(self, language: str) -> None:
         self._language = language
+        self._separators = _SEPARATORS[language]
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        if format_spec in ("duration", "span") and isinstance(value, str):
-            return value
-        if format_spec == "duration":
-            return short_duration(value)
-        if format_spec == "span":
-            return span(value, self._language)
-        return cast("str", super().format_field(value, format_spec))
+        if isinstance(value, Message):
+            value = render(value, self._language)
+        spec, _, capital = (
+            format_spec.rpartition(",") if format_spec.endswith("capital") else (format_spec, "", "")
+        )
+        if spec in self._separators:
+            value = self._separators[spec].join(render(item, self._language) for item in value)
+            spec = ""
+            if format_spec == "brackets" and value:
+                value = _BRACKETS[self._language].format(value)
+        if spec in ("duration", "span"):
+            text = str(value)
+            if not isinstance(value, str):
+                text = short_duration(value) if spec == "duration" else span(value, self._language)
+        elif "|" in spec:
+            text = spec.split("|")[value != 1]
+        else:
+            text = cast("str", super().format_field(value, spec))
+        return text[:1].upper() + text[1:] if capital else text
 
 
+_SEPARATORS = {
+    "en": {"commas": ", ", "semicolons": "; ", "brackets": ", "},
+    "zh": {"commas": "，", "semicolons": "；", "brackets": "，"},
+}
+_BRACKETS = {"en": " ({})", "zh": "（{}）"}
 _FORMATTERS = {language: _Formatter(language) for language in LANGUAGES}

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from stallwatch_rules.messages import Text, bilingual, message
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
@@ -47,30 +49,30 @@ def parse_fix(text: str) -> Fix:
     return Fix(found["text"], requirement.name, requirement.specifier)
 
 
-def fixes_for(page: RulePage, environment: Mapping[str, str], language: str = "en") -> list[str]:
-    """The page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
+def fixes_for(page: RulePage, environment: Mapping[str, str]) -> list[Text]:
+    """Return the page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
 
     A fix whose condition is known to be false is left out. A condition that cannot be decided, because the
     log does not tell the version, becomes words. What is still to be written is left out.
     """
     from packaging.utils import canonicalize_name
 
-    chinese = language.startswith("zh")
-    texts = page.sections.zh_fixes if chinese else page.sections.fixes
     versions = {canonicalize_name(name): version for name, version in environment.items()}
-    fixes: list[str] = []
-    for fix in map(parse_fix, texts):
+    fixes: list[Text] = []
+    for english, chinese in zip_longest(page.sections.fixes, page.sections.zh_fixes):
+        fix, other = parse_fix(english or chinese), parse_fix(chinese or english)
         if not written(fix.text):
             continue
+        text = bilingual(fix.text, written(other.text))
         if fix.package is None or fix.specifier is None:
-            fixes.append(fix.text)
+            fixes.append(text)
             continue
         holds = _holds(fix.specifier, versions.get(canonicalize_name(fix.package)))
         if holds:
-            fixes.append(fix.text)
+            fixes.append(text)
         elif holds is None:
             condition = f"{fix.package}{fix.specifier}"
-            fixes.append(f"{condition} 时：{fix.text}" if chinese else f"With {condition}: {fix.text}")
+            fixes.append(message("diagnosis.with-versions", condition=condition, fix=text))
     return fixes
 
 
@@ -92,16 +94,14 @@ def written(text: str) -> str:
     return "" if text.startswith(TO_BE_WRITTEN) else text
 
 
-def why_of(page: RulePage, language: str = "en") -> str:
-    """What the page says of the cause, for a report."""
-    chinese = language.startswith("zh")
-    return written((chinese and page.sections.zh_why) or page.sections.why)
+def why_of(page: RulePage) -> Text:
+    """Return what the page says of the cause, for a report; nothing if that is still to be written."""
+    why = written(page.sections.why)
+    return bilingual(why, written(page.sections.zh_why)) if why else ""
 
 
 def unwritten(page: RulePage) -> list[str]:
     """The headings of the page's sections that are still placeholders."""
-    from stallwatch_rules.pages.fixes import parse_fix  # here: it needs this module
-
     sections = page.sections
     fixes = [parse_fix(fix).text for fix in (*sections.fixes, *sections.zh_fixes)]
     headings = {

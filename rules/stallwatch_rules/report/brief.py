@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stallwatch_rules.failures.raised import own_frame
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, JobTold, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
-from stallwatch_rules.report.words import word
+from stallwatch_rules.report.phrases import word
 
 
 def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:
@@ -24,22 +25,23 @@ def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold]
 
 
 def _lines(diagnosis: Diagnosis, language: str) -> Iterator[str]:
-    yield f"{phrases.badge(diagnosis, language)}: {phrases.headline(diagnosis, language)}"
+    yield f"{render(phrases.badge(diagnosis), language)}: {render(phrases.headline(diagnosis), language)}"
     primary = diagnosis.primary
+    notes = [render(note, language) for note in diagnosis.notes[:1]]
     if primary is None:
         if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
-            yield from _unknown(diagnosis.unknown[0], diagnosis.notes[:1], language)
+            yield from _unknown(diagnosis.unknown[0], notes, language)
             return
-        yield from (f"  {note}" for note in diagnosis.notes[:1])
+        yield from (f"  {note}" for note in notes)
         return
     facts = [primary.rule, phrases.certainty(primary, language), phrases.where(diagnosis, language)]
     yield f"  {' · '.join(fact for fact in facts if fact)}"
     note = phrases.primary_note(diagnosis)
     if note and not primary.evidence:
-        yield f"  {note}"
-    yield from (f"  | {line}" for line in primary.evidence[:1])
+        yield f"  {render(note, language)}"
+    yield from (f"  | {render(line, language)}" for line in primary.evidence[:1])
     for fix in primary.fixes[:1]:
-        yield f"  {word('fixes', language)}: {' '.join(fix.split())}"
+        yield f"  {word('fixes', language)}: {' '.join(render(fix, language).split())}"
 
 
 def _unknown(unknown: UnknownException, notes: Sequence[str], language: str) -> Iterator[str]:
@@ -50,7 +52,7 @@ def _unknown(unknown: UnknownException, notes: Sequence[str], language: str) -> 
         yield f"  | {frame}"
     yield from (f"  {note}" for note in notes)
     if unknown.nearest:
-        advice = word("next-nearest", language).format(rule=unknown.nearest[0].rule)
+        advice = word("next-nearest", language, rule=unknown.nearest[0].rule)
     else:
         advice = word("next-frame" if frame else "next-report", language)
     yield f"  {word('fixes', language)}: {advice}"

@@ -45,6 +45,6 @@ def _clean(value: Any) -> Any:
             key: clean_path(item) if key == "file" and isinstance(item, str) else _clean(item)
             for key, item in value.items()
         }
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_clean(item) for item in value]
     return value

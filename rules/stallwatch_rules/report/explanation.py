@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, FindingChange
 from stallwatch_rules.report import phrases
-from stallwatch_rules.report.words import word
+from stallwatch_rules.report.phrases import word
 
 
 def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[str, str]]:
@@ -19,7 +20,7 @@ def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[st
         yield word("root-cause", language), f"{primary.rule} ({phrases.certainty(primary, language)})"
     elif diagnosis.unknown:
         yield word("root-cause", language), phrases.exception_line(diagnosis.unknown[0], language)
-    yield word("verdict", language), phrases.badge(diagnosis, language)
+    yield word("verdict", language), render(phrases.badge(diagnosis), language)
 
 
 def _told(change: FindingChange, language: str) -> str:
@@ -33,7 +34,7 @@ def _told(change: FindingChange, language: str) -> str:
         text = f"{change.rule}: {before} → {after}"
     else:
         text = change.rule
-    return f"{text}: {change.note}" if change.note else text
+    return f"{text}: {render(change.note, language)}" if change.note else text
 
 
 def _judged(role: str | None, harm: str | None, language: str) -> str:

@@ -10,11 +10,12 @@ from jinja2 import Environment, PackageLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.records import Diagnosis, JobTold, Series
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
+from stallwatch_rules.report.phrases import word
 from stallwatch_rules.report.svg import line_chart
-from stallwatch_rules.report.words import word
 
 if TYPE_CHECKING:
     from stallwatch_rules.report.jobtable import Table
@@ -31,6 +32,7 @@ def to_html(
     """
     diagnosis = clean_diagnosis(diagnosis)
     primary = diagnosis.primary
+    shown = rendered(diagnosis, language)
     say = functools.partial(word, language=language)
     about = []
     if primary is not None:
@@ -40,18 +42,17 @@ def to_html(
         .get_template("page.html.jinja")
         .render(
             language="zh" if language.startswith("zh") else "en",
-            diagnosis=diagnosis,
-            primary=primary,
-            verdict=phrases.badge(diagnosis, language),
-            headline=phrases.headline(diagnosis, language),
+            diagnosis=shown,
+            primary=shown.primary,
+            verdict=render(phrases.badge(diagnosis), language),
+            headline=render(phrases.headline(diagnosis), language),
             about=[part for part in about if part],
-            note=phrases.primary_note(diagnosis),
+            note=phrases.primary_note(shown),
             context=context,
             jobs=_jobs(jobs, language),
             charts=list(_charts(diagnosis, language)),
             findings=[
-                (one, phrases.finding_line(one, primary, language))
-                for one in phrases.other_findings(diagnosis)
+                (one, phrases.finding_line(one, primary, language)) for one in phrases.other_findings(shown)
             ],
             unknown=[
                 (
@@ -98,7 +99,7 @@ def _facts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, str]]:
     for key, line in (
         ("progress", phrases.progress_line(diagnosis, language)),
         ("environment", phrases.environment_line(diagnosis)),
-        ("ending", diagnosis.ending),
+        ("ending", render(diagnosis.ending, language)),
     ):
         if line:
             yield word(key, language), line

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from stallwatch_rules.locale import render
+from stallwatch_rules.messages import has
 from stallwatch_rules.records import IN_TROUBLE, JobTold, Verdict
 from stallwatch_rules.report.clean import cleaned_job
-from stallwatch_rules.report.phrases import clock
-from stallwatch_rules.report.words import word
+from stallwatch_rules.report.phrases import clock, word
 
 MAX_JOBS = 20  #: lines; the job that is reported is told in any case
 _MAX_CAUSE = 90  # characters
@@ -47,9 +48,13 @@ def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -
     shown = [job for number, job in enumerate(jobs) if number < most or job.reported]
     more = ""
     if len(jobs) > len(shown):
-        left = [job.badge for number, job in enumerate(jobs) if number >= most and not job.reported]
+        left = [
+            render(job.badge, language)
+            for number, job in enumerate(jobs)
+            if number >= most and not job.reported
+        ]
         counts = ", ".join(f"{count} {badge}" for badge, count in Counter(left).most_common())
-        more = word("jobs-more", language).format(count=len(left), told=counts)
+        more = word("jobs-more", language, count=len(left), told=counts)
     return Table(heads, [_row(job, language) for job in shown], more, _summary(jobs, language))
 
 
@@ -58,9 +63,9 @@ def _summary(jobs: Sequence[JobTold], language: str) -> str:
     key = ("jobs-newest", "jobs-one-in-trouble", "jobs-newest-in-trouble")[min(troubled, 2)]
     if not troubled and not jobs[0].reported:
         key = "jobs-newest-training"
-    why = word(key, language).format(count=troubled)
+    why = word(key, language, count=troubled)
     reported = next((shown_name(job, language) for job in jobs if job.reported), "")
-    return word("jobs-told", language).format(count=len(jobs), job=reported, why=why)
+    return word("jobs-told", language, count=len(jobs), job=reported, why=why)
 
 
 def shown_name(job: JobTold, language: str) -> str:
@@ -72,9 +77,10 @@ def cause(job: JobTold, language: str) -> str:
     """The rule of its cause, else what the verdict is about; nothing of a run that is well."""
     if job.primary is not None:
         return job.primary
-    if job.title == word("healthy.text", language):
+    if has(job.title, "report.healthy.text"):
         return ""
-    return job.title if len(job.title) <= _MAX_CAUSE else job.title[: _MAX_CAUSE - 1] + "…"
+    title = render(job.title, language)
+    return title if len(title) <= _MAX_CAUSE else title[: _MAX_CAUSE - 1] + "…"
 
 
 def steps(job: JobTold, language: str) -> str:
@@ -87,7 +93,7 @@ def steps(job: JobTold, language: str) -> str:
 def _row(job: JobTold, language: str) -> Row:
     cells = [
         shown_name(job, language),
-        job.badge,
+        render(job.badge, language),
         cause(job, language),
         steps(job, language),
         clock(job.last_time) if job.last_time is not None else "",

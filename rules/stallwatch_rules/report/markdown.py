@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
-from stallwatch_rules.report.words import word
+from stallwatch_rules.report.phrases import word
 from stallwatch_rules.text.lazy import lazy
 
 _BACKTICKS = lazy(r"`+")
@@ -18,19 +19,24 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTo
     """The diagnosis as Markdown; with a table on top where it is that of one of several `jobs`."""
     diagnosis = clean_diagnosis(diagnosis)
     blocks = _jobs(jobs, language) if jobs else []
-    blocks += [f"## {phrases.badge(diagnosis, language)}: {plain(phrases.headline(diagnosis, language))}"]
+    badge, headline = (
+        render(one, language) for one in (phrases.badge(diagnosis), phrases.headline(diagnosis))
+    )
+    blocks += [f"## {badge}: {plain(headline)}"]
     if diagnosis.primary is not None:
         blocks += _primary(diagnosis, diagnosis.primary, language)
     if diagnosis.digest:
         blocks.append(f"### {word('digest', language)}")
-        blocks.append("\n".join(f"- {plain(line)}" for line in diagnosis.digest))
+        blocks.append("\n".join(f"- {plain(render(line, language))}" for line in diagnosis.digest))
     others = phrases.other_findings(diagnosis)
     if others:
         blocks.append(f"### {word('findings', language)}")
         rows = []
         for finding in others:
             about = phrases.finding_line(finding, diagnosis.primary, language)
-            rows.append(f"- {code(finding.rule)}: {plain(finding.note or finding.title)} ({about})")
+            rows.append(
+                f"- {code(finding.rule)}: {plain(render(finding.note or finding.title, language))} ({about})"
+            )
         blocks.append("\n".join(rows))
     if diagnosis.unknown:
         blocks.append(f"### {word('unknown', language)}")
@@ -66,16 +72,18 @@ def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> Iterable[
     yield " · ".join(about)
     note = phrases.primary_note(diagnosis)
     if note:
-        yield plain(note)
+        yield plain(render(note, language))
     if primary.evidence:
         yield f"### {word('evidence', language)}"
-        yield fence(primary.evidence)
+        yield fence(render(line, language) for line in primary.evidence)
     if primary.why:
         yield f"### {word('why', language)}"
-        yield primary.why  # the rule page's own Markdown
+        yield render(primary.why, language)  # the rule page's own Markdown
     if primary.fixes:
         yield f"### {word('fixes', language)}"
-        yield "\n".join(_numbered(number, fix) for number, fix in enumerate(primary.fixes, 1))
+        yield "\n".join(
+            _numbered(number, render(fix, language)) for number, fix in enumerate(primary.fixes, 1)
+        )
 
 
 def _numbered(number: int, fix: str) -> str:
@@ -102,11 +110,11 @@ def _facts(diagnosis: Diagnosis, language: str) -> Iterable[str]:
     for key, line in (
         ("progress", phrases.progress_line(diagnosis, language)),
         ("environment", phrases.environment_line(diagnosis)),
-        ("ending", diagnosis.ending),
+        ("ending", render(diagnosis.ending, language)),
     ):
         if line:
             rows.append(f"- {word(key, language)}: {plain(line)}")
-    rows += [f"- {plain(note)}" for note in diagnosis.notes]
+    rows += [f"- {plain(render(note, language))}" for note in diagnosis.notes]
     rows.append(f"- {phrases.stats_line(diagnosis, language)}")
     yield "\n".join(rows)
 

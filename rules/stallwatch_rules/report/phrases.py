@@ -1,29 +1,37 @@
-"""Sentences that the terminal's and the Markdown report share: plain text, no markup."""
+"""Phrases that all reports share: plain text, no markup.
+
+The verdict and the headline are messages: a job's line in a table keeps them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from stallwatch_rules.failures.raised import own_frame
+from stallwatch_rules.locale import say
+from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Progress, UnknownException
-from stallwatch_rules.report.words import word
-from stallwatch_rules.stacks.words import behind, lead
+from stallwatch_rules.stacks.words import titled
 from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration
-from stallwatch_rules.text.sentences import SENTENCES, say
 
 INTERRUPTED = "keyboard-interrupt"  #: the rule of a run that somebody stopped
 MAX_HEADLINE = 160  #: characters of an exception's message
 
 
-def badge(diagnosis: Diagnosis, language: str) -> str:
-    """The verdict in a word or two."""
+def word(key: str, language: str = "en", **params: str | int | float | Message) -> str:
+    """Return the words for a key of the reports."""
+    return say(f"report.{key}", language, **params)
+
+
+def badge(diagnosis: Diagnosis) -> Message:
+    """Return the verdict in a word or two."""
     if by_hand(diagnosis):
-        return word("interrupted", language)
-    return word("record-ends" if record_ends(diagnosis) else diagnosis.verdict, language)
+        return message("report.interrupted")
+    return message(f"report.{'record-ends' if record_ends(diagnosis) else diagnosis.verdict}")
 
 
 def by_hand(diagnosis: Diagnosis) -> bool:
-    """Whether nothing is wrong with the run but that somebody stopped it."""
+    """Return whether nothing is wrong with the run but that somebody stopped it."""
     if diagnosis.verdict != "healthy":
         return False
     stopped = any(finding.rule == INTERRUPTED for finding in diagnosis.findings)
@@ -31,72 +39,65 @@ def by_hand(diagnosis: Diagnosis) -> bool:
 
 
 def record_ends(diagnosis: Diagnosis) -> bool:
-    """Whether the agent that watched the run was gone before its end, and nothing was wrong until then."""
+    """Return whether the agent was gone before the run's end, and nothing was wrong until then."""
     return (
         diagnosis.verdict == "healthy" and not diagnosis.progress.finished and _noted(diagnosis, "agent-gone")
     )
 
 
-def _noted(diagnosis: Diagnosis, *sentences: str) -> bool:
-    """Whether a note is such a sentence, in either language: begins as it does before its first value."""
-    known = tuple(text.partition("{")[0] for sentence in sentences for text in SENTENCES[sentence])
-    return any(note.startswith(known) for note in diagnosis.notes)
+def _noted(diagnosis: Diagnosis, *keys: str) -> bool:
+    return any(has(note, *(f"diagnosis.{key}" for key in keys)) for note in diagnosis.notes)
 
 
-def headline(diagnosis: Diagnosis, language: str) -> str:
-    """What the verdict is about: the primary's title, an exception that no rule knows, or a sentence."""
+def headline(diagnosis: Diagnosis) -> Text:
+    """Return what the verdict is about: the primary's title, an unknown exception, or a sentence."""
     if diagnosis.primary is not None:
-        return titled(diagnosis.primary, language)
+        return titled(diagnosis.primary.apart, diagnosis.primary.title)
     if by_hand(diagnosis):
-        return word("interrupted.text", language)
+        return message("report.interrupted.text")
     if record_ends(diagnosis):
-        return word("record-ends.text", language)
+        return message("report.record-ends.text")
     if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
-        return _unknown_headline(diagnosis.unknown[0], language)
-    if diagnosis.verdict in ("healthy", "unknown-failure") and diagnosis.progress.behind:
+        return _unknown_headline(diagnosis.unknown[0])
+    behind = diagnosis.progress.behind
+    if diagnosis.verdict in ("healthy", "unknown-failure") and behind:
         key = "behind-unknown.text" if diagnosis.verdict == "unknown-failure" else "behind.text"
         key = "behind-finished.text" if diagnosis.progress.finished else key
-        return word(key, language).format(ranks=ranks_of(diagnosis.progress.behind, language))
-    if diagnosis.verdict == "healthy" and _asked_to_end(diagnosis):
-        return word("asked-to-end.text", language)
+        return message(f"report.{key}", ranks=_ranks(behind))
+    if diagnosis.verdict == "healthy" and any(
+        has(finding.note, "diagnosis.asked-to-end") for finding in diagnosis.findings
+    ):
+        return message("report.asked-to-end.text")
     if just_ends(diagnosis):
-        return _mid_run(diagnosis, language)
-    return word(f"{diagnosis.verdict}.text", language)
+        last, total = diagnosis.progress.last_step, diagnosis.progress.total_steps
+        if total:
+            return message("report.mid-run-of.text", last=str(last), total=total)
+        return message("report.mid-run-at.text", last=str(last))
+    return message(f"report.{diagnosis.verdict}.text")
 
 
-def job_title(diagnosis: Diagnosis, language: str) -> str:
-    """The same for a job's line in a table, where its last step has a column."""
-    told = headline(diagnosis, language)
-    ends = just_ends(diagnosis) and told == _mid_run(diagnosis, language)
-    return word("mid-run.text", language) if ends else told
+def job_title(diagnosis: Diagnosis) -> Text:
+    """Return the same for a job's line in a table, where its last step has a column."""
+    title = headline(diagnosis)
+    in_mid_run = has(title, "report.mid-run-of.text", "report.mid-run-at.text")
+    return message("report.mid-run.text") if in_mid_run else title
 
 
 def just_ends(diagnosis: Diagnosis) -> bool:
-    """Whether nothing is wrong in its log but that it ends, and does not say that the run did."""
+    """Return whether nothing is wrong in its log but that it ends, and does not say that the run did."""
     return diagnosis.verdict == "healthy" and _noted(diagnosis, "just-ends", "just-ends-somewhere")
 
 
-def titled(primary: Primary, language: str) -> str:
-    """The primary's title, behind where the odd ranks are, if they are what to look at first."""
-    return behind(lead(primary.apart, language), primary.title, language)
+def _unknown_headline(unknown: UnknownException) -> Text:
+    what: Text = message("report.traceback-cut")
+    if unknown.exception:
+        text = " ".join(exception_line(unknown, "en").split())
+        what = text if len(text) <= MAX_HEADLINE else text[: MAX_HEADLINE - 1] + "…"
+    return message("report.of-ranks", what=what, ranks=_ranks(unknown.ranks)) if unknown.ranks else what
 
 
-def _mid_run(diagnosis: Diagnosis, language: str) -> str:
-    key = "mid-run-of.text" if diagnosis.progress.total_steps else "mid-run-at.text"
-    return word(key, language).format(steps=_steps(diagnosis.progress, language))
-
-
-def _asked_to_end(diagnosis: Diagnosis) -> bool:
-    """Whether its log says that a signal asked the run to end."""
-    notes = {say("asked-to-end", language) for language in ("en", "zh")}
-    return any(finding.note in notes for finding in diagnosis.findings)
-
-
-def _unknown_headline(unknown: UnknownException, language: str) -> str:
-    told = " ".join(exception_line(unknown, language).split())
-    told = told if len(told) <= MAX_HEADLINE else told[: MAX_HEADLINE - 1] + "…"
-    ranks = ranks_of(unknown.ranks, language)
-    return f"{told} ({ranks})" if ranks else told
+def _ranks(ranks: Sequence[int]) -> Message:
+    return message("report.some-ranks", count=len(ranks), ranks=fold_ranks(ranks))
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
@@ -128,7 +129,7 @@ def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
     ranks = ranks_of(finding.ranks, language)
     if primary.rank == min(finding.ranks):
         return ranks
-    return word("first-of", language).format(one=one, ranks=ranks)
+    return word("first-of", language, one=one, ranks=ranks)
 
 
 def clock(time: str) -> str:
@@ -268,7 +269,7 @@ def other_findings(diagnosis: Diagnosis) -> list[Finding]:
     return [finding for finding in diagnosis.findings if primary is None or finding.rule != primary.rule]
 
 
-def primary_note(diagnosis: Diagnosis) -> str:
+def primary_note(diagnosis: Diagnosis) -> Text:
     """The evidence behind the primary's harm, where it was judged."""
     primary = diagnosis.primary
     notes = (finding.note for finding in diagnosis.findings if primary and finding.rule == primary.rule)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.markdown import plain
-from stallwatch_rules.report.words import word
+from stallwatch_rules.report.phrases import word
 
 Row = tuple[str, str, str, str]  #: file, verdict, what it is about, how far it came
 
@@ -19,10 +20,10 @@ def rows(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> list[R
 
 
 def _row(name: str, diagnosis: Diagnosis, language: str) -> Row:
-    about = phrases.headline(diagnosis, language)
+    about = render(phrases.headline(diagnosis), language)
     if diagnosis.primary is not None:
         about = f"{diagnosis.primary.rule}: {about}"
-    return name, phrases.badge(diagnosis, language), about, phrases.progress_line(diagnosis, language)
+    return name, render(phrases.badge(diagnosis), language), about, phrases.progress_line(diagnosis, language)
 
 
 def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:

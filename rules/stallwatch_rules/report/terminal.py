@@ -12,10 +12,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, Finding, JobTold, NewLines, Primary, UnknownException, Verdict
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
-from stallwatch_rules.report.words import word
+from stallwatch_rules.report.phrases import word
 
 _STYLES: dict[Verdict, str] = {
     "failed": "bold white on red",
@@ -42,14 +43,14 @@ def print_report(
     diagnosis: Diagnosis, console: Console, language: str = "en", *, explain: bool = False
 ) -> None:
     """Print the report; without blanks at the lines' ends where it goes into a file or a pipe."""
-    _print(render(diagnosis, language, explain=explain), console)
+    _print(renderable(diagnosis, language, explain=explain), console)
 
 
 def print_jobs(jobs: Sequence[JobTold], console: Console, language: str = "en", another: str = "") -> None:
     """Print the table of several jobs, above the report of one of them."""
     _print(render_jobs(jobs, language), console)
     if another:  # in one line, however long, so that it can be copied
-        line = Text(word("jobs-another", language).format(command=another))
+        line = Text(word("jobs-another", language, command=another))
         console.print(line, highlight=False, emoji=False, soft_wrap=True)
     console.print()
 
@@ -63,13 +64,13 @@ def _print(told: RenderableType, console: Console) -> None:
     console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-def render(diagnosis: Diagnosis, language: str = "en", *, explain: bool = False) -> RenderableType:
+def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = False) -> RenderableType:
     """The report as something rich can print."""
     diagnosis = clean_diagnosis(diagnosis)
     parts: list[RenderableType] = [_verdict(diagnosis, language)]
     if diagnosis.primary is not None:
         parts += _primary(diagnosis, diagnosis.primary, language)
-    parts += _section("digest", [Text(f"- {line}") for line in diagnosis.digest], language)
+    parts += _section("digest", [Text(f"- {render(line, language)}") for line in diagnosis.digest], language)
     if diagnosis.verdict == "unknown-failure":
         parts += _unknown(diagnosis.unknown, language)
     parts += _findings(phrases.other_findings(diagnosis), diagnosis.primary, language)
@@ -79,11 +80,11 @@ def render(diagnosis: Diagnosis, language: str = "en", *, explain: bool = False)
     for key, line in (
         ("progress", phrases.progress_line(diagnosis, language)),
         ("environment", phrases.environment_line(diagnosis)),
-        ("ending", diagnosis.ending),
+        ("ending", render(diagnosis.ending, language)),
     ):
         if line:
             parts.append(Text.assemble((word(key, language), "bold"), "  ", line))
-    parts += _section("notes", [Text(f"- {note}") for note in diagnosis.notes], language)
+    parts += _section("notes", [Text(f"- {render(note, language)}") for note in diagnosis.notes], language)
     if explain:
         parts += _section("explained", [_explanation(diagnosis, language)], language)
     parts.append(Text(phrases.stats_line(diagnosis, language), style="dim"))
@@ -124,8 +125,8 @@ def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType
 
 
 def _verdict(diagnosis: Diagnosis, language: str) -> RenderableType:
-    badge = Text(f" {phrases.badge(diagnosis, language)} ", style=_STYLES[diagnosis.verdict])
-    return Group(Text.assemble(badge, "  ", (phrases.headline(diagnosis, language), "bold")), Text())
+    badge = Text(f" {render(phrases.badge(diagnosis), language)} ", style=_STYLES[diagnosis.verdict])
+    return Group(Text.assemble(badge, "  ", (render(phrases.headline(diagnosis), language), "bold")), Text())
 
 
 def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> list[RenderableType]:
@@ -136,11 +137,15 @@ def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> list[Rend
         parts.append(_indent(Text(place)))
     note = phrases.primary_note(diagnosis)
     if note:
-        parts.append(_indent(Text(note)))
+        parts.append(_indent(Text(render(note, language))))
     parts.append(Text())
-    parts += _section("evidence", [Text(f"| {line}") for line in primary.evidence], language)
-    parts += _section("why", [Text(primary.why)] if primary.why else [], language)
-    fixes: list[RenderableType] = [_numbered(number, fix) for number, fix in enumerate(primary.fixes, 1)]
+    parts += _section(
+        "evidence", [Text(f"| {render(line, language)}") for line in primary.evidence], language
+    )
+    parts += _section("why", [Text(render(primary.why, language))] if primary.why else [], language)
+    fixes: list[RenderableType] = [
+        _numbered(number, render(fix, language)) for number, fix in enumerate(primary.fixes, 1)
+    ]
     return parts + _section("fixes", fixes, language)
 
 
@@ -159,7 +164,7 @@ def _findings(findings: list[Finding], primary: Primary | None, language: str) -
     for finding in findings[:MAX_FINDINGS]:
         about = phrases.finding_line(finding, primary, language)
         rows.append(Text.assemble((finding.rule, _HARM_STYLES[finding.harm]), f"  {about}"))
-        rows.append(_indent(Text(finding.note or finding.title)))
+        rows.append(_indent(Text(render(finding.note or finding.title, language))))
     if len(findings) > MAX_FINDINGS:
         rows.append(Text(f"… {len(findings) - MAX_FINDINGS}"))
     return _section("findings", rows, language)

@@ -7,25 +7,24 @@ import msgspec
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.missing import named, waited_in_vain
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
+from stallwatch_rules.messages import Message, Text, contains, message, without
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.words import sentence
-from stallwatch_rules.text.retelling import retold
-from stallwatch_rules.text.sentences import say
 
 HARDLY = 0.3  #: how sure a trace cache is the cause where the rank that is missed is in no collective
 TAKE_STACKS = "py-spy dump"  #: in the advice to find out where the ranks are
 _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for others
 
 
-def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en") -> Diagnosis:
+def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
     """The diagnosis with the sentence in its digest; a standstill without a cause gets the odd rank.
 
     What a silent hang's page advises for a run of which nothing else is known gives way to what is known.
     A cause that a log told is not moved to another rank: whoever hangs may hang because of it.
     """
-    told = sentence(stacks, language)
-    if not told:
+    told = sentence(stacks)
+    if isinstance(told, str):
         return diagnosis
     primary = diagnosis.primary
     findings = diagnosis.findings
@@ -36,22 +35,22 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en")
             primary, rank=rank, evidence=[told, *(line for line in primary.evidence if line != told)]
         )
     elif primary is not None and waited_in_vain(primary) and len(stacks.odd) == 1:
-        primary = _of_missing(primary, stacks.odd[0], told, language)
+        primary = _of_missing(primary, stacks.odd[0], told)
     if primary is not None and _known(stacks):
-        look = say("look-there", language, told=told) if stacks.odd or alone else told
+        look = message("diagnosis.look-there", told=told) if stacks.odd or alone else told
         if stacks.file:
-            look = f"{look} {say('all-stacks', language, file=stacks.file)}"
+            look = look + message("diagnosis.all-stacks", file=stacks.file)
         if primary.rule == SILENT_HANG:
             if stacks.why == "ended":
-                why, fixes = _of_ended(look, language)
+                why, fixes = _of_ended(look)
                 primary = msgspec.structs.replace(primary, why=why, fixes=fixes)
             else:
-                primary = _advised(primary, look, language, alone=alone, joining=_all_join(stacks))
-            findings = [_without_riddle(one, language) for one in findings]
-        elif any(TAKE_STACKS in fix for fix in primary.fixes):
-            primary = _advised(primary, look, language)
+                primary = _advised(primary, look, alone=alone, joining=_all_join(stacks))
+            findings = [_without_riddle(one) for one in findings]
+        elif any(contains(fix, TAKE_STACKS) for fix in primary.fixes):
+            primary = _advised(primary, look)
         if primary.rule == TRACE_CACHE and (apart := _elsewhere(stacks)):
-            advice = say("stands-elsewhere", language)
+            advice = message("diagnosis.stands-elsewhere")
             primary = msgspec.structs.replace(
                 primary,
                 fixes=[primary.fixes[0], advice, *(fix for fix in primary.fixes[1:] if fix != advice)],
@@ -62,26 +61,26 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, language: str = "en")
     return msgspec.structs.replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
 
-def _of_missing(primary: Primary, rank: int, told: str, language: str) -> Primary:
+def _of_missing(primary: Primary, rank: int, told: Message) -> Primary:
     """What ranks say that waited in vain, pointing to the rank that the stacks showed to hold up the run."""
     evidence = [told, *(line for line in primary.evidence if line != told)]
     if primary.rank == rank:
         return msgspec.structs.replace(primary, evidence=evidence)
-    primary = named(primary, [rank], say("look-there", language, told=told), language)
+    primary = named(primary, [rank], message("diagnosis.look-there", told=told))
     return msgspec.structs.replace(primary, rank=rank, file="", line=0, step=None, evidence=evidence)
 
 
-def of_one_process(diagnosis: Diagnosis, language: str = "en") -> Diagnosis:
+def of_one_process(diagnosis: Diagnosis) -> Diagnosis:
     """The diagnosis of a run that is one process: a silent hang's advice speaks of no other ranks."""
-    return _with_advice(diagnosis, *_of_one(language))
+    return _with_advice(diagnosis, *_of_one())
 
 
-def of_no_rank(diagnosis: Diagnosis, language: str = "en") -> Diagnosis:
+def of_no_rank(diagnosis: Diagnosis) -> Diagnosis:
     """The diagnosis of a run whose launcher has started no rank yet: the advice is about the launcher."""
-    return _with_advice(diagnosis, *_of_launcher(language))
+    return _with_advice(diagnosis, *_of_launcher())
 
 
-def _with_advice(diagnosis: Diagnosis, why: str, fixes: list[str]) -> Diagnosis:
+def _with_advice(diagnosis: Diagnosis, why: Text, fixes: list[Text]) -> Diagnosis:
     """The diagnosis with this advice in place of the silent hang's own."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
@@ -90,46 +89,23 @@ def _with_advice(diagnosis: Diagnosis, why: str, fixes: list[str]) -> Diagnosis:
     return msgspec.structs.replace(diagnosis, primary=primary)
 
 
-def advice_in(
-    primary: Primary | None, stacks: StallStacks | None, language: str
-) -> tuple[str, list[str]] | None:
-    """Why, and what to do, at the silent hang of a rank that waits for no other, in the reader's language.
-
-    The diagnosis was made in the language of the run. ``None`` where the page's words are the ones to show.
-    """
-    if primary is None or primary.rule != SILENT_HANG:
-        return None
-    if stacks is not None and stacks.groups and stacks.why == "ended" and _known(stacks):
-        return _of_ended(say("look-there", language, told=sentence(stacks, language)), language)
-    if stacks is not None and stacks.groups and _in_no_collective(stacks) and _known(stacks):
-        return _of_alone(say("look-there", language, told=sentence(stacks, language)), language)
-    if stacks is not None and stacks.groups and _all_join(stacks):
-        return say("joining-why", language), [sentence(stacks, language), say("joining-fix", language)]
-    if primary.why in _either("launcher-why"):
-        return _of_launcher(language)
-    if primary.why in _either("alone-why"):
-        return _of_alone(retold(primary.fixes[0], language), language)
-    return _of_one(language) if primary.why in _either("single-why") else None
+def _of_ended(look: Message) -> tuple[Text, list[Text]]:
+    return message("diagnosis.ended-why"), [look, message("diagnosis.ended-fix")]
 
 
-def _of_ended(look: str, language: str) -> tuple[str, list[str]]:
-    return say("ended-why", language), [look, say("ended-fix", language)]
+def _of_alone(look: Text) -> tuple[Text, list[Text]]:
+    return message("diagnosis.alone-why"), [look, message("diagnosis.alone-fix")]
 
 
-def _of_alone(look: str, language: str) -> tuple[str, list[str]]:
-    return say("alone-why", language), [look, say("alone-fix", language)]
+def _of_one() -> tuple[Text, list[Text]]:
+    return message("diagnosis.single-why"), [message("diagnosis.single-fix"), message("diagnosis.alone-fix")]
 
 
-def _of_one(language: str) -> tuple[str, list[str]]:
-    return say("single-why", language), [say("single-fix", language), say("alone-fix", language)]
-
-
-def _of_launcher(language: str) -> tuple[str, list[str]]:
-    return say("launcher-why", language), [say("joining-fix", language), say("single-fix", language)]
-
-
-def _either(name: str) -> tuple[str, str]:
-    return say(name, "en"), say(name, "zh")
+def _of_launcher() -> tuple[Text, list[Text]]:
+    return message("diagnosis.launcher-why"), [
+        message("diagnosis.joining-fix"),
+        message("diagnosis.single-fix"),
+    ]
 
 
 def _in_no_collective(stacks: StallStacks) -> bool:
@@ -166,23 +142,19 @@ def _known(stacks: StallStacks) -> bool:
     return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
 
 
-def _advised(
-    primary: Primary, look: str, language: str, *, alone: bool = False, joining: bool = False
-) -> Primary:
+def _advised(primary: Primary, look: Message, *, alone: bool = False, joining: bool = False) -> Primary:
     """Nobody is sent to take the stacks that were taken, nor to other ranks where there is only one."""
-    if joining:
-        why, fixes = say("joining-why", language), [look, say("joining-fix", language)]
+    if joining or alone:
+        joined = message("diagnosis.joining-why"), [look, message("diagnosis.joining-fix")]
+        why, fixes = joined if joining else _of_alone(look)
         return msgspec.structs.replace(primary, why=why, fixes=fixes)
-    if alone:
-        why, fixes = _of_alone(look, language)
-        return msgspec.structs.replace(primary, why=why, fixes=fixes)
-    fixes = [fix for fix in primary.fixes if TAKE_STACKS not in fix and not look.startswith(fix)]
-    return msgspec.structs.replace(primary, fixes=[look, *fixes])
+    first = msgspec.structs.replace(look, then=())  # as it was before the file with the stacks was written
+    others = [fix for fix in primary.fixes if not contains(fix, TAKE_STACKS) and fix not in (look, first)]
+    return msgspec.structs.replace(primary, fixes=[look, *others])
 
 
-def _without_riddle(finding: Finding, language: str) -> Finding:
+def _without_riddle(finding: Finding) -> Finding:
     """A standstill's note does not say that nothing tells why, where the stacks do."""
     if finding.rule != SILENT_HANG:
         return finding
-    note = finding.note.removesuffix(say("nothing-says-why", language))
-    return msgspec.structs.replace(finding, note=note)
+    return msgspec.structs.replace(finding, note=without(finding.note, "diagnosis.nothing-says-why"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from stallwatch_rules.locale import render, say
+from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.folding import line
 from stallwatch_rules.stacks.records import Asked, StallStacks, ThreadStack
 from stallwatch_rules.stacks.words import sentence
@@ -24,30 +26,26 @@ def listing(stacks: StallStacks, ranks: Sequence[Asked], run: str = "") -> str:
     return "\n".join(_lines(stacks, ranks, run)) + "\n"
 
 
-#: Where a rank is that has no stack, or beside its stack, in Chinese.
-_CONDITIONS_ZH = {"alive": "运行中", "ended": "已退出", "stopped": "已被暂停", "blocked": "阻塞在内核中"}
-
-
 def folded(stacks: StallStacks, language: str = "en") -> str:
-    """The stacks that an incident keeps, one for each group of ranks, the odd ones first."""
-    chinese = language.startswith("zh")
+    """Return the stacks that an incident keeps, one for each group of ranks, the odd ones first."""
     parts = []
     for group in sorted(stacks.groups, key=lambda one: one.ranks[0] not in stacks.odd):
-        name = f"rank{'' if len(group.ranks) == 1 or chinese else 's'} {fold_ranks(group.ranks)}"
-        odd = ("（异常）" if chinese else " (odd)") if group.ranks[0] in stacks.odd else ""
-        condition = _CONDITIONS_ZH.get(group.condition, group.condition) if chinese else group.condition
-        between = "：" if chinese else ": "
-        parts.append(
-            "\n".join([f"{name}{odd}{between}{condition}", *(f"  {frame}" for frame in group.frames)])
+        head = say(
+            "stacks.folded-odd" if group.ranks[0] in stacks.odd else "stacks.folded",
+            language,
+            count=len(group.ranks),
+            ranks=fold_ranks(group.ranks),
+            condition=message(f"stacks.condition-{group.condition}"),
         )
+        parts.append("\n".join([head, *(f"  {frame}" for frame in group.frames)]))
     return "\n\n".join(parts)
 
 
 def _lines(stacks: StallStacks, ranks: Sequence[Asked], run: str) -> Iterator[str]:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(stacks.time))
     yield f"Stacks{f' of {run}' if run else ''} at {at} UTC, {stacks.seconds:.1f} s after they were asked for"
-    if told := sentence(stacks):
-        yield told
+    if stacks.groups:
+        yield render(sentence(stacks))
     alike: dict[tuple[object, ...], list[Asked]] = {}
     for rank in sorted(ranks, key=lambda one: (one.rank not in stacks.odd, one.rank)):
         alike.setdefault((rank.condition, rank.origin, rank.threads), []).append(rank)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timezone
 
-from stallwatch_rules.records import IN_TROUBLE, Diagnosis
+from stallwatch_rules.messages import Message, Text, message
+from stallwatch_rules.records import IN_TROUBLE, Diagnosis, UnknownException
 
 
 def counted(count: int, noun: str) -> str:
@@ -15,10 +16,6 @@ def counted(count: int, noun: str) -> str:
 
 MAX_DIGEST = 12  #: lines; what many kinds of ends tell is no digest
 MAX_TITLE = 160
-_APART = {
-    False: {"later": ", {} later", "earlier": ", {} earlier"},
-    True: {"later": "（{} 之后）", "earlier": "（{} 之前）"},
-}
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
@@ -51,13 +48,13 @@ def short_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def rank_digest(diagnosis: Diagnosis, language: str = "en") -> list[str]:
-    """Which ranks ended in what, the primary cause first: ``rank 7: CUDA out of memory``.
+def rank_digest(diagnosis: Diagnosis) -> list[Text]:
+    """Return which ranks ended in what, the primary cause first: ``rank 7: CUDA out of memory``.
 
     Empty where no rank is known, or where all of them ended in the same.
     """
     primary = diagnosis.primary
-    ends = [
+    ends: list[tuple[list[int], Text, str | None, bool]] = [
         (
             finding.ranks,
             finding.title,
@@ -69,7 +66,7 @@ def rank_digest(diagnosis: Diagnosis, language: str = "en") -> list[str]:
     ]
     if diagnosis.verdict in IN_TROUBLE:
         ends += [
-            (one.ranks, f"{one.exception}: {one.message}".removesuffix(": "), one.first.time, False)
+            (one.ranks, _shortened(one), one.first.time, False)
             for one in diagnosis.unknown
             if one.ranks and one.exception
         ]
@@ -77,15 +74,21 @@ def rank_digest(diagnosis: Diagnosis, language: str = "en") -> list[str]:
         return []
     ends.sort(key=lambda end: not end[3])
     began = ends[0][2]
-    lines = []
-    for ranks, title, time, _ in ends[:MAX_DIGEST]:
-        apart = parse_iso(time) - parse_iso(began) if time is not None and began is not None else 0.0
-        side = _APART[language.startswith("zh")]["later" if apart > 0 else "earlier"]
-        name = f"{'rank' if len(ranks) == 1 else 'ranks'} {fold_ranks(ranks)}"
-        told = title if len(title) <= MAX_TITLE else title[: MAX_TITLE - 1] + "…"
-        told += side.format(short_duration(abs(apart))) if abs(apart) >= 1 else ""
-        lines.append(f"{name}: {told}")
-    return lines
+    return [_digest_line(ranks, title, time, began) for ranks, title, time, _ in ends[:MAX_DIGEST]]
+
+
+def _shortened(unknown: UnknownException) -> str:
+    text = f"{unknown.exception}: {unknown.message}".removesuffix(": ")
+    return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+
+
+def _digest_line(ranks: list[int], what: Text, time: str | None, began: str | None) -> Message:
+    apart = parse_iso(time) - parse_iso(began) if time is not None and began is not None else 0.0
+    count, folded = len(ranks), fold_ranks(ranks)
+    if abs(apart) < 1:
+        return message("diagnosis.digest", count=count, ranks=folded, what=what)
+    key = "diagnosis.digest-later" if apart > 0 else "diagnosis.digest-earlier"
+    return message(key, count=count, ranks=folded, what=what, apart=abs(apart))
 
 
 def parse_iso(time: str) -> float:

@@ -26,6 +26,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks import evidence, gathering, local_ranks
 from stallwatch_exporter.stacks.local_ranks import LocalRank
 from stallwatch_exporter.watching.agent import Agent
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.stacks.concluding import with_stacks
 from stallwatch_rules.stacks.records import Asked
@@ -135,7 +136,7 @@ def test_a_post_mortem_of_the_runs_folder_names_the_rank_too(watched: Watched, c
     watched.answer(watched.question(), THREADS)
     watched.until(watched.looked)
     watched.agent.end(Ending(kind="killed", exit_code=137, signal="SIGKILL"), watched.now)
-    found, problems = diagnose_paths([watched.folder.path], catalogue=catalogue)
+    found, problems = rendered(diagnose_paths([watched.folder.path], catalogue=catalogue))
     assert found.digest[0] == "Rank 0 is at sft.py:7 in main." and problems == []
     assert found.stats.files == 1, "the stacks are no log"
     watched.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
@@ -28,7 +29,7 @@ def known() -> Catalogue:
 def stood(known: Catalogue, stacks: StallStacks, language: str) -> Diagnosis:
     reading = RunReading(known)
     reading.feed(lines_of(STEPS))
-    return with_stacks(reading.diagnose(stalled=True, language=language), stacks, language)
+    return with_stacks(rendered(reading.diagnose(stalled=True), language), stacks, language)
 
 
 def told(found: Diagnosis) -> str:
@@ -59,7 +60,7 @@ def test_a_timeout_points_to_the_rank_that_the_stacks_showed(
     reading = RunReading(known)
     reading.feed(lines_of("".join(f"[rank0]: {line}\n" for line in STEPS.splitlines()) + GLOO))
     stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere", file=file)
-    found = with_stacks(reading.diagnose(failed=True, language=language), stacks, language)
+    found = with_stacks(rendered(reading.diagnose(failed=True), language), stacks, language)
     primary = found.primary
     assert primary is not None and primary.rule == "gloo-collective-timeout"
     assert (primary.rank, primary.file) == (1, "") and primary.title.endswith("rank 1")
@@ -112,11 +113,11 @@ def test_a_rank_that_has_ended_is_said_to_be_nowhere_else(known: Catalogue, lang
 def test_a_launcher_without_ranks_is_told_as_such_in_either_language(known: Catalogue) -> None:
     reading = RunReading(known)
     reading.feed(lines_of("W1122 torch/distributed/run.py:874] Setting OMP_NUM_THREADS\n"))
-    found = of_no_rank(reading.diagnose(stalled=True))
+    found = of_no_rank(rendered(reading.diagnose(stalled=True)))
     assert "has not started any rank" in told(found) and "--rdzv-endpoint" in told(found)
     chinese = advice_in(found.primary, None, "zh")
     assert chinese is not None and "启动器还没有启动任何 rank" in chinese[0]
-    untouched = reading.diagnose()
+    untouched = rendered(reading.diagnose())
     assert of_no_rank(untouched) == untouched
 
 
@@ -134,7 +135,7 @@ def test_a_cause_that_the_log_told_sends_nobody_for_stacks_that_were_taken(
         reading = RunReading(known)
         steps = [f"step {step}/60 loss {2 / step:.4f}\n{INVALIDATED}" for step in range(1, 21)]
         reading.feed(lines_of("".join(steps)))
-        primary = with_stacks(reading.diagnose(stalled=True, language=language), stacks, language).primary
+        primary = with_stacks(rendered(reading.diagnose(stalled=True), language), stacks, language).primary
         assert primary is not None and primary.rule == "zero3-trace-cache-invalidated"
         return primary
 
@@ -159,9 +160,9 @@ def test_messages_that_did_not_become_more_give_way_to_the_rank_in_its_own_code(
     stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere")
     reading = RunReading(known)
     reading.feed(lines_of("".join(f"step {n}/60 loss {2 / n:.4f}\n{INVALIDATED}" for n in range(1, 21))))
-    before = reading.diagnose(stalled=True)
+    before = rendered(reading.diagnose(stalled=True))
     assert before.primary is not None and before.primary.rule == "zero3-trace-cache-invalidated"
     assert stands_elsewhere(stacks) and not stands_elsewhere(None)
-    found = with_stacks(reading.diagnose(stalled=True, elsewhere=True), stacks)
+    found = with_stacks(rendered(reading.diagnose(stalled=True, elsewhere=True)), stacks)
     assert "ddp.py:5" in told(found)
     assert [one.harm for one in found.findings if one.rule == before.primary.rule] == ["harmless"]
