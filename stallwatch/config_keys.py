@@ -111,6 +111,7 @@ KEYS: tuple[Key, ...] = (
     Key("login", "groups_claim", "text", "groups", "the claim that lists a person's groups"),
     Key("login", "scopes", "texts", ("openid", "email", "profile"), "what the provider is asked for"),
     Key("rules", "dirs", "paths", (), "folders of your own rule pages"),
+    Key("rules", "packs", "texts", (), "packs of further rules, such as other-frameworks"),
     Key("ui", "language", "choice", "en", "the language of reports and pages", choices=_LANGUAGES),
 )
 BY_NAME = {key.full_name: key for key in KEYS}

@@ -69,6 +69,7 @@ def relay_settings(config: Config) -> RelaySettings:
 
 def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
     """For ``stallwatch dashboard``."""
+    from stallwatch.commands.context import rule_folders
     from stallwatch_dashboard.access import Login
     from stallwatch_dashboard.settings import DashboardSettings
 
@@ -81,7 +82,7 @@ def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
         prometheus_url=config["dashboard.prometheus_url"],
         language=config["ui.language"],
         incidents_url=config["alerts.incidents_url"],
-        rules=tuple(str(folder) for folder in config["rules.dirs"]),
+        rules=tuple(str(folder) for folder in rule_folders(config)),
         alert_urls=config["alerts.urls"],
         url=config["dashboard.url"],
         max_upload_mb=config["dashboard.max_upload_mb"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
@@ -14,7 +14,18 @@ from stallwatch_exporter.notices import tell
 if TYPE_CHECKING:
     from stallwatch_rules.pages.catalogue import Catalogue
 
-__all__ = ["CONTEXT", "App", "catalogue_of", "language_option", "rules_option", "tell", "tell_all"]
+__all__ = [
+    "CONTEXT",
+    "App",
+    "catalogue_of",
+    "language_option",
+    "rule_folders",
+    "rules_option",
+    "tell",
+    "tell_all",
+]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -26,7 +37,7 @@ _OF_PEOPLE = ("", "alerts", "relay", "run")
 language_option = click.option(
     "--language", type=click.Choice(["en", "zh"]), help="Language of the texts (default: en)."
 )
-rules_option = click.option(
+_rules_option = click.option(
     "--rules",
     "rule_dirs",
     multiple=True,
@@ -34,6 +45,19 @@ rules_option = click.option(
     metavar="DIR",
     help="A folder of your own rule pages; may be repeated.",
 )
+_rules_pack_option = click.option(
+    "--rules-pack",
+    multiple=True,
+    expose_value=False,
+    callback=lambda context, _, packs: context.find_object(App).take_packs(packs),
+    metavar="NAME",
+    help="A pack of further rules, such as other-frameworks; may be repeated.",
+)
+
+
+def rules_option(command: _Command) -> _Command:
+    """Give a command the options that name further rules."""
+    return _rules_option(_rules_pack_option(command))
 
 
 class App:
@@ -43,6 +67,11 @@ class App:
 
     def __init__(self, config_file: Path | None = None) -> None:
         self.config_file = config_file
+        self.packs: tuple[str, ...] = ()  #: of rules, as `--rules-pack` names them
+
+    def take_packs(self, packs: tuple[str, ...]) -> None:
+        """Take what `--rules-pack` names, for every configuration that the command asks for."""
+        self.packs = packs
 
     def config(self, **flags: Any) -> Config:
         """The configuration with these flags (``exporter__port=1`` for ``exporter.port``) over it.
@@ -54,6 +83,8 @@ class App:
             for name, value in flags.items()
             if value is not None and value != ()
         }
+        if self.packs:
+            given["rules.packs"] = Setting(self.packs, "--rules-pack")
         config = load(self.config_file, given)
         tell_all([*config.ignored, *config.problems])
         return config
@@ -93,12 +124,19 @@ def _hides_people(key: str) -> bool:
     return key not in _CHATS and key.partition(".")[0] in (*_OF_PEOPLE, UNREAD)
 
 
+def rule_folders(config: Config) -> list[Path]:
+    """Return the folders of rules beside the packaged catalogue: the packs, then the user's own."""
+    from stallwatch_rules.pages.catalogue import folder_of_pack
+
+    return [*map(folder_of_pack, config["rules.packs"]), *config["rules.dirs"]]
+
+
 def catalogue_of(config: Config) -> Catalogue:
     """All rule pages; those that are broken are told and left out."""
     from stallwatch_exporter.settings import cache_home
     from stallwatch_rules.pages.catalogue import load_catalogue
 
-    catalogue = load_catalogue(config["rules.dirs"], cache=cache_home())
+    catalogue = load_catalogue(rule_folders(config), cache=cache_home())
     tell_all(catalogue.problems)
     return catalogue
 

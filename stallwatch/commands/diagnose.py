@@ -152,6 +152,7 @@ def diagnose(
         options = [
             *(["--language", asked_language] if asked_language is not None else []),
             *(word for folder in rule_dirs for word in ("--rules", str(folder))),
+            *(word for pack in app.packs for word in ("--rules-pack", pack)),
             *(word for path in healthy for word in ("--baseline", path)),
         ]
         unwritten = not _deliver(

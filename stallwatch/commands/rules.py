@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stallwatch.commands.context import App, catalogue_of, rules_option, tell, tell_all
+from stallwatch.commands.context import App, catalogue_of, rule_folders, rules_option, tell, tell_all
 from stallwatch.commands.rules_export import export
 from stallwatch.commands.rules_list import list_rules
 from stallwatch.commands.rules_new import new
@@ -88,12 +88,13 @@ def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
     from stallwatch_rules.pages.fixes import unwritten
 
     config = app.config(rules__dirs=(*rule_dirs, folder) if folder else rule_dirs)
-    catalogue = load_catalogue(config["rules.dirs"])
+    catalogue = load_catalogue(rule_folders(config))
     problems = check_catalogue(catalogue)
+    parts = [part for page in catalogue.pages.values() for part in page.parts]
     pages = len(catalogue.pages)
     if folder is not None:  # the packaged pages were loaded for what the folder's refer to
         problems = [problem for problem in problems if _lies_in(problem.path, folder)]
-        pages = sum(_lies_in(page.path, folder) for page in catalogue.pages.values())
+        pages = sum(_lies_in(part.path, folder) for part in parts)
     tell_all(problems)
     for page in catalogue.pages.values():
         unfinished = unwritten(page) if folder is None or _lies_in(page.path, folder) else []

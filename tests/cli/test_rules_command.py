@@ -129,6 +129,18 @@ def test_check_of_the_packaged_rules(stallwatch: Stallwatch) -> None:
     assert result.stdout == f"{len(load_catalogue().pages)} pages, no problems\n"
 
 
+@pytest.mark.parametrize("flags", [("--rules-pack", "other-frameworks"), ()])
+def test_a_pack_is_named_by_a_flag_or_the_configuration(
+    stallwatch: Stallwatch, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not flags:
+        monkeypatch.setenv("STALLWATCH_RULES_PACKS", "other-frameworks")
+    result = stallwatch("rules", "list", *flags)
+    assert "jax-processes-lost" in result.stdout
+    monkeypatch.delenv("STALLWATCH_RULES_PACKS", raising=False)
+    assert "jax-processes-lost" not in stallwatch("rules", "list").stdout
+
+
 def test_check_of_a_folder_of_ones_own(stallwatch: Stallwatch, mine: Path) -> None:
     assert stallwatch("rules", "check", "mine").stdout == "1 page, no problems\n"
     mine.write_text(PAGE.replace("the sun shines", "the moon is full"), encoding="utf-8")

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
 BLOB = "https://github.com/stallwatch/stallwatch/blob/main"
-_CATALOGUE = "rules/stallwatch_rules/catalogue"
 DOCS = f"{BLOB}/docs/alerts.md"
 
 
 def runbook_of(page: RulePage) -> str:
     """The address of a packaged rule's page; that of the documentation for a page of one's own."""
     path = Path(page.path)
-    if path.parts[-4:-2] == ("stallwatch_rules", "catalogue"):
-        return f"{BLOB}/{_CATALOGUE}/{page.family}/{page.id}.md"
+    if "stallwatch_rules" in path.parts[-5:-3]:  # of the catalogue, or of a pack
+        inside = path.parts[len(path.parts) - path.parts[::-1].index("stallwatch_rules") :]
+        return "/".join((BLOB, "rules/stallwatch_rules", *inside))
     return f"{BLOB}/docs/rules.md"

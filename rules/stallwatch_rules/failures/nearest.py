@@ -174,7 +174,7 @@ def _worth(feature: str) -> float:
 
 def _said_of(page: RulePage) -> _Page:
     """What the page says: what programs print counts in full, what explains it half."""
-    printed = _Said.of(*(line for one in page.fires for line in one.split("\n")))
+    printed = _Said.of(*(line for one in page.parts for sample in one.fires for line in sample.split("\n")))
     named = _Said.of(page.title, page.id.replace("-", " "))
     explained = _Said.of(page.sections.what, page.sections.why)
     said = ((1.0, printed), (0.8, named), (0.5, explained))

@@ -19,7 +19,7 @@ import msgspec
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.literal_index import matchable
-from stallwatch_rules.pages.page import PageError, RulePage, parse_page
+from stallwatch_rules.pages.page import Extension, PageError, RulePage, extended, parse, parse_page
 from stallwatch_rules.pages.patterns import FOLDER, pattern_fault
 
 if TYPE_CHECKING:
@@ -63,7 +63,18 @@ def keep_pages(folder: Path, stamp: str, pages: Sequence[RulePage]) -> None:
     cachefolder.write(folder / _NAME, msgspec.msgpack.encode(_Kept(stamp, list(pages))))
 
 
-_PACKAGED = str(files("stallwatch_rules") / "catalogue")  # what readers of both languages get
+_PACKS = files("stallwatch_rules") / "packs"
+_PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # what readers of both languages get
+
+
+def packs() -> list[str]:
+    """Return the names of the packs: folders of packaged pages that are loaded on request."""
+    return sorted(entry.name for entry in _PACKS.iterdir() if entry.is_dir())
+
+
+def folder_of_pack(name: str) -> Path:
+    """Return the folder of a pack, to be loaded as a folder of one's own is."""
+    return Path(str(_PACKS / name))
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,7 @@ def _stamp(roots: Sequence[Traversable]) -> str:
 
 def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
     pages: dict[str, RulePage] = {}
+    extensions: list[Extension] = []
     problems: list[PageError] = []
     for root in roots:
         if not root.is_dir():
@@ -143,10 +155,18 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
                 reason = error.strerror or str(error)
                 problems.append(PageError(str(file), 1, f"cannot be read: {reason}", "make it readable"))
             else:
-                if page.id in pages:
+                if isinstance(page, Extension):
+                    extensions.append(page)
+                elif page.id in pages:
                     problems.append(_duplicate(page, pages[page.id]))
                 else:
                     pages[page.id] = page
+    for extension in extensions:
+        if extension.extends in pages:
+            pages[extension.extends] = extended(pages[extension.extends], extension)
+        else:
+            message = f"extends the unknown rule {extension.extends!r}"
+            problems.append(PageError(extension.path, 1, message, "mend the id, or add its page"))
     problems += _refused_by_hyperscan(pages, store)
     problems += _unknown_consequences(pages)
     problems += _circles(pages)
@@ -164,14 +184,14 @@ def _page_files(folder: Traversable) -> Iterator[Traversable]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _read(content: bytes, path: str) -> RulePage:
+def _read(content: bytes, path: str) -> RulePage | Extension:
     """Parse once per content: a process may load the catalogue more than once."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise PageError(path, line, "not UTF-8 text", "save the page as UTF-8") from error
-    return parse_page(text, path, quick=True, chinese=path.startswith(_PACKAGED))
+    return parse(text, path, quick=True, chinese=path.startswith(_PACKAGED))
 
 
 def _duplicate(page: RulePage, first: RulePage) -> PageError:

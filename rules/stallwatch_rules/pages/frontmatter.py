@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,13 +12,14 @@ import yaml
 from stallwatch_rules.pages.page_body import PageError
 from stallwatch_rules.text.lazy import lazy
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where PyYAML has libyaml
 
 _AT = lazy(r" - at `\$(?P<path>[^`]*)`$")
 _STEP = lazy(r"\.(?P<key>\w+)|\[(?P<index>\d+)\]")
 _UNKNOWN = lazy(r"unknown field `(?P<field>[^`]*)`")
+_MISSING = lazy(r"missing required field `(?P<field>\w+)`")
 
 
 @dataclass(frozen=True)
@@ -89,91 +90,56 @@ def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
 
 
 def convert(matter: Matter, kind: type[T], path: str) -> T:
-    """The values as a record of the given kind; one fault of every top-level key is reported."""
-    values = dict(matter.values) if isinstance(matter.values, dict) else matter.values
-    problems: list[PageError] = []
-    while True:
-        try:
-            result = msgspec.convert(values, kind)
-        except msgspec.ValidationError as error:
-            message = str(error)
-            keys = _keys(message)
-            placeholders = _placeholders(kind)
-            problems.append(_problem(matter, message, keys, path, kind))
-            unknown = _UNKNOWN.search(message)
-            missing = re.search(r"missing required field `(?P<field>\w+)`", message)
-            # Take the faulty key out of the way and look on, so that one reading tells all faults.
-            if not keys and unknown:
-                values.pop(unknown["field"])
-            elif not keys and missing:
-                values[missing["field"]] = placeholders[missing["field"]]
-            elif keys and keys[0] in placeholders:
-                values[keys[0]] = placeholders[str(keys[0])]
-            else:
-                break
-        else:
-            if not problems:
-                return result
-            break
-    raise PageError.of(problems)
+    """Return the values as a record of this kind; one problem of every key is reported."""
+    values: Any = matter.values
+    if not isinstance(values, dict):
+        remedy = "write 'key: value' lines, as CONTRIBUTING.md shows"
+        raise PageError(path, 1, "the front matter has no keys", remedy)
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    problems = [_unknown(matter, path, str(key)) for key in values if key not in fields]
+    found: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in values:
+            try:
+                found[name] = msgspec.convert(values[name], field.type)
+            except msgspec.ValidationError as error:
+                problems.append(_problem(matter, path, name, field.type, str(error)))
+        elif field.required:
+            problems.append(_missing(matter, path, name))
+    if problems:
+        raise PageError.of(problems)
+    return kind(**found)
 
 
-def _placeholders(kind: type[Any]) -> dict[str, Any]:
-    """A value that each field accepts, to go on reading behind a fault."""
-    by_type: dict[str, Any] = {}
-    for field in msgspec.structs.fields(kind):
-        info = msgspec.inspect.type_info(field.type)
-        if isinstance(info, msgspec.inspect.ListType):
-            by_type[field.name] = []
-        elif isinstance(info, msgspec.inspect.DictType):
-            by_type[field.name] = {}
-        elif isinstance(info, msgspec.inspect.LiteralType):
-            by_type[field.name] = info.values[0]
-        else:
-            by_type[field.name] = ""
-    return by_type
-
-
-def _choices(kind: type[Any]) -> dict[str, list[str]]:
-    """The words that a field is limited to."""
-    infos = {field.name: msgspec.inspect.type_info(field.type) for field in msgspec.structs.fields(kind)}
-    return {
-        name: [str(value) for value in info.values]
-        for name, info in infos.items()
-        if isinstance(info, msgspec.inspect.LiteralType)
-    }
-
-
-def _keys(message: str) -> list[str | int]:
+def _problem(matter: Matter, path: str, name: str, kind: Any, message: str) -> PageError:
+    """Return what is wrong with the value of one key."""
     at = _AT.search(message)
-    if at is None:
-        return []
-    return [step["key"] or int(step["index"]) for step in _STEP.finditer(at["path"])]
-
-
-def _problem(matter: Matter, message: str, keys: list[str | int], path: str, kind: type[Any]) -> PageError:
-    where = ".".join(str(key) for key in keys)
-    plain = _AT.sub("", message)
-    unknown = _UNKNOWN.search(message)
+    steps = _STEP.finditer(at["path"]) if at is not None else ()
+    keys: list[str | int] = [name, *(step["key"] or int(step["index"]) for step in steps)]
+    unknown, missing = _UNKNOWN.search(message), _MISSING.search(message)
     if unknown:
-        field = unknown["field"]
-        return PageError(
-            path,
-            matter.line_of(*keys, field),
-            f"unknown key {field!r}" + (f" in {where}" if where else ""),
-            "remove it, or mend its spelling",
-        )
-    missing = re.search(r"missing required field `(?P<field>\w+)`", message)
+        return _unknown(matter, path, unknown["field"], *keys)
     if missing:
-        return PageError(
-            path,
-            matter.line_of(*keys),
-            f"{missing['field']} is missing" + (f" in {where}" if where else ""),
-            f"add the line '{missing['field']}: …' to the front matter",
-        )
-    choices = _choices(kind).get(str(keys[0])) if len(keys) == 1 else None
-    if choices:
-        remedy = f"use one of: {', '.join(choices)}"
+        return _missing(matter, path, missing["field"], *keys)
+    info = msgspec.inspect.type_info(kind)
+    if isinstance(info, msgspec.inspect.LiteralType):
+        remedy = f"use one of: {', '.join(map(str, info.values))}"
     else:
-        remedy = "quote the value" if "Expected `str" in plain else "see the page format in CONTRIBUTING.md"
-    return PageError(path, matter.line_of(*keys), f"{where or 'front matter'}: {plain}", remedy)
+        remedy = "quote the value" if "Expected `str" in message else "see the page format in CONTRIBUTING.md"
+    plain = _AT.sub("", message)
+    return PageError(path, matter.line_of(*keys), f"{_place(keys)}: {plain}", remedy)
+
+
+def _unknown(matter: Matter, path: str, field: str, *keys: str | int) -> PageError:
+    message = f"unknown key {field!r}" + (f" in {_place(keys)}" if keys else "")
+    return PageError(path, matter.line_of(*keys, field), message, "remove it, or mend its spelling")
+
+
+def _missing(matter: Matter, path: str, field: str, *keys: str | int) -> PageError:
+    message = f"{field} is missing" + (f" in {_place(keys)}" if keys else "")
+    remedy = f"add the line '{field}: …' to the front matter"
+    return PageError(path, matter.line_of(*keys), message, remedy)
+
+
+def _place(keys: Iterable[str | int]) -> str:
+    return ".".join(map(str, keys))

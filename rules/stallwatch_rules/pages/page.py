@@ -71,6 +71,22 @@ class Sections(msgspec.Struct, frozen=True):
     zh_fixes: list[str]
 
 
+class Extension(msgspec.Struct, frozen=True):
+    """A page of a pack that adds to another page: patterns, and samples of what they find."""
+
+    extends: str  #: the id of that page
+    patterns: list[str]
+    unless: list[str]
+    emitted_by: list[EmittedBy]
+    raised_in: list[RaisedIn]
+    fires: list[str]
+    quiet: list[str]
+    path: str
+    fires_at: list[int]
+    quiet_at: list[int]
+    long_at: list[int]
+
+
 class RulePage(msgspec.Struct, frozen=True):
     """A rule, validated."""
 
@@ -100,6 +116,12 @@ class RulePage(msgspec.Struct, frozen=True):
     ] = []  #: where exceptions of this kind are raised, for wordings that no pattern knows
     said_by: list[SaidBy] = []  #: whose exceptions count, of words that others say as well
     long_at: list[int] = []  #: lines of patterns that are written longer than ``LONGEST``
+    extensions: list[Extension] = []  #: of packs; their patterns are among the page's
+
+    @property
+    def parts(self) -> list[RulePage | Extension]:
+        """The page itself, and what packs add to it."""
+        return [self, *self.extensions]
 
     @property
     def judged(self) -> bool:
@@ -107,7 +129,21 @@ class RulePage(msgspec.Struct, frozen=True):
         return not self.patterns
 
 
-class _Front(msgspec.Struct, forbid_unknown_fields=True):
+class _Front(msgspec.Struct, kw_only=True):
+    """What the front matter of a page and of an extension have in common."""
+
+    patterns: list[str]
+    fragments: dict[str, str] = {}
+    unless: list[str] = []
+    emitted_by: list[EmittedBy] = []
+    raised_in: list[RaisedIn] = []
+
+
+class _ExtensionFront(_Front, kw_only=True):
+    extends: str
+
+
+class _PageFront(_Front, kw_only=True):
     id: str
     title: str
     title_zh: str
@@ -116,13 +152,8 @@ class _Front(msgspec.Struct, forbid_unknown_fields=True):
     harm: Harm
     status: Status
     since: str
-    patterns: list[str]
-    fragments: dict[str, str] = {}
     requires: list[str] = []
-    unless: list[str] = []
     explains: list[str] = []
-    emitted_by: list[EmittedBy] = []
-    raised_in: list[RaisedIn] = []
     said_by: list[SaidBy] = []
     probe: str | None = None
     references: list[str] = []
@@ -134,18 +165,25 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
     ``quick`` leaves out compiling each pattern with hyperscan, for a caller that compiles all pages' at once.
     Without ``chinese`` the Chinese title and section may be left out; the English text stands in for them.
     """
-    from stallwatch_rules.pages import (
-        frontmatter,  # YAML is not needed where pages were kept from an earlier start
-    )
+    page = parse(text, path, quick=quick, chinese=chinese)
+    if isinstance(page, Extension):
+        raise PageError(path, 1, f"it only extends the page {page.extends}", "load it with that page")
+    return page
+
+
+def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
+    """Read one page, or one that extends another page, as ``parse_page`` does."""
+    from stallwatch_rules.pages import frontmatter  # YAML is not needed if pages were kept
 
     matter = frontmatter.split(text, path)
+    extends = isinstance(matter.values, dict) and "extends" in matter.values
     if not chinese and isinstance(matter.values, dict) and "title" in matter.values:
         matter.values.setdefault("title_zh", matter.values["title"])
-    body, problems = read_body(matter.body, matter.body_line, path, chinese=chinese)
+    body, problems = read_body(matter.body, matter.body_line, path, chinese=chinese, samples_only=extends)
     front: _Front | None = None
     long_at: list[int] = []
     try:
-        front = frontmatter.convert(matter, _Front, path)
+        front = frontmatter.convert(matter, _ExtensionFront if extends else _PageFront, path)
     except PageError as problem:
         problems += problem.every()
     else:
@@ -155,39 +193,39 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
     if problems or front is None:
         problems.sort(key=lambda problem: problem.line)
         raise PageError.of(problems)
-    return RulePage(
-        id=front.id,
-        title=front.title,
-        title_zh=front.title_zh,
-        family=front.family,
-        role=front.role,
-        harm=front.harm,
-        status=front.status,
-        since=front.since,
-        patterns=front.patterns,
-        requires=front.requires,
-        unless=front.unless,
-        explains=front.explains,
-        emitted_by=front.emitted_by,
-        probe=None if front.probe == "none" else front.probe,
-        references=front.references,
-        sections=Sections(
-            what=body.what,
-            why=body.why,
-            fixes=[item.text for item in body.fixes],
-            harmless=body.harmless,
-            zh_what=body.zh_what or body.what,
-            zh_why=body.zh_why or body.why,
-            zh_fixes=[item.text for item in body.zh_fixes or body.fixes],
-        ),
-        fires=[sample.text for sample in body.fires],
-        quiet=[sample.text for sample in body.quiet],
-        path=path,
-        fires_at=[sample.line for sample in body.fires],
-        quiet_at=[sample.line for sample in body.quiet],
-        raised_in=front.raised_in,
-        said_by=front.said_by,
-        long_at=long_at,
+    values = msgspec.structs.asdict(front) | {
+        "path": path,
+        "fires": [sample.text for sample in body.fires],
+        "quiet": [sample.text for sample in body.quiet],
+        "fires_at": [sample.line for sample in body.fires],
+        "quiet_at": [sample.line for sample in body.quiet],
+        "long_at": long_at,
+    }
+    del values["fragments"]
+    if extends:
+        return Extension(**values)
+    values["probe"] = None if values["probe"] == "none" else values["probe"]
+    sections = Sections(
+        what=body.what,
+        why=body.why,
+        fixes=[item.text for item in body.fixes],
+        harmless=body.harmless,
+        zh_what=body.zh_what or body.what,
+        zh_why=body.zh_why or body.why,
+        zh_fixes=[item.text for item in body.zh_fixes or body.fixes],
+    )
+    return RulePage(**values, sections=sections)
+
+
+def extended(page: RulePage, extension: Extension) -> RulePage:
+    """Return the page with what an extension adds to it."""
+    return msgspec.structs.replace(
+        page,
+        patterns=[*page.patterns, *extension.patterns],
+        unless=[*page.unless, *extension.unless],
+        emitted_by=[*page.emitted_by, *extension.emitted_by],
+        raised_in=[*page.raised_in, *extension.raised_in],
+        extensions=[*page.extensions, extension],
     )
 
 
@@ -198,20 +236,22 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
         return PageError(path, matter.line_of(*keys), message, remedy)
 
     place = PurePath(path)
-    for key, value, expected, where in (
-        ("id", front.id, place.stem, "the file's name without .md"),
-        ("family", front.family, place.parent.name, "the folder's name"),
-    ):
+    names = [
+        ("extends" if isinstance(front, _ExtensionFront) else "id", place.stem, "the file's name without .md")
+    ]
+    if isinstance(front, _PageFront):
+        names.append(("family", place.parent.name, "the folder's name"))
+    for key, expected, where in names:
+        value = getattr(front, key)
         if not KEBAB.fullmatch(value):
             yield at(f"{key} {value!r} is not kebab-case", "use lower-case words joined by hyphens", key)
         elif value != expected:
-            yield at(
-                f"{key} {value!r} is not {where} ({expected!r})",
-                f"rename the {key}, or move the file to {front.family}/{front.id}.md",
-                key,
+            remedy = f"rename the {key}, or move the file" + (
+                f" to {front.family}/{front.id}.md" if isinstance(front, _PageFront) else ""
             )
-    for key, value in (("title", front.title), ("title_zh", front.title_zh), ("since", front.since)):
-        if not value.strip():
+            yield at(f"{key} {value!r} is not {where} ({expected!r})", remedy, key)
+    for key in ("title", "title_zh", "since") if isinstance(front, _PageFront) else ():
+        if not getattr(front, key).strip():
             yield at(f"{key} is empty", f"write the {key}", key)
     for index, one in enumerate(front.raised_in):
         keys = ("raised_in", index)
@@ -220,7 +260,7 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
             yield at("a place needs a file, as torch/amp/grad_scaler.py", remedy, *keys)
         if not (one.functions or one.exceptions or one.message):
             yield at("a whole file is no place", "name functions, exceptions, or a message's pattern", *keys)
-    for index, said in enumerate(front.said_by):
+    for index, said in enumerate(getattr(front, "said_by", ())):
         if not said.calls and not said.never:
             yield at("said_by needs calls or never", "give a pattern of the calls", "said_by", index)
     if not front.patterns and front.unless:
@@ -236,7 +276,7 @@ def _expand_patterns(
         yield PageError(path, line, f"all pages have a fragment ${{{name}}}", "choose another name")
     for key in ("patterns", "requires", "unless"):
         expanded: list[str] = []
-        for index, pattern in enumerate(getattr(front, key)):
+        for index, pattern in enumerate(getattr(front, key, ())):
             line = matter.line_of(key, index)
             if len(pattern) > LONGEST:
                 long_at.append(line)
@@ -244,14 +284,15 @@ def _expand_patterns(
             expanded += texts
             if fault is not None:
                 yield PageError(path, line, f"{key}[{index}] {pattern!r}: {fault.message}", fault.remedy)
-        setattr(front, key, expanded)
+        if expanded:
+            setattr(front, key, expanded)
     for key, name in (
         ("raised_in", "message"),
         ("said_by", "words"),
         ("said_by", "calls"),
         ("said_by", "never"),
     ):
-        places = getattr(front, key)
+        places = getattr(front, key, [])
         for index, place in enumerate(places):
             pattern = getattr(place, name)
             if not pattern:

@@ -85,10 +85,12 @@ class _Section(msgspec.Struct):
     lines: list[tuple[int, str]] = []
 
 
-def read_body(text: str, first_line: int, path: str, *, chinese: bool = True) -> tuple[Body, list[PageError]]:
+def read_body(
+    text: str, first_line: int, path: str, *, chinese: bool = True, samples_only: bool = False
+) -> tuple[Body, list[PageError]]:
     """Read the body; ``first_line`` is the page's line on which it starts. Problems come back, not raised.
 
-    Without ``chinese`` the Chinese section may be left out as a whole.
+    Without ``chinese`` the Chinese section may be left out as a whole; ``samples_only``: so may all sections.
     """
     problems: list[PageError] = []
 
@@ -100,7 +102,7 @@ def read_body(text: str, first_line: int, path: str, *, chinese: bool = True) ->
     last = first_line + text.count("\n")
     needed = chinese or any(name in sections for name in _CHINESE)
     for name, heading in _REQUIRED.items():
-        if name not in sections and (needed or name not in _CHINESE):
+        if name not in sections and not samples_only and (needed or name not in _CHINESE):
             problem(last, f"the section '{heading}' is missing", f"add a heading '{heading}' with its text")
     for name, section in sections.items():
         if name == "fix":
@@ -113,7 +115,7 @@ def read_body(text: str, first_line: int, path: str, *, chinese: bool = True) ->
                 problem(section.line, "the section is empty", "write it, or remove its heading")
             setattr(body, name, prose)
     for kind, samples in (("fires", body.fires), ("quiet", body.quiet)):
-        if not samples:
+        if not samples and not (samples_only and kind == "quiet"):
             problem(
                 last, f"no sample that {_MEANING[kind]}", f"add a fenced block that starts with ```log {kind}"
             )
