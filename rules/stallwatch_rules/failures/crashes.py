@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
+from stallwatch_rules.failures.tracebacks import frame_in
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
@@ -160,8 +161,6 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> Raised | None:
     return None
 
 
-MAX_MESSAGE = 1000
-_FILE_FRAME = lazy(r'^\s*File "(?P<path>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
 _NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 
 
@@ -177,9 +176,7 @@ def read_error_file(line: Line, mark: Mark) -> Raised | None:
     found = _NAME.match(told.strip()) if isinstance(told, str) else None
     if found is None or not isinstance(stack, str):
         return None
-    frames = [
-        Frame(f["path"], int(f["line"]), (f["name"] or "").strip()) for f in _FILE_FRAME.finditer(stack)
-    ]
+    frames = [frame for text in stack.splitlines() if (frame := frame_in(text)) is not None]
     first = (found["message"] or "").strip().partition("\n")[0]
     raised = Raised(found["name"], first[:MAX_MESSAGE], line, mark, frames)
     raised.kind = kind_of(raised)

@@ -10,6 +10,7 @@ import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -245,33 +246,23 @@ def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
-    """Rules that explain each other in the end: then neither could be the cause. Each circle is told once."""
-    told: set[frozenset[str]] = set()
-    for page in pages.values():
-        circle = _way_back(page.id, pages)
-        if circle and frozenset(circle) not in told:
-            told.add(frozenset(circle))
-            yield PageError(
-                page.path,
-                _line_of(page, circle[1], after="explains"),
-                "explains itself in a circle: " + " → ".join((*circle, page.id)),
-                "let the earlier of them in time explain the other, and drop one entry of explains",
-            )
-
-
-def _way_back(start: str, pages: Mapping[str, RulePage]) -> list[str]:
-    """The shortest way from a rule over what it explains back to itself, without its end; empty if none."""
-    ways = [[start]]
-    seen = {start}
-    while ways:
-        way = ways.pop(0)
-        for consequence in pages[way[-1]].explains:
-            if consequence == start and len(way) > 1:
-                return way
-            if consequence in pages and consequence not in seen:
-                seen.add(consequence)
-                ways.append([*way, consequence])
-    return []
+    """Rules that explain each other in the end: then neither could be the cause. Each circle is a problem."""
+    explains = {page.id: [rule for rule in page.explains if rule != page.id] for page in pages.values()}
+    while True:
+        try:
+            TopologicalSorter(explains).prepare()
+            return
+        except CycleError as error:
+            circle = error.args[1][:0:-1]  # which names each before what explains it
+        first = min(circle, key=list(pages).index)
+        circle = circle[circle.index(first) :] + circle[: circle.index(first)]
+        explains[first].remove(circle[1])
+        yield PageError(
+            pages[first].path,
+            _line_of(pages[first], circle[1], after="explains"),
+            "explains itself in a circle: " + " → ".join((*circle, first)),
+            "let the earlier of them in time explain the other, and drop one entry of explains",
+        )
 
 
 def _line_of(page: RulePage, needle: str, after: str = "") -> int:

@@ -77,24 +77,9 @@ def decode_rest(raw: bytes) -> str:
 
 
 _BINARY_STARTS = (
-    b"PK\x03\x04",
-    b"\x7fELF",
-    b"\x89PNG",
-    b"%PDF-",
-    b"\x1f\x8b",
-    b"\xfd7zXZ",
-    b"\x28\xb5\x2f\xfd",
-    b"BZh",
-    b"\x80\x02",
-    b"\x80\x03",
-    b"\x80\x04",
-    b"\x80\x05",
     b"SQLite format 3",
-    b"\x93NUMPY",
-    b"GGUF",
-    b"\xff\xd8\xff",
-    b"\xca\xfe\xba\xbe",
-    b"ustar",
+    *b"PK\x03\x04 \x7fELF \x89PNG %PDF- \x1f\x8b \xfd7zXZ \x28\xb5\x2f\xfd BZh \x80\x02 \x80\x03".split(),
+    *b"\x80\x04 \x80\x05 \x93NUMPY GGUF \xff\xd8\xff \xca\xfe\xba\xbe ustar".split(),
 )
 _CONTROL = bytes(set(range(32)) - set(b"\0\t\n\r\x07\x08\x0b\x0c\x1b"))
 

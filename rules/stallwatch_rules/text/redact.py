@@ -114,20 +114,7 @@ def _is_vague(name: bytes) -> bool:
 
 # Values that programs print where no secret is set, and code in tracebacks (``api_key=self.api_key``).
 _NOT_SECRET = {b"none", b"null", b"true", b"false", b"nil", b"str", b"undefined", b"unset", b"redacted"}
-_CODE = (
-    b"self.",
-    b"os.",
-    b"args.",
-    b"config.",
-    b"cfg.",
-    b"kwargs",
-    b"optional[",
-    b"str(",
-    b"<",
-    b"$",
-    b"{",
-    b"[",
-)
+_CODE = tuple(b"self. os. args. config. cfg. kwargs optional[ str( < $ { [".split())
 
 
 _CALL = lazy(rb"[A-Za-z_][\w.]*[(\[]")
