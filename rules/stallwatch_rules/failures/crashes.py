@@ -12,12 +12,10 @@ from typing import Any
 import msgspec
 
 from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
-from stallwatch_rules.failures.tracebacks import frame_in
+from stallwatch_rules.failures.tracebacks import MAX_FRAMES, MAX_MESSAGE, frame_in
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
-MAX_FRAMES = 60
-MAX_MESSAGE = 1000
 BLOCK_LINES = 80  #: how far the stack under a crash may go on
 STRAY_LINES = 3  #: lines in a row that belong to no stack, after which the block has ended
 

@@ -47,31 +47,22 @@ def earliest(lines: Iterable[Line]) -> Line:
 
     Never by the order in which the streams were read: another order must not give another answer.
     """
-    candidates = list(lines)
-    timed = all(line.time is not None for line in candidates)
-    return min(
-        candidates,
-        key=lambda line: (
-            line.time if timed and line.time is not None else 0.0,
-            line.rank is None,
-            line.rank if line.rank is not None else 0,
-            line.source,
-            line.number,
-        ),
-    )
+    lines = list(lines)
+    return min(lines, key=_order(lines, first=True))
 
 
 def latest(lines: Iterable[Line]) -> Line:
     """The last of lines from several streams, in the same sense."""
-    candidates = list(lines)
-    timed = all(line.time is not None for line in candidates)
-    return max(
-        candidates,
-        key=lambda line: (
-            line.time if timed and line.time is not None else 0.0,
-            line.rank is not None,
-            -line.rank if line.rank is not None else 0,
-            line.source,
-            line.number,
-        ),
-    )
+    lines = list(lines)
+    return max(lines, key=_order(lines, first=False))
+
+
+def _order(lines: list[Line], *, first: bool) -> Callable[[Line], tuple[float, int, int, str, int]]:
+    """Return the key by which lines of several streams are ordered: lower ranks first."""
+    timed, sign = all(line.time is not None for line in lines), 1 if first else -1
+
+    def key(line: Line) -> tuple[float, int, int, str, int]:
+        time = line.time if timed and line.time is not None else 0.0
+        return time, sign * (line.rank is None), sign * (line.rank or 0), line.source, line.number
+
+    return key
