@@ -81,6 +81,7 @@ class RunReading:
             for page in catalogue.pages.values()
             if page.role in ("cause", "symptom") and page.harm != "harmless"
         )
+        self._timeouts = catalogue.tagged("flight-data")
         self._by_progress = frozenset(
             page.id for page in catalogue.pages.values() if page.harm == "by-progress" and page.patterns
         )
@@ -239,7 +240,9 @@ class RunReading:
                 return None
             gaps = self._gaps.setdefault(line.source, Gaps())
             self._streams_of[line.source] = ranks + 1
-            stream = self.streams[key] = StreamReading(line.source, line.rank, self._failures, gaps)
+            stream = self.streams[key] = StreamReading(
+                line.source, line.rank, self._failures, gaps, self._timeouts
+            )
         return stream
 
     def _read(

@@ -30,7 +30,6 @@ MAX_WORDINGS = 8  #: with the exemplars that differ from those in more than numb
 MAX_ACTIVITY = 4096
 AGED_STEPS, AGED_LINES = 3, 100  #: after which the last line's time is no longer told as that of others
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
-TIMEOUTS = frozenset(("nccl-collective-timeout", "hccl-collective-timeout"))  #: rules with flight data
 #: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); others skip samples, too.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001  # zones differ by quarters of an hour; stamps have milliseconds
@@ -100,9 +99,15 @@ class StreamReading:
     """What was read of one source and rank."""
 
     def __init__(
-        self, source: str, rank: int | None, failures: frozenset[str], gaps: Gaps | None = None
+        self,
+        source: str,
+        rank: int | None,
+        failures: frozenset[str],
+        gaps: Gaps | None = None,
+        timeouts: frozenset[str] = frozenset(),
     ) -> None:
         self.source = source
+        self.timeouts = timeouts  #: rules whose lines have flight data
         self.rank = rank
         self.index = 0  #: lines read
         self.plain = 0  #: lines read outside of tracebacks
@@ -234,7 +239,7 @@ class StreamReading:
         hits.add(match, self.timelines.advances, own_step, more)
         hits.last_index = self.index - 1
         hits.answers = self.answers
-        if match.rule in TIMEOUTS:
+        if match.rule in self.timeouts:
             self.flight.see(match.line.text, match.line.rank)
         if by_progress:
             self.timelines.hit(match.rule, match.line, 1 + more)

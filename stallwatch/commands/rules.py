@@ -59,6 +59,8 @@ def show(app: App, rule: str, rule_dirs: tuple[Path, ...]) -> None:
     console = Console()
     console.print(f"[bold]{page.title}[/] · {page.title_zh}", highlight=False)
     console.print(f"{page.id} · {page.family} · {page.role} · {page.harm} · {page.status}", style="dim")
+    if page.tags:
+        console.print(f"tags: {', '.join(page.tags)}", style="dim")
     console.print(page.path, style="dim", highlight=False)
     console.print(Markdown(body))
 

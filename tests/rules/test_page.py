@@ -66,6 +66,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -
         ({"role": "villain"}, "role:", "role: Invalid enum value 'villain'"),
         ({"harm": "bad"}, "harm:", "harm: Invalid enum value 'bad'"),
         ({"status": "new"}, "status:", "status: Invalid enum value 'new'"),
+        ({"tags": ["odd"]}, "tags:", "tags.0: Invalid enum value 'odd'"),
         ({"since": 0.1}, "since:", "since: Expected `str`, got `float`"),
         ({"sinse": "0.1"}, "sinse:", "unknown key 'sinse'"),
         ({"emitted_by": [{"package": "a", "pack": 1}]}, "emitted_by:", "unknown key 'pack' in emitted_by.0"),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from stallwatch_rules.authoring.checking import check_page
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.pages.page import RulePage, parse_page
+from stallwatch_rules.pages.page import RulePage, Tag, parse_page
 
 CATALOGUE = load_catalogue()
 MATCHER = Matcher(CATALOGUE)
@@ -252,3 +253,12 @@ def test_the_example_of_the_documentation_is_a_sound_page() -> None:
 def test_every_family_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
     assert {page.family for page in CATALOGUE.pages.values()} <= set(re.findall(r"`([a-z0-9-]+)`", text))
+
+
+def test_every_tag_is_documented_and_used(root: Path) -> None:
+    tags = set(get_args(Tag))
+    text = (root / "docs/rules.md").read_text(encoding="utf-8")
+    table = text.partition("\n## Tags\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`([\w-]+)`", " ".join(rows))) == tags
+    assert {tag for page in load_catalogue().pages.values() for tag in page.tags} == tags

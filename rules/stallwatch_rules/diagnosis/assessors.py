@@ -52,7 +52,6 @@ from stallwatch_rules.records import Contribution, FindingChange
 FAR = 500  #: lines after which a failure is not what the log ended with
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
 SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
-_CHILDREN = frozenset(("dataloader-worker-killed",))  # processes that Ctrl-C reaches together with their rank
 _OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of what a rank does by itself
 
 Assess = Callable[[Snapshot, Assessment], None]
@@ -91,7 +90,7 @@ def excuses(run: Snapshot, now: Assessment) -> None:
     interrupt = next((one for one in now.found if one.rule == INTERRUPTED and one.followed < SURVIVED), None)
     for one in now.fatal():
         aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
-        told = one.role == "symptom" or one.rule in _CHILDREN or question.kind == "interrupted"
+        told = one.role == "symptom" or one.tagged("interrupted-with-rank") or question.kind == "interrupted"
         if interrupt is not None and told:
             aftermath = aftermath or came_before(interrupt, one)
         if run.by_hand and aftermath:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from stallwatch_rules.diagnosis.findings import Found
     from stallwatch_rules.diagnosis.verdict import Question
 
-CAUGHT = frozenset(("text-undecodable", "package-not-installed"))  #: the rules of which this is true
-AT_START = frozenset(("package-not-installed",))  #: of which a single step after it shows that it was caught
-
 
 def judge_caught(
     found: Iterable[Found], exceptions: Exceptions, facts: RunFacts, question: Question, *, by_hand: bool
@@ -36,9 +33,9 @@ def judge_caught(
     found = list(found)
     causes = [one for one in found if one.harm == "fatal" and one.role == "cause"]
     for one in found:
-        if one.rule not in CAUGHT or not one.hits:
+        if not one.tagged("often-handled") or not one.hits:
             continue
-        soon = one.rule in exceptions.beside or one.rule in AT_START
+        soon = one.rule in exceptions.beside or one.tagged("tried-at-start")
         if one.followed >= (1 if soon else RECOVERED):
             one.harm, one.note = "harmless", message("diagnosis.recovered", steps=one.followed)
         elif facts.complete and not facts.died:

@@ -9,7 +9,7 @@ from stallwatch_rules.diagnosis.causes import alone, causal_order, primary
 from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams, collect
 from stallwatch_rules.diagnosis.firstend import rank_of_end
-from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, leave_out_helpers
+from stallwatch_rules.diagnosis.helpers import leave_out_helpers
 from stallwatch_rules.diagnosis.inferred import infer, inferred_from, titled_as_guess
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
 from stallwatch_rules.diagnosis.notes import notes_of
@@ -34,7 +34,6 @@ from stallwatch_rules.progress.rhythm import RunClock, read_clock
 from stallwatch_rules.progress.timeline import StepClock, Timeline, leading
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Primary
-from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.digest import fold_ranks, rank_digest
 from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import iso, shown
@@ -97,7 +96,7 @@ def conclude(
     if verdict == "stalled" or (chosen is not None and stands(chosen[0])):
         diagnosis.progress.stalled_after_step = tracker.last_step
     for finding in diagnosis.findings:
-        if finding.rule in TIMEOUTS and not finding.ranks:
+        if by_rule[finding.rule].tagged("flight-data") and not finding.ranks:
             finding.ranks = sorted(reporting(all_flights(streams)))
     diagnosis.notes = notes_of(
         diagnosis, found, exceptions, streams, tracker, question, run.clock, run.by_hand
@@ -122,7 +121,7 @@ def _snapshot(
 ) -> tuple[Snapshot, Assessment]:
     """The facts that assessors judge by, and the assessment before any of them: what matched."""
     died = bool(question.failed) or any(
-        one.role == "wrapper" and one.followed < (1 if one.rule == EXIT_STATUS else RECOVERED_BUT_DIED)
+        one.role == "wrapper" and one.followed < (1 if one.tagged("exit-status") else RECOVERED_BUT_DIED)
         for one in matched
     )
     left, left_line = _left_early(streams, question)

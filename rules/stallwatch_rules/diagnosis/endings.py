@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stallwatch_rules.diagnosis.exceptions import Unknown, named
 from stallwatch_rules.diagnosis.findings import Found
-from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, TOLD_OF_ANY, of_another, texts_of
+from stallwatch_rules.diagnosis.helpers import of_another, texts_of
 from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
 from stallwatch_rules.diagnosis.peers import ended_with, wreckage
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
@@ -12,42 +12,25 @@ from stallwatch_rules.diagnosis.verdict import AT_EXIT
 from stallwatch_rules.judgements.conclusions import concluded
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.messages import message
+from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Harm, Line
 from stallwatch_rules.stream import SOURCE
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
 SIGTERM = "secondary-sigterm-cascade"
-#: Endings, known to who started the command, that a rule stands for.
-ENDINGS = {"oom-killed": SIGKILL, "time-limit": "slurm-time-limit"}
-#: Signals that a process brings upon itself, and the rules that they are.
-SIGNALS = {
-    "SIGSEGV": "process-segfault",
-    "SIGBUS": "process-sigbus",
-    "SIGABRT": "process-sigabrt",
-    "SIGFPE": "floating-point-exception-core-dump",
-    "SIGILL": "process-sigill",
+#: Signals that a process brings upon itself, and the tags of the rules that they are.
+SIGNALS: dict[str, Tag] = {
+    "SIGSEGV": "sigsegv",
+    "SIGBUS": "sigbus",
+    "SIGABRT": "sigabrt",
+    "SIGFPE": "sigfpe",
+    "SIGILL": "sigill",
 }
-#: All others that end who does not handle them.
-OTHER_SIGNAL = "process-ended-by-signal"
+#: All others that end who does not handle them; the rule is tagged "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
-#: Who ends a run from outside, and makes sure of it with a SIGKILL.
-ENDED_BY = frozenset(
-    (
-        "slurm-time-limit",
-        "slurm-cancelled",
-        "slurm-preempted",
-        "scheduler-node-failed",
-        "kubernetes-evicted",
-        "sighup-terminal-closed",
-    )
-)
-#: Of these, the reasons that a scheduler has by itself.
-_SCHEDULERS_OWN = frozenset(("slurm-time-limit", "slurm-preempted", "scheduler-node-failed"))
 #: Of launchers: torchrun's agent, its SignalException, accelerate's main process.
 _TOLD_TO_END = lazy(r"death signal|got signal|Main process received|closing signal SIGHUP")
-#: What is a cause only where nothing failed before it.
-AFTERMATH = frozenset(("slurm-cancelled", "rendezvous-connection-failed", "process-segfault"))
 #: glibc's words before it aborts (malloc/malloc.c), which alone do not say whose process it was.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
 #: A shell's, a container's or systemd's words for a process that a signal ended, which may be a helper's.
@@ -62,7 +45,9 @@ BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
 
 def known_ending(run: Snapshot, now: Assessment) -> None:
     """Add the rule that a known ending stands for: the kernel counted an out-of-memory kill."""
-    rule, pages = ENDINGS.get(run.question.kind, ""), run.catalogue.pages
+    rule, pages = SIGKILL if run.question.kind == "oom-killed" else "", run.catalogue.pages
+    if run.question.kind == "time-limit":
+        rule = run.catalogue.rule_tagged("time-limit")
     if rule in pages and run.question.failed is not False and not any(o.rule == rule for o in now.found):
         one = concluded(pages[rule], Judgement("fatal", redact(run.question.told)))
         one.facts.add("ending-counted")
@@ -83,7 +68,7 @@ def signals(run: Snapshot, now: Assessment) -> None:
         rule, fact, key = SIGKILL, "ending-killed", "killed-silently"
     else:
         signal = next((name for name in (*SIGNALS, *_OTHERS) if name in question.told), "")
-        rule = SIGNALS.get(signal, OTHER_SIGNAL if signal else "")
+        rule = catalogue.rule_tagged(SIGNALS.get(signal, "other-signal")) if signal else ""
         fact, key = "ending-signal", "ended-by-signal"
     if rule in catalogue.pages and not any(one.rule == rule for one in found):
         one = concluded(catalogue.pages[rule], Judgement("fatal", message(f"diagnosis.{key}")))
@@ -120,7 +105,7 @@ def told_from_outside(sigterm: Found, found: list[Found]) -> bool:
     """Whether the launcher was told to end, or the run was ended by who can tell it so."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     told = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
-    return told or any(one.rule in ENDED_BY and one.harm == "fatal" for one in found)
+    return told or any(one.tagged("ends-from-outside") and one.harm == "fatal" for one in found)
 
 
 def kills(run: Snapshot, now: Assessment) -> None:
@@ -141,7 +126,9 @@ def kills(run: Snapshot, now: Assessment) -> None:
     for one in found:
         if one.harm != "fatal" or one is kill:
             continue
-        ended = one.rule in ENDED_BY and not (one.rule in AFTERMATH and came_before(kill, one))
+        ended = one.tagged("ends-from-outside") and not (
+            one.tagged("follows-failure") and came_before(kill, one)
+        )
         if ended or (one.role == "symptom" and "timeout" in one.rule and came_before(one, kill)):
             one.explains.append(SIGKILL)
             kill.note = kill.note or message("diagnosis.killed-afterwards", rule=one.rule)
@@ -152,8 +139,8 @@ def leave_out_request(found: list[Found]) -> None:
 
     srun says that at each end of a step, whatever it was for (`src/srun/libsrun/launch.c`).
     """
-    if any(one.rule in _SCHEDULERS_OWN and one.harm == "fatal" for one in found):
-        found[:] = [one for one in found if one.rule != "slurm-cancelled" or not _only_aborted(one)]
+    if any(one.tagged("scheduler-decides") and one.harm == "fatal" for one in found):
+        found[:] = [one for one in found if not one.tagged("cancelled") or not _only_aborted(one)]
 
 
 def _only_aborted(one: Found) -> bool:
@@ -171,24 +158,24 @@ def aftermath(run: Snapshot, now: Assessment) -> None:
     found, exceptions, streams = now.found, now.exceptions, run.streams
     leave_out_request(found)
     for late in found:
-        if late.rule not in AFTERMATH or late.harm != "fatal" or not late.hits:
+        if not late.tagged("follows-failure") or late.harm != "fatal" or not late.hits:
             continue
         failures = [one for one in found if one.is_failure]
-        others, raised = {*AFTERMATH, SIGTERM}, exceptions.fatal
-        if late.rule == SIGNALS["SIGSEGV"]:
+        others, raised = {*run.catalogue.tagged("follows-failure"), SIGTERM}, exceptions.fatal
+        if late.tagged("sigsegv"):
             own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, streams)
             others |= wreckage(found, own)
             raised = [one for one in raised if not one.peer_gone or one.stream[1] in own]
         earlier = any(one.rule not in others and came_before(one, late) for one in failures)
         if earlier or any(_raised_first(one, late) for one in raised):
             late.role = "symptom"
-        elif late.rule == "slurm-cancelled" and _task_failed_before(found, late):
+        elif late.tagged("cancelled") and _task_failed_before(found, late):
             late.role = "wrapper"
 
 
 def _task_failed_before(found: list[Found], late: Found) -> bool:
     """Whether srun saw a task fail before the step was cancelled, and so cancelled it itself."""
-    task = next((one for one in found if one.rule == "slurm-task-failed" and one.harm == "fatal"), None)
+    task = next((one for one in found if one.tagged("task-failed") and one.harm == "fatal"), None)
     if task is None or not came_before(task, late):
         return False
     return any(_TASK_FAILED.search(hits.first.line.text) for hits in task.hits.values())
@@ -209,7 +196,7 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> None:
             one.set(Judgement("harmless", message("diagnosis.aborted-at-exit")))
             one.judged = False
         return
-    abort = next((one for one in fatal if one.rule == SIGNALS["SIGABRT"]), None)
+    abort = next((one for one in fatal if one.tagged("sigabrt")), None)
     if abort is None:
         return
     if any(one is not abort and one.role != "wrapper" and one.rule != SIGTERM for one in fatal):
@@ -225,8 +212,8 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> None:
 
 def _somebodys(one: Found) -> bool:
     """Whether all lines of it only say that some process ended, not that it was the training's."""
-    if one.rule in TOLD_OF_ANY and one.hits:
-        return one.rule == EXIT_STATUS or all(map(_SOMEBODYS.search, texts_of(one)))
+    if one.tagged("any-process") and one.hits:
+        return one.tagged("exit-status") or all(map(_SOMEBODYS.search, texts_of(one)))
     return of_another(one)
 
 

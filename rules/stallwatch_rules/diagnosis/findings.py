@@ -14,10 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
-from stallwatch_rules.diagnosis.caught import CAUGHT
 from stallwatch_rules.diagnosis.causes import Candidate, Occurrence, Stream
 from stallwatch_rules.diagnosis.excerpts import place_in
-from stallwatch_rules.diagnosis.helpers import EXIT_STATUS, told_in_passing
+from stallwatch_rules.diagnosis.helpers import told_in_passing
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION, ScaleFacts, judge_overflow
@@ -25,7 +24,7 @@ from stallwatch_rules.judgements.recovery import judge_recovery, judge_service
 from stallwatch_rules.judgements.trace_cache import judge_trace_cache
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.pages.page import RulePage, Tag
 from stallwatch_rules.progress.timeline import StepClock, between, leading
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
 from stallwatch_rules.stream import SOURCE, RuleHits, StreamReading
@@ -64,6 +63,10 @@ class Found(msgspec.Struct):
     proof: list[str] = []  #: lines that say for certain what others leave open
     where: Line | None = None  #: for what was concluded: the line it is about
     step: int | None = None
+
+    def tagged(self, tag: Tag) -> bool:
+        """Whether its rule has this tag."""
+        return tag in self.page.tags
 
     @property
     def rule(self) -> str:
@@ -237,7 +240,7 @@ def judge_recoveries(found: Iterable[Found], streams: Streams, facts: RunFacts) 
         if one.rule == NOT_A_NUMBER[1] and _calibrating(one):
             one.harm, one.note = "harmless", message("diagnosis.overflow-start", count=one.count)
             continue
-        if one.rule == EXIT_STATUS and one.followed:  # of whatever ended before the training, or beside it
+        if one.tagged("exit-status") and one.followed:  # of whatever ended before the training, or beside it
             one.harm, one.note = "harmless", message("diagnosis.recovered", steps=one.followed)
             continue
         if told_in_passing(one):
@@ -320,7 +323,7 @@ def ends_in_timeout(found: Iterable[Found]) -> bool:
 def judge_by_progress(found: Iterable[Found], streams: Streams, facts: RunFacts) -> None:
     """The rules whose harm depends on how the run went on."""
     for one in found:
-        if one.page.harm != "by-progress" or one.rule in CAUGHT or not one.hits:
+        if one.page.harm != "by-progress" or one.tagged("often-handled") or not one.hits:
             continue
         trace = trace_of(one, streams)
         if one.rule == TRACE_CACHE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stallwatch_rules.diagnosis.endings import BY_SEGFAULT, OTHER_SIGNAL, SIGNALS, SIGTERM
+from stallwatch_rules.diagnosis.endings import BY_SEGFAULT, SIGTERM
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.kills import BY_SIGKILL, FROM_OUTSIDE, SIGKILL
 from stallwatch_rules.diagnosis.peers import ended_first, ended_well, ended_with, lost_peers, wreckage
@@ -17,10 +17,11 @@ from stallwatch_rules.judgements.early_exit import told_of
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.progress.tracker import ProgressTracker
 
-ABORT = SIGNALS["SIGABRT"]
-ITSELF = frozenset((ABORT, OTHER_SIGNAL))  #: signals whose reason stands elsewhere, where anything tells it
+#: Signals whose reason stands elsewhere, where anything tells it.
+ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 UNCAUGHT = 1  #: the status of every exception that nobody catches; its traceback may stand in another log
 
@@ -39,7 +40,8 @@ def first_failure(run: Snapshot, now: Assessment) -> None:
         return
     rank, code = first
     fatal = [one for one in found if one.is_failure]
-    known = {SIGTERM, *ITSELF, *wreckage(found, (rank, None))}
+    itself = {rule for tag in ITSELF for rule in catalogue.tagged(tag)}
+    known = {SIGTERM, *itself, *wreckage(found, (rank, None))}
     others = [one for one in exceptions.fatal if not one.peer_gone or one.stream[1] in (rank, None)]
     if others or not lost_peers(fatal, (rank, None)) or any(one.rule not in known for one in fatal):
         return
@@ -48,10 +50,10 @@ def first_failure(run: Snapshot, now: Assessment) -> None:
             left = [Left(rank, tracker.steps.get(rank))]
             told: Text = told_of(left, stepped=tracker.progressed)
             found.append(_left(catalogue, told, rank, streams, tracker))
-    elif any(code in ENDED_WITH[rule] for rule in ITSELF):
+    elif any(code in _ENDED_WITH[tag] for tag in ITSELF):
         for one in fatal:
-            if one.rule in ITSELF:
-                one.role, one.explains = "cause", [*known - ITSELF]
+            if one.rule in itself:
+                one.role, one.explains = "cause", [*known - itself]
                 one.facts.add("signal-only")
     elif 0 < code <= MOST and (code != UNCAUGHT or (question.kind and _heard(rank, streams))):
         told = ended_silently(found, exceptions, streams)
@@ -77,22 +79,21 @@ def _left(catalogue: Catalogue, told: Text, rank: int, streams: Streams, tracker
     return one
 
 
-#: The exit codes that stand for a rule: of a process that a signal ended, and of a shell that ran it.
-ENDED_WITH = {
-    SIGNALS["SIGSEGV"]: BY_SEGFAULT,
-    SIGNALS["SIGBUS"]: (-7, 135),
-    ABORT: (-6, 134),
-    SIGNALS["SIGFPE"]: (-8, 136),
-    SIGNALS["SIGILL"]: (-4, 132),
-    OTHER_SIGNAL: (*(-number for number in _OTHERS), *(128 + number for number in _OTHERS)),
-    SIGKILL: BY_SIGKILL,
-    FROM_OUTSIDE: BY_SIGKILL,
+#: The exit codes that stand for a tag: of a process that a signal ended, and of a shell that ran it.
+_ENDED_WITH: dict[Tag, tuple[int, ...]] = {
+    "sigsegv": BY_SEGFAULT,
+    "sigbus": (-7, 135),
+    "sigabrt": (-6, 134),
+    "sigfpe": (-8, 136),
+    "sigill": (-4, 132),
+    "other-signal": (*(-number for number in _OTHERS), *(128 + number for number in _OTHERS)),
 }
 
 
 def rank_of_end(one: Found, streams: Streams) -> int | None:
     """The rank whose end by a signal the finding is, as launchers tell: of several, the first."""
-    ended = ended_with(ENDED_WITH.get(one.rule, ()), streams)
+    codes = [code for tag, every in _ENDED_WITH.items() if one.tagged(tag) for code in every]
+    ended = ended_with(BY_SIGKILL if one.rule in (SIGKILL, FROM_OUTSIDE) else codes, streams)
     first = ended_first(streams)
     if first is not None and first[0] in ended:
         return first[0]

@@ -14,11 +14,6 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.diagnosis.findings import Found
 
-EXIT_STATUS = "command-exit-status"
-#: What is told of helpers, and of programs that a reward runs, as well as of the training.
-TOLD_OF_ANY = frozenset(
-    ("secondary-sigterm-cascade", "sighup-terminal-closed", "process-ended-by-signal", EXIT_STATUS)
-)
 #: Bash and zsh (which say the signal and the command), make (the target), compose (the container), systemd.
 _NAMED = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
@@ -60,7 +55,7 @@ def of_another(one: Found) -> bool:
 
 def told_in_passing(one: Found) -> bool:
     """Whether its lines name no program, and come in so many steps that they do not tell of the end."""
-    if one.rule not in TOLD_OF_ANY or one.count <= MOST_RESTARTS:
+    if not one.tagged("any-process") or one.count <= MOST_RESTARTS:
         return False
     for hits in one.hits.values():
         spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)  # other lines came in between

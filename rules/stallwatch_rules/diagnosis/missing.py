@@ -13,7 +13,6 @@ from stallwatch_rules.failures.flight import Flight, reporting
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Primary
-from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.reported import iso, shown
 
@@ -30,8 +29,9 @@ def waited_in_vain(primary: Primary) -> bool:
 
 def did_not_report(rule: str, found: list[Found], streams: Streams) -> list[int]:
     """The ranks that did not report what all others did, if they are few."""
-    reported = {rank for one in found if one.rule == rule for _, rank in one.hits if rank is not None}
-    if rule in TIMEOUTS:
+    told = [one for one in found if one.rule == rule]
+    reported = {rank for one in told for _, rank in one.hits if rank is not None}
+    if any(one.tagged("flight-data") for one in told):
         reported |= reporting(all_flights(streams))
     known = {rank for _, rank in streams if rank is not None} | reported
     if len(reported) < 2:

@@ -17,7 +17,6 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.rhythm import RunClock
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
-from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.reported import shown
 
@@ -51,7 +50,7 @@ def notes_of(
     other_runs = runs_note(streams)
     notes += [other_runs] if other_runs else []
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
-    if not explained and any(one.rule in TIMEOUTS and one.harm == "fatal" for one in found):
+    if not explained and any(one.tagged("flight-data") and one.harm == "fatal" for one in found):
         counters = flight_note(flights)
         notes += [counters] if counters else []
     uneven = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stallwatch_rules.diagnosis.endings import SIGNALS, SIGTERM, told_from_outside
+from stallwatch_rules.diagnosis.endings import SIGTERM, told_from_outside
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.missing import all_flights, named, waited_in_vain
@@ -13,11 +13,9 @@ from stallwatch_rules.failures.flight import apart
 from stallwatch_rules.failures.raised import Frame
 from stallwatch_rules.messages import Text, contains, message
 from stallwatch_rules.records import Primary
-from stallwatch_rules.stream import TIMEOUTS
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import shown
 
-EVICTED = "kubernetes-evicted"
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
 FAULTHANDLER = "-X faulthandler"
 
@@ -30,13 +28,13 @@ def with_particulars(
     if one is None:
         return primary
     primary = with_calls(primary, one, streams)
-    if primary.rule in TIMEOUTS and waited_in_vain(primary):
+    if one.tagged("flight-data") and waited_in_vain(primary):
         return _odd_ranks(primary, streams)
-    if primary.rule == EVICTED and any(contains(line, "OOMKill") for line in primary.evidence):
+    if one.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
         return _over_its_limit(primary, one, streams)
     if primary.rule == SIGTERM and not exceptions.unknown:
         return _from_outside(primary, one, found)
-    if primary.rule == SIGNALS["SIGSEGV"]:
+    if one.tagged("sigsegv"):
         return _at_its_frame(primary, streams)
     return primary
 

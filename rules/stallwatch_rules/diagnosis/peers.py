@@ -10,8 +10,6 @@ from collections.abc import Collection
 
 from stallwatch_rules.diagnosis.findings import Found, Streams
 
-#: Rules that only say that the process at the other end of a connection is gone.
-PEER_GONE = frozenset(("gloo-connection-closed", "nccl-remote-process-exited"))
 _BY_SIGTERM = (-15, 143)
 
 
@@ -50,7 +48,7 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
 
 def lost_peers(found: list[Found], own: Collection[int | None]) -> list[Found]:
     """The findings that ranks lost a peer, where none of the ranks `own` says so."""
-    gone = [one for one in found if one.rule in PEER_GONE and one.harm == "fatal" and one.role == "symptom"]
+    gone = [one for one in found if one.tagged("peer-gone") and one.harm == "fatal" and one.role == "symptom"]
     return [one for one in gone if one.hits and not {rank for _, rank in one.hits} & set(own)]
 
 

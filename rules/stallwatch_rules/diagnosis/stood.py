@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stallwatch_rules.diagnosis.endings import ENDED_BY, SIGTERM
+from stallwatch_rules.diagnosis.endings import SIGTERM
 from stallwatch_rules.diagnosis.exceptions import SURVIVED
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
@@ -22,8 +22,6 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest
 
-#: Rules of a run that is ended from outside. A node that failed is what the others stood for.
-ENDS = (ENDED_BY - {"scheduler-node-failed"}) | {SIGTERM}
 FEW = 0.25  #: share of the ranks that may stand apart, beside one
 
 
@@ -32,7 +30,7 @@ def told_end(found: list[Found], streams: Streams) -> End | None:
 
     Not every line of an end has a time: srun's first words have none, slurmstepd's next to it have.
     """
-    ends = [one for one in found if one.rule in ENDS and one.followed < SURVIVED]
+    ends = [one for one in found if _ended_from_outside(one) and one.followed < SURVIVED]
     told = [
         (time, line.text)
         for one in ends
@@ -46,9 +44,14 @@ def told_end(found: list[Found], streams: Streams) -> End | None:
     return End(time, CANCELLED in text)
 
 
+def _ended_from_outside(one: Found) -> bool:
+    """Whether it says that the run was ended from outside; a failed node is what the others stood for."""
+    return one.rule == SIGTERM or (one.tagged("ends-from-outside") and not one.tagged("node-failed"))
+
+
 def is_end(one: Found) -> bool:
     """Whether a finding is only how a standing run was ended: a kill without a word of memory, too."""
-    return one.rule in ENDS or (one.rule == SIGKILL and not tells_of_memory(one))
+    return _ended_from_outside(one) or (one.rule == SIGKILL and not tells_of_memory(one))
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> None:

@@ -44,7 +44,7 @@ from stallwatch_rules.progress.rhythm import RunClock, begins_in_mid_run
 from stallwatch_rules.progress.timeline import leading
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
-from stallwatch_rules.stream import SOURCE, TIMEOUTS
+from stallwatch_rules.stream import SOURCE
 
 SILENT_HANG = "silent-hang-no-error"
 EVALUATION_HANG = "evaluation-hang"
@@ -225,7 +225,7 @@ def _of_ranks(run: Run) -> list[Line]:
     odd = mismatched(run.flights)
     lines: dict[str, Line] = {}
     for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
-        for rule in sorted(TIMEOUTS):
+        for rule in sorted(run.catalogue.tagged("flight-data")):
             hits = stream.hits.get(rule)
             for works in odd.works if odd is not None and hits is not None else ():
                 if hits is not None and f"SeqNum={works[0]}, OpType={works[1]}," in hits.first.line.text:

@@ -20,7 +20,7 @@ import msgspec
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.literal_index import matchable
-from stallwatch_rules.pages.page import Extension, PageError, RulePage, extended, parse, parse_page
+from stallwatch_rules.pages.page import Extension, PageError, RulePage, Tag, extended, parse, parse_page
 from stallwatch_rules.pages.patterns import FOLDER, pattern_fault
 
 if TYPE_CHECKING:
@@ -98,6 +98,14 @@ class Catalogue:
         """A catalogue of these pages, for example of a single one under test."""
         by_id = {page.id: page for page in pages}
         return cls(by_id, list(problems), _digest(by_id.values()), store or DatabaseStore())
+
+    def tagged(self, tag: Tag) -> frozenset[str]:
+        """Return the rules with this tag."""
+        return frozenset(page.id for page in self.pages.values() if tag in page.tags)
+
+    def rule_tagged(self, tag: Tag) -> str:
+        """Return the one rule with this tag; empty if there is none."""
+        return min(self.tagged(tag), default="")
 
     def page(self, rule: str) -> RulePage:
         """The page with this id; ``KeyError`` where there is none."""

@@ -122,6 +122,7 @@ def _problem(matter: Matter, path: str, name: str, kind: Any, message: str) -> P
     if missing:
         return _missing(matter, path, missing["field"], *keys)
     info = msgspec.inspect.type_info(kind)
+    info = info.item_type if isinstance(info, msgspec.inspect.ListType) else info
     if isinstance(info, msgspec.inspect.LiteralType):
         remedy = f"use one of: {', '.join(map(str, info.values))}"
     else:

@@ -21,9 +21,43 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.pages.frontmatter import Matter
 
-__all__ = ["EmittedBy", "PageError", "RaisedIn", "RulePage", "SaidBy", "Sections", "Status", "parse_page"]
+__all__ = [
+    "EmittedBy",
+    "PageError",
+    "RaisedIn",
+    "RulePage",
+    "SaidBy",
+    "Sections",
+    "Status",
+    "Tag",
+    "parse_page",
+]
 
 Status = Literal["stable", "incubating", "retired"]
+#: What a rule is to the assessors, beside its role and harm; docs/rules.md explains each.
+Tag = Literal[
+    "ends-from-outside",
+    "scheduler-decides",
+    "time-limit",
+    "node-failed",
+    "cancelled",
+    "task-failed",
+    "evicted",
+    "follows-failure",
+    "any-process",
+    "exit-status",
+    "peer-gone",
+    "flight-data",
+    "often-handled",
+    "tried-at-start",
+    "interrupted-with-rank",
+    "sigsegv",
+    "sigbus",
+    "sigabrt",
+    "sigfpe",
+    "sigill",
+    "other-signal",
+]
 
 KEBAB = lazy(r"[a-z0-9]+(-[a-z0-9]+)*")
 LONGEST = 200  #: characters of a pattern as its page writes it
@@ -116,6 +150,7 @@ class RulePage(msgspec.Struct, frozen=True):
     ] = []  #: where exceptions of this kind are raised, for wordings that no pattern knows
     said_by: list[SaidBy] = []  #: whose exceptions count, of words that others say as well
     long_at: list[int] = []  #: lines of patterns that are written longer than ``LONGEST``
+    tags: list[Tag] = []
     extensions: list[Extension] = []  #: of packs; their patterns are among the page's
 
     @property
@@ -152,6 +187,7 @@ class _PageFront(_Front, kw_only=True):
     harm: Harm
     status: Status
     since: str
+    tags: list[Tag] = []
     requires: list[str] = []
     explains: list[str] = []
     said_by: list[SaidBy] = []
