@@ -139,10 +139,9 @@ def _signatures(python: str | None) -> Signatures:
 
 
 def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> list[Diagnostic]:
-    from stallwatch_exporter.checkpoints.checking import MOST_NAMES, check_checkpoint, listed
+    from stallwatch_exporter.checkpoints.checking import MOST_NAMES, check_checkpoint, diagnostic_of, listed
     from stallwatch_exporter.checkpoints.checking import looked_at as find_files
-    from stallwatch_exporter.checkpoints.diagnostics import diagnostic_of
-    from stallwatch_exporter.checkpoints.faults import examples
+    from stallwatch_exporter.checkpoints.formats import examples
     from stallwatch_rules.text.digest import counted
 
     try:

@@ -18,7 +18,7 @@ import torch
 
 from stallwatch_exporter.checkpoints import checking
 from stallwatch_exporter.checkpoints.checking import Below, check_checkpoint
-from stallwatch_exporter.checkpoints.faults import Fault
+from stallwatch_exporter.checkpoints.formats import Fault
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing

@@ -19,6 +19,7 @@ from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
 from stallwatch_exporter.tailing.tail import FileTailer, Portion
 from stallwatch_exporter.tailing.tailset import TailSet, load_positions
 from stallwatch_exporter.watching.opening import clock_shift, read_history, summary, told_shift
+from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
@@ -299,7 +300,7 @@ def test_it_follows_until_it_is_stopped(tmp_path: Path, log: Path, catalogue: Ca
 def test_it_ends_when_the_files_are_idle(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
     append(log, "step 1/5 loss 1.0\n")
     code, ends, _ = tail(tmp_path / "home", catalogue, [str(log.parent)], until_idle=0.5)
-    assert code == 0 and ends[0][1].detail == "The watching was stopped."
+    assert code == 0 and has(ends[0][1].detail, "run.stopped-watching")
 
 
 # The other namespace is that of a container, or a boot, before this one.

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.checkpoints.checking import check_checkpoint, looked_at
-from stallwatch_exporter.checkpoints.faults import Fault
+from stallwatch_exporter.checkpoints.formats import Fault
+from stallwatch_rules.locale import render
 
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -85,7 +86,7 @@ def test_a_header_that_contradicts_itself(sharded: Path) -> None:
     changed = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(changed)) + changed + content[8 + length :])
     (fault,) = check_checkpoint(file)
-    assert (fault.kind, "embed.weight" in fault.what) == ("lying-header", True)
+    assert (fault.kind, "embed.weight" in render(fault.what)) == ("lying-header", True)
 
 
 def test_a_header_of_other_types_is_a_fault_and_no_error(tmp_path: Path) -> None:
@@ -167,7 +168,9 @@ def test_weights_saved_without_gathering_are_empty(saved: Path) -> None:
     for file in ("model.safetensors", "pytorch_model.bin"):
         (fault,) = check_checkpoint(saved / file)
         assert (fault.kind, fault.rule, fault.fails) == ("empty-tensors", "zero3-empty-state-dict", True)
-        assert fault.what.startswith("22 of 22 tensors are empty: ") and ".weight" in fault.what
+        assert render(fault.what).startswith("22 of 22 tensors are empty: ") and ".weight" in render(
+            fault.what
+        )
 
 
 def test_a_zero_checkpoint_is_whole_until_a_rank_is_missing(saved: Path, tmp_path: Path) -> None:

@@ -1,22 +1,42 @@
-"""A checkpoint, whatever wrote it: every file in a folder that is known to hold weights or states."""
+"""A checkpoint, whatever wrote it: every file in a folder that is known to hold weights or states.
+
+Names of DeepSpeed's folders as in deepspeed 0.19.8, ``runtime/engine.py`` (``_get_zero_ckpt_name``,
+``_get_ckpt_name``): the file ``latest`` names the folder; in it
+``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank, and the model in
+``mp_rank_<mp>_model_states.pt`` (stages 1 and 2) or ``zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt``
+(stage 3).
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from stallwatch_exporter.checkpoints.faults import Fault
-from stallwatch_exporter.checkpoints.indexes import check_index
-from stallwatch_exporter.checkpoints.safetensors import check_safetensors
-from stallwatch_exporter.checkpoints.torchzip import check_torch, is_torch
-from stallwatch_exporter.checkpoints.zerofolder import PARTITIONED, check_latest, check_zero_folder
+from stallwatch_exporter.checkpoints.formats import (
+    Fault,
+    check_safetensors,
+    check_torch,
+    examples,
+    facts_of,
+    fault,
+    is_torch,
+    tensor_names,
+)
+from stallwatch_lint.diagnostic import Diagnostic
+from stallwatch_rules.messages import message
+from stallwatch_rules.text.lazy import lazy
 
 _TORCH = (".bin", ".pt", ".pth")
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin.index.json", *_TORCH)
-
-
+_OPTIMIZER = lazy(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt")
+_PARTITIONED = lazy(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\.pt")
+_WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
+_MOST_RANKS = 1 << 17
+MAX_INDEX = 32 << 20
+_EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds that have a reason of their own
 MOST_NAMES = 200_000  #: of files and folders below a path: many times a checkpoint's, and seconds to list
 _TELL_EVERY = 20_000  #: names
 
@@ -76,7 +96,7 @@ def check_checkpoint(path: Path, below: Below | None = None) -> list[Fault]:
         for name in names:
             faults += _file(folder / name)
         if not path.is_file():
-            faults += check_zero_folder(folder, names)
+            faults += _zero_faults(folder, names)
     return faults
 
 
@@ -104,10 +124,8 @@ def _file(path: Path) -> Iterator[Fault]:
     try:
         yield from _checked(path)
     except OSError as error:
-        reason = error.strerror or str(error)
-        yield Fault(
-            path, "unreadable", f"cannot be read: {reason}", f"无法读取：{reason}", rule="permission-denied"
-        )
+        what = message("checkpoints.unreadable", reason=error.strerror or str(error))
+        yield Fault(path, "unreadable", what, "permission-denied")
 
 
 def _checked(path: Path) -> Iterator[Fault]:
@@ -115,12 +133,104 @@ def _checked(path: Path) -> Iterator[Fault]:
     if not _known(name):
         return
     if not path.stat().st_size:
-        yield Fault(path, "empty-file", "the file is empty", "文件是空的")
+        yield fault(path, "empty-file")
     elif name == "latest":
-        yield from check_latest(path)
+        yield from _latest_faults(path)
     elif name.endswith(".index.json"):
-        yield from check_index(path)
+        yield from _index_faults(path)
     elif name.endswith(".safetensors"):
         yield from check_safetensors(path)
     else:
-        yield from check_torch(path, partitioned=PARTITIONED.fullmatch(name) is not None)
+        yield from check_torch(path, partitioned=_PARTITIONED.fullmatch(name) is not None)
+
+
+def _index_faults(path: Path) -> Iterator[Fault]:
+    """Return the faults of an index of shards (``*.index.json``): those that are not there, and tensors."""
+    if path.stat().st_size > MAX_INDEX:
+        yield fault(path, "index-unreadable", "index-too-large")
+        return
+    try:
+        shards = json.loads(path.read_bytes())["weight_map"]
+        named = {str(name): str(shard) for name, shard in shards.items()}
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        yield fault(path, "index-unreadable")
+        return
+    shards = sorted(set(named.values()))
+    # A shard stands beside its index: a name that leads elsewhere is not followed.
+    outside = [shard for shard in shards if Path(shard).name != shard]
+    missing = [shard for shard in shards if shard not in outside and not (path.parent / shard).is_file()]
+    if outside:
+        yield fault(path, "index-outside", names=examples(outside))
+    if missing:
+        yield fault(path, "missing-shards", shards=len(missing), names=examples(missing))
+    absent: list[str] = []  # tensors that a shard is to hold and does not
+    for shard in shards:
+        if shard.endswith(".safetensors") and shard not in (*outside, *missing):
+            held = tensor_names(path.parent / shard)  # none if its header cannot be read
+            absent += [name for name, place in named.items() if held and place == shard and name not in held]
+    if absent:
+        yield fault(path, "missing-tensors", tensors=len(absent), names=examples(absent))
+
+
+def _latest_faults(latest: Path) -> Iterator[Fault]:
+    """Return the faults of a ``latest`` file; ``OSError`` if it cannot be read."""
+    with latest.open("rb") as file:
+        tag = file.read(4096).decode("utf-8", "replace").strip()
+    if not tag or Path(tag).name != tag:
+        yield fault(latest, "latest-unreadable")
+    elif not (latest.parent / tag).is_dir():
+        what = message("checkpoints.latest-missing", folder=tag)
+        yield Fault(latest, "latest-missing", what, "resume-checkpoint-failed")
+
+
+def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
+    """Return the parts that are missing from a folder of DeepSpeed's with these files in it."""
+
+    def parts_of(pattern: Any) -> set[tuple[int, int]]:
+        return {(int(found["mp"]), int(found["dp"])) for name in names if (found := pattern.fullmatch(name))}
+
+    optimizer, parts = parts_of(_OPTIMIZER), parts_of(_PARTITIONED)
+    whole = {int(found["mp"]) for name in names if (found := _WHOLE.fullmatch(name))}
+    if not optimizer:
+        return
+    wanted = _wanted(folder, names, optimizer | parts)
+    yield from _missing(folder, "optim_states", wanted - optimizer)
+    if parts:
+        yield from _missing(folder, "model_states", wanted - parts)
+    elif not whole and not any(name.startswith("layer_") for name in names):
+        yield fault(folder, "missing-model-states", "no-model-states")
+
+
+def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """The parts that there should be: as many ranks as the checkpoint itself says, or as many as seen."""
+    ranks = max(dp for _, dp in seen) + 1
+    for name in sorted(names):
+        if name.endswith("_model_states.pt"):
+            facts = facts_of(folder / name)
+            if facts is not None and "dp_world_size" in facts.numbers:
+                ranks = max(ranks, facts.numbers["dp_world_size"])
+                break
+    if ranks > _MOST_RANKS:  # no number of ranks: a damaged file, or a name that is something else
+        return seen
+    return {(mp, dp) for mp in {mp for mp, _ in seen} for dp in range(ranks)}
+
+
+def _missing(folder: Path, kind: str, missing: set[tuple[int, int]]) -> Iterator[Fault]:
+    if missing:
+        ranks = [str(dp) for _, dp in sorted(missing)]
+        kind_of = f"missing-{kind.replace('_', '-')}"
+        yield fault(folder, kind_of, "missing-parts", states=kind, ranks=examples(ranks))
+
+
+def diagnostic_of(fault: Fault) -> Diagnostic:
+    """Return what to report of a fault; its check is named ``checkpoint-…``."""
+    about = fault.kind if fault.kind in _EXPLAINED else "cut"
+    return Diagnostic(
+        f"checkpoint-{fault.kind}",
+        "fails" if fault.fails else "advice",
+        fault.what,
+        message(f"checkpoints.why-{about}"),
+        message(f"checkpoints.fix-{about}"),
+        fault.rule,
+        str(fault.path),
+    )

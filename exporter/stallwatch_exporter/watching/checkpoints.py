@@ -11,15 +11,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stallwatch_exporter.checkpoints.faults import Fault
 from stallwatch_exporter.checkpoints.writers import has_writer
 from stallwatch_exporter.watching.probe_events import line_of
 from stallwatch_rules.judgements.concerns import SEEN, evidence_of
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Match
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.checkpoints.formats import Fault
 
 SETTLED_SECONDS = 10.0  #: after it was announced, or found open for writing
 SURE_SECONDS = 30.0  #: between the first look and the one that counts
@@ -217,5 +220,5 @@ class CheckpointWatch:
 
 
 def _match(fault: Fault, one: Waiting) -> Match:
-    captures = {SEEN: "checkpoint", "path": str(fault.path), "fault": fault.what}
+    captures = {SEEN: "checkpoint", "path": str(fault.path), "fault": render(fault.what)}
     return Match(fault.rule, line_of(one.event, one.number, evidence_of(captures)), captures)

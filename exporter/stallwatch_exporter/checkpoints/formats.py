@@ -1,0 +1,271 @@
+"""Files that hold tensors, read in bounded memory and never unpickled: what is wrong with one.
+
+safetensors (huggingface/safetensors, README): eight bytes with the header's length, little-endian; the
+header, JSON, at most 100 MB; then the tensors' bytes without holes. The library refuses a wrong file without
+saying which tensor is wrong, maps the whole file, and is not there where only checkpoints are looked at.
+
+``torch.save``: a zip archive with a pickle and a member per storage. The pickle writes a tensor as a call of
+``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``, where the storage is a persistent id
+``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``, ``_tensor.py``). In opcodes:
+``BINPERSID``, an integer, then the integers and the tuple of the size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickletools
+import struct
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from stallwatch_rules.messages import Message, message
+from stallwatch_rules.text.lazy import lazy
+
+MAX_HEADER = 100_000_000
+MAX_PICKLE = 32 << 20  #: bytes; the pickle holds names and sizes, the numbers lie in members of their own
+#: bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6): several share a byte
+_BITS = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
+}
+_OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
+_ZIP = b"PK\x03\x04"
+_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # those that ``pickle`` has a mark for
+_LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings of the persistent id: kind, device, key
+_INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
+_TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}
+_MEMO = {"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"}
+_NUMBERS = ("dp_world_size", "mp_world_size")
+_UNREADABLE = (ValueError, NotImplementedError, RuntimeError, EOFError)  # what a damaged pickle makes of it
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One fault of a checkpoint's file; ``kind`` is stable, for programs."""
+
+    path: Path
+    kind: str
+    what: Message
+    rule: str = "checkpoint-archive-corrupt"
+    fails: bool = True  #: ``False``: worth knowing, but what is there may be meant so
+
+
+def fault(path: Path, kind: str, said: str = "", **params: str | int) -> Fault:
+    """Return a fault that the message `said`, or else the one named after its kind, describes."""
+    return Fault(path, kind, message(f"checkpoints.{said or kind}", **params))
+
+
+def examples(names: list[str], most: int = 3) -> str:
+    """Return the first few names, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return f"{shown} … (+{len(names) - most})" if len(names) > most else shown
+
+
+def check_safetensors(path: Path) -> Iterator[Fault]:
+    """Return the faults of one file; ``OSError`` if it cannot be read."""
+    try:
+        tensors, held = _header(path)
+    except _BadHeader as problem:
+        yield Fault(path, "truncated", problem.what)
+        return
+    ends, wrong = [0], []
+    for name, entry in tensors.items():
+        span = _span(entry)
+        if span is None:
+            wrong.append(name)
+            continue
+        ends.append(span[1])
+        bits = _BITS.get(str(entry.get("dtype")))
+        if bits is not None and (math.prod(entry["shape"]) * bits + 7) // 8 != span[1] - span[0]:
+            wrong.append(name)
+    end = max(ends)
+    if wrong:
+        yield fault(path, "lying-header", tensors=len(wrong), names=examples(wrong))
+    if end > held:
+        yield fault(path, "truncated", bytes=end - held)
+    elif end < held and not wrong:
+        yield fault(path, "lying-header", "bytes-of-no-tensor", bytes=held - end)
+    empty = [name for name, entry in tensors.items() if isinstance(entry, dict) and entry.get("shape") == [0]]
+    yield from _empty_tensors(path, empty, len(tensors))
+
+
+def tensor_names(path: Path) -> set[str]:
+    """Return the names of the tensors in a safetensors file; none if its header cannot be read."""
+    try:
+        return set(_header(path)[0])
+    except (OSError, _BadHeader):
+        return set()
+
+
+class _BadHeader(Exception):
+    def __init__(self, said: str, **params: int) -> None:
+        super().__init__(said)
+        self.what = message(f"checkpoints.{said}", **params)
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return what the header says of each tensor, and how many bytes there are for them."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        if len(start) < 8:
+            raise _BadHeader("too-short", bytes=size)
+        (length,) = struct.unpack("<Q", start)
+        if length > MAX_HEADER or length > size - 8:
+            raise _BadHeader("header-too-long", length=length, left=size - 8)
+        raw = file.read(length)
+    try:
+        header = json.loads(raw)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise _BadHeader("header-no-json")
+    return {name: entry for name, entry in header.items() if name != "__metadata__"}, size - 8 - length
+
+
+def _span(entry: Any) -> tuple[int, int] | None:
+    if not isinstance(entry, dict):
+        return None
+    offsets, shape = entry.get("data_offsets"), entry.get("shape")
+    if not isinstance(offsets, list) or not isinstance(shape, list) or len(offsets) != 2:
+        return None
+    if not all(type(one) is int and one >= 0 for one in (*offsets, *shape)) or offsets[0] > offsets[1]:
+        return None
+    return offsets[0], offsets[1]
+
+
+def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
+    """Return what tensors of shape [0] mean: that is a ZeRO-3 parameter outside of its module's forward.
+
+    A lone empty buffer may be meant; an empty weight or bias, or a file that is mostly empty, is not.
+    """
+    if empty:
+        fails = len(empty) * 2 >= total or any(name.endswith(("weight", "bias")) for name in empty)
+        what = message("checkpoints.empty-tensors", empty=len(empty), total=total, names=examples(empty))
+        yield Fault(path, "empty-tensors", what, "zero3-empty-state-dict", fails)
+
+
+def is_torch(path: Path) -> bool:
+    """Return whether the file's name or its beginning says that torch wrote it; ``OSError`` if unreadable.
+
+    Other programs end their files' names in ``.bin`` as well.
+    """
+    return _is_torch(path.name, _start(path))
+
+
+def _is_torch(name: str, start: bytes) -> bool:
+    return _OURS.fullmatch(name) is not None or start.startswith((_ZIP, *_PICKLE))
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(4)
+
+
+def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
+    """Return the faults of one file; ``OSError`` if it cannot be read.
+
+    ``partitioned``: it is one rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design. A
+    file in torch's format before 1.6, a bare pickle, is only looked at for its beginning.
+    """
+    start = _start(path)
+    if not _is_torch(path.name, start) or start.startswith(_PICKLE):
+        return
+    if start != _ZIP:
+        yield fault(path, "no-torch-file")
+        return
+    try:
+        facts, members = _read(path)
+    except zipfile.BadZipFile:
+        yield fault(path, "truncated", "zip-cut")
+        return
+    except _UNREADABLE as error:
+        yield fault(path, "pickle-unreadable", error=str(error))
+        return
+    if facts is None:
+        return
+    absent = sorted(facts.keys - members - {""})
+    if absent and members:
+        yield fault(path, "missing-storages", tensors=len(absent), names=examples(absent))
+    if not partitioned:
+        yield from _empty_tensors(path, facts.empty, facts.tensors)
+
+
+class PickleFacts(msgspec.Struct):
+    """What was found in one pickle."""
+
+    tensors: int = 0
+    empty: list[str] = []  #: names of tensors of shape [0], as far as they can be told
+    keys: set[str] = set()  #: of the storages that are referred to
+    numbers: dict[str, int] = {}  #: DeepSpeed's world sizes
+
+
+def facts_of(path: Path) -> PickleFacts | None:
+    """Return what the pickle of a torch file says; ``None`` if it cannot be read."""
+    try:
+        return _read(path)[0]
+    except (OSError, zipfile.BadZipFile, *_UNREADABLE):
+        return None
+
+
+def _read(path: Path) -> tuple[PickleFacts | None, set[str]]:
+    """Return the pickle's facts, ``None`` without ``data.pkl``, and the keys of storages that are there."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        keys = {member.filename.rpartition("/data/")[2] for member in members if "/data/" in member.filename}
+        for member in members:
+            if not member.filename.endswith("/data.pkl"):
+                continue
+            if member.file_size > MAX_PICKLE:
+                return None, keys
+            with archive.open(member) as file:
+                return _pickle_facts(file), keys
+    return None, set()
+
+
+def _pickle_facts(file: IO[bytes]) -> PickleFacts:
+    """Read one pickle's opcodes to the end; ``ValueError`` if they are none or break off."""
+    facts = PickleFacts()
+    name, key, number_of = "", "", ""
+    sizes: list[int] | None = None  # the integers since the last storage: its offset, then the tensor's size
+    for opcode, argument in _opcodes(file):
+        if isinstance(argument, str) and opcode.endswith("UNICODE"):
+            if argument.isdigit():
+                key = argument
+            elif not _LOCATION.fullmatch(argument) or argument in _NUMBERS:
+                name = argument
+            number_of = argument if argument in _NUMBERS else ""
+        elif opcode == "BINPERSID":
+            facts.tensors += 1
+            facts.keys.add(key)
+            sizes = []
+        elif opcode in _INTEGERS:
+            if sizes is not None:
+                sizes.append(argument)
+            if number_of:
+                facts.numbers.setdefault(number_of, argument)
+        elif opcode in _TUPLES and sizes is not None:
+            if sizes[1:] == [0]:
+                facts.empty.append(name or "?")
+            sizes = None
+        elif opcode not in _MEMO and opcode != "MARK":
+            sizes, number_of = None, ""
+    return facts
+
+
+def _opcodes(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    try:
+        for opcode, argument, _ in pickletools.genops(file):
+            yield opcode.name, argument
+    except ValueError:
+        raise
+    except Exception as error:  # pickletools raises whatever its decoders do
+        raise ValueError(str(error)) from error
