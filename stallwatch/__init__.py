@@ -93,7 +93,7 @@ def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.Da
     `paths` are files, folders, globs or archives. What could not be read is told in a warning; the rest is
     in the table, whose columns ``docs/samples.md`` explains.
     """
-    from stallwatch_exporter.sampling.frame import frame_of
+    from stallwatch_exporter.sampling.files import frame_of
 
     return frame_of(_listed(paths))
 

@@ -105,7 +105,7 @@ def test_parquet_without_pyarrow_says_how_to_get_it(
 def test_the_frame(log: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool) -> None:
     pytest.importorskip("pandas")
     if not arrow:
-        monkeypatch.setattr("stallwatch_exporter.sampling.frame.has_arrow", lambda: False)
+        monkeypatch.setattr("stallwatch_exporter.sampling.files.has_arrow", lambda: False)
     else:
         pytest.importorskip("pyarrow")
     frame = stallwatch.samples(log)

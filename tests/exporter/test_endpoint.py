@@ -13,10 +13,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from stallwatch_exporter.rings.reader import Record
-from stallwatch_exporter.serving.endpoint import Endpoint
 from stallwatch_exporter.serving.metrics import RunMetrics
-from stallwatch_exporter.serving.registry import RunRegistry
-from stallwatch_exporter.serving.series import Family
+from stallwatch_exporter.serving.page import Family, RunRegistry
+from stallwatch_exporter.serving.server import Endpoint
 
 # What Prometheus 3 asks for by default, and 2.x without its scrape_protocols.
 PROMETHEUS = (

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from stallwatch_exporter.serving.lastlook import Scrapes
-from stallwatch_exporter.serving.server import serve
+from stallwatch_exporter.serving.server import Scrapes, serve
 from stallwatch_exporter.settings import ExporterSettings
 
 SCRAPER = {"X-Prometheus-Scrape-Timeout-Seconds": "10"}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.probe.hooks.warned import warn
+from stallwatch_exporter.probe.hooks.reports import warn
 from stallwatch_exporter.rings.probing import Probing
 
 SAVES = "zero3-save-unwrapped-model"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_exporter.sampling.text import HEADER, number_text, row_text
+from stallwatch_exporter.sampling.files import HEADER, number_text, row_text
 from stallwatch_rules.samples.table import FIELDS, Row
 
 numbers = st.none() | st.floats() | st.integers(-(10**12), 10**12).map(float)

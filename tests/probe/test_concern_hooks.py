@@ -22,10 +22,14 @@ from stallwatch_exporter.probe.hooks.checkpoints import (
     Written,
     folder_of,
 )
-from stallwatch_exporter.probe.hooks.eval_mode import EvalWatch, in_evaluation
-from stallwatch_exporter.probe.hooks.missing_model import who_lacks_one
-from stallwatch_exporter.probe.hooks.partitioned_sums import SumWatch, summed_while_partitioned
-from stallwatch_exporter.probe.hooks.trainer_saving import engine_of, look, swaps_engine
+from stallwatch_exporter.probe.hooks.saving import engine_of, look, swaps_engine
+from stallwatch_exporter.probe.hooks.zero import (
+    EvalWatch,
+    SumWatch,
+    in_evaluation,
+    summed_while_partitioned,
+    who_lacks_one,
+)
 from stallwatch_exporter.rings.reader import RingReader
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.runs.given import run_folder
+from stallwatch_exporter.runs.runfolder import run_folder
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Crash, Left, MemoryKnown

@@ -16,7 +16,6 @@ from typing import Any
 from .clock import steady_offset
 from .draft import FIRST, INDEX, NAN, TIME, Draft
 from .events import EventFile
-from .launched import ranks
 from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, FIELDS, PASSING, PHASES
 from .ring import RingWriter
 
@@ -325,6 +324,8 @@ class Probe:
         """The ring, made where there is none; only for whoever has entered, or two threads made two."""
         if self._ring is None:
             assert self._folder is not None
+            from .stacks import ranks, stand_by  # not at start: most Python processes are no ranks
+
             (rank, local_rank), started = ranks(self._environ), self.clock()
             name = f"{rank}-{os.getpid()}-{started * 1e9:.0f}.ring"
             try:
@@ -335,8 +336,6 @@ class Probe:
             self.row = self._draft.cells
             self._events = EventFile(ring.path.with_suffix(".jsonl"), clock=self.clock)
             self._ring = ring
-            from .stacks import stand_by  # not at start: most Python processes of a command are no ranks
-
             stand_by(self, str(self._ring.path))
         return self._ring
 

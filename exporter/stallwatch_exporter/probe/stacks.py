@@ -28,7 +28,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from types import FrameType
     from typing import Any
 
@@ -263,6 +263,19 @@ def caught(status: str) -> int:
             if name in (b"SigCgt", b"SigIgn", b"SigBlk"):
                 found |= int(value, 16)
     return found
+
+
+def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Return the global and the local rank: as torch.distributed says, or the launcher; -1 is unknown."""
+    local, known = _number(environ.get("LOCAL_RANK")), _rank()
+    if known is not None:
+        return known, local
+    rank = _number(environ.get("RANK"))
+    return (rank if rank >= 0 else max(local, 0)), local
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdigit() and len(text) < 9 else -1
 
 
 def _rank() -> int | None:

@@ -13,9 +13,7 @@ from prometheus_client import Enum, Histogram, Info
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.rings.reader import Record
-from stallwatch_exporter.serving.milestones import Milestones
-from stallwatch_exporter.serving.registry import RunRegistry
-from stallwatch_exporter.serving.series import Family
+from stallwatch_exporter.serving.page import Family, RunRegistry
 from stallwatch_rules import __version__
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.records import Match, Phase, Sample
@@ -276,3 +274,54 @@ _SHORT = lazy(r"[\w.+:-]{1,60}")
 
 def _rank(rank: int | None) -> str:
     return "" if rank is None or rank >= _MOST_RANKS else str(rank)
+
+
+_RUN = ("run",)
+
+
+class Milestones:
+    """The gauges of one run that hold a moment, in the `registry` of its other metrics."""
+
+    def __init__(self, run: str, registry: RunRegistry) -> None:
+        self._run = run
+
+        def gauge(name: str, text: str, labels: tuple[str, ...] = _RUN) -> Family:
+            return registry.family("gauge", f"stallwatch_{name}", text, labels)
+
+        self._progress = gauge(
+            "last_progress_timestamp_seconds",
+            "Unix time of the last sign of progress, against which the stall threshold is held.",
+        )
+        self._checkpoint = gauge(
+            "last_checkpoint_timestamp_seconds", "Unix time at which the last checkpoint was done."
+        )
+        self._interval = gauge(
+            "checkpoint_interval_seconds", "Longest time between two checkpoints of this run until now."
+        )
+        self._end = gauge("end_timestamp_seconds", "Unix time at which the run ended.", ("run", "ending"))
+        self._rank_up = gauge(
+            "rank_up", "1 while the process of a rank is there, by the probe.", ("run", "rank")
+        )
+        self._saved_at: float | None = None
+        self._longest = 0.0
+
+    def progressed(self, when: float) -> None:
+        """The last sign of progress was at `when`."""
+        self._progress.labels(self._run).set(steady.wall(when))
+
+    def saved(self, when: float) -> None:
+        """A checkpoint was done at `when`."""
+        if self._saved_at is not None and when > self._saved_at:
+            self._longest = max(self._longest, when - self._saved_at)
+            self._interval.labels(self._run).set(self._longest)
+        self._saved_at = when
+        self._checkpoint.labels(self._run).set(steady.wall(when))
+
+    def ended(self, when: float, ending: str) -> None:
+        """The run ended, or nobody watches it any more (``unknown``)."""
+        self._end.labels(self._run, ending).set(steady.wall(when))
+
+    def ranks(self, up: Mapping[int, object]) -> None:
+        """Each known rank, with something true while a process of it is there."""
+        for rank, alive in up.items():
+            self._rank_up.labels(self._run, str(rank)).set(1 if alive else 0)

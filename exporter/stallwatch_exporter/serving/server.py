@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import gzip
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from threading import Thread
 from typing import Any
+from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from stallwatch_exporter.serving.endpoint import Endpoint
-from stallwatch_exporter.serving.lastlook import Scrapes, WSGIApp
-from stallwatch_exporter.serving.registry import RunRegistry
+from stallwatch_exporter.serving.page import RunRegistry
 from stallwatch_exporter.settings import ExporterSettings
 
 
@@ -104,3 +109,98 @@ def _address(host: str) -> str:
     if host == "::":
         return "[::1]"
     return f"[{host}]" if ":" in host else host
+
+
+WSGIApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+# Sent with every scrape by Prometheus 2 (scrape/scrape.go) and by those that share its code or follow
+# it: vmagent, Grafana Alloy, the OpenTelemetry collector. People and dashboards do not send it.
+_SCRAPER = "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS"
+_GAPS = 5
+_LATE = 1.5  # a scraper may be late by half an interval, and a second
+_GRACE = 1.0
+
+
+class Scrapes:
+    """Wraps the endpoint's application and remembers when scrapers came."""
+
+    def __init__(self, app: WSGIApp, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app = app
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._began: deque[float] = deque(maxlen=_GAPS)
+        self._served: float = float("-inf")  # when the newest scrape that was answered had begun
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer as the wrapped application does."""
+        if _SCRAPER not in environ:
+            return self._app(environ, start_response)
+        began = self._clock()
+        body = list(self._app(environ, start_response))
+        with self._changed:
+            self._began.append(began)
+            self._served = max(self._served, began)
+            self._changed.notify_all()
+        return body
+
+    def patience(self, limit: float) -> float:
+        """How long the next scrape may take to come, in seconds; at most `limit`, 0 where nobody scrapes."""
+        with self._changed:
+            began = list(self._began)
+        if not began:
+            return 0.0
+        gaps = [later - earlier for earlier, later in pairwise(began)]
+        if not gaps:
+            return limit
+        wait = _LATE * max(gaps) + _GRACE
+        # Who has not come for so long will not come now.
+        return max(0.0, min(limit, began[-1] + wait - self._clock()))
+
+    def wait_for_one(self, limit: float) -> bool:
+        """Wait until a scrape that began after this call was answered; whether one was."""
+        asked = self._clock()
+        patience = self.patience(limit)
+        with self._changed:
+            return self._changed.wait_for(lambda: self._served >= asked, patience)
+
+
+_QUICKLY = (
+    1  # a page shrinks to a twelfth with 1, to a sixteenth with the library's 9, which takes far longer
+)
+# How names are escaped that are not of the old kind. Ours are: these leave them as they are, others do not.
+_HARMLESS = ("", "underscores", "allow-utf-8")
+
+
+class Endpoint:
+    """Wraps the application that ``prometheus_client`` serves a registry with."""
+
+    def __init__(self, app: WSGIApp, registry: RunRegistry) -> None:
+        self._app = app
+        self._registry = registry
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """The page; whatever is not simply that is asked of the wrapped application."""
+        _, content_type = choose_encoder(environ.get("HTTP_ACCEPT") or "")
+        simple = environ["REQUEST_METHOD"] == "GET" and environ.get("PATH_INFO") != "/favicon.ico"
+        some = "name[]" in parse_qs(environ.get("QUERY_STRING", ""))
+        if not simple or some or not is_known(content_type):
+            return self._app(environ, start_response)
+        page = self._registry.page(open_metrics=_is_open(content_type))
+        headers = [("Content-Type", content_type)]
+        if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
+            page = gzip.compress(page, _QUICKLY)
+            headers.append(("Content-Encoding", "gzip"))
+        start_response("200 OK", headers)
+        return [page]
+
+
+def is_known(content_type: str) -> bool:
+    """Whether our page is what the library would answer under this content type."""
+    kind, *options = [part.strip() for part in content_type.split(";")]
+    given = dict(option.split("=", 1) for option in options if "=" in option)
+    versions = ("1.0.0",) if _is_open(kind) else ("0.0.4", "1.0.0")
+    return given.get("version") in versions and given.get("escaping", "") in _HARMLESS
+
+
+def _is_open(content_type: str) -> bool:
+    return content_type.startswith("application/openmetrics-text")

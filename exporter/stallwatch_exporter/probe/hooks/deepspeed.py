@@ -14,8 +14,7 @@ from typing import Any
 from ..api import Probe
 from ..noticing import notice_attribute, notice_method
 from .leader import Leader
-from .versions import tell_versions
-from .warned import before_backward
+from .reports import before_backward, tell_versions
 
 # 0.14 to 0.16 ask the first of these, then the last; 0.17 leaves that to the second; newer ones may begin
 # with the third.

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ..api import Probe
-from .versions import tell_versions
+from .reports import tell_versions
 
 _MOST_FRAMES = 40
 _LAST = -100  # of multiprocessing's finalizers: when the program's own have run

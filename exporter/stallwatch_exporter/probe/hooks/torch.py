@@ -12,7 +12,7 @@ from ..draft import INDEX, TIME
 from . import leaving
 from . import warnings as warnings_hook
 from .leader import Leader, optimizers
-from .versions import tell_versions
+from .reports import tell_versions
 
 _STEP = INDEX["step"]
 _DEEPSPEED = f"{__package__}.deepspeed"  # a hook

@@ -1,21 +1,23 @@
-"""What a trainer is going to save, looked at as its training begins.
+"""Weights that will not be saved: told as a training begins, or as they are asked for.
 
 Two things fail at the first checkpoint only, hours later: a trainer whose ``save_model`` puts a bare model in
 the engine's place (TRL's PPO trainers, 0.11 to 0.19), and ZeRO-3 that was not told to gather weights.
+``save_16bit_model`` returns ``False`` where ZeRO-3 does not gather, and says so at a level that nobody sees;
+accelerate asks whatever model it is given what only an engine can answer.
 """
 
 from __future__ import annotations
 
 import inspect
 import weakref
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
 from ..api import Probe
 from ..noticing import notice_lookup, notice_method
-from ..places import is_own
-from .versions import tell_versions
-from .warned import warn
+from ..places import is_own, place_of
+from .reports import tell_versions, warn
 
 UNWRAPPED = "zero3-save-unwrapped-model"
 NOT_GATHERED = "zero3-weights-not-gathered-notice"
@@ -24,7 +26,18 @@ _GATHERS = "zero_gather_16bit_weights_on_model_save"
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Watch ``transformers.trainer``: a trainer looks its handler up and tells it that a training begins."""
+    """Watch ``deepspeed.runtime.engine``, ``accelerate.accelerator`` or ``transformers.trainer``."""
+    if hasattr(module, "DeepSpeedEngine"):
+        notice_method(module.DeepSpeedEngine, _GATHERS, partial(_asked, probe), probe.failed)
+    elif hasattr(module, "Accelerator"):
+        prepares = partial(_prepares, probe)
+        notice_method(module.Accelerator, "distributed_type", prepares, probe.failed)
+    else:
+        _watch_trainer(module, probe)
+
+
+def _watch_trainer(module: Any, probe: Probe) -> None:
+    """A trainer looks its handler up and tells it that a training begins."""
     asked: list[weakref.ref[Any]] = []  # the trainer that did so last
 
     def looked_up(trainer: Any, _: FrameType) -> None:
@@ -109,3 +122,25 @@ def _within(path: str) -> str:
     for part in ("site-packages", "dist-packages"):
         path = path.rpartition(f"{part}/")[2]
     return path
+
+
+def _asked(probe: Probe, engine: Any, frame: FrameType) -> None:
+    if frame.f_code.co_name != "save_16bit_model":
+        return
+    if not engine._config.zero_config.gather_16bit_weights_on_model_save:
+        folder = str(frame.f_locals.get("save_dir", ""))
+        place = place_of(frame.f_back)
+        warn(probe, NOT_GATHERED, "nothing-saved", place, folder=folder, place=place)
+
+
+def _prepares(probe: Probe, accelerator: Any, frame: FrameType) -> None:
+    """`accelerator` is asked for its kind, in ``get_state_dict`` before anything else."""
+    if frame.f_code.co_name != "get_state_dict":
+        return
+    model = frame.f_locals.get("model")
+    settings = getattr(accelerator, "deepspeed_config", None)
+    if model is None or not settings or settings.get("zero_optimization", {}).get("stage") != 3:
+        return
+    if not hasattr(model, _GATHERS):
+        place = place_of(frame.f_back)
+        warn(probe, UNWRAPPED, "unwrapped-now", place, model=type(model).__name__, place=place)

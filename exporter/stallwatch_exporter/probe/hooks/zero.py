@@ -1,0 +1,308 @@
+"""DeepSpeed's ZeRO-3: what fails, or slows a run down, and is said too late or not at all.
+
+**Modules in evaluation mode that take part in a backward pass.** DeepSpeed refused that until 0.15.3 (an
+assertion in ``runtime/zero/parameter_offload.py``); since 0.15.4 it says nothing, and the model trains
+without its dropout. When a backward pass begins, the model is looked through for such modules, at most once a
+second and for a thousandth of the time. Only if there are any, the modules are watched as the backward pass
+reaches them: a teacher that runs without gradients is never reached.
+
+**Sums over parameters in the loss, made while these were partitioned.** Such a parameter is an empty tensor
+outside of its module's forward pass. Autograd keeps the shape of what was summed: the gradient of a sum over
+nothing is empty, and the backward pass fails at it. The graph is looked at from the loss down, through
+arithmetic only and a bounded number of nodes; no number is read, no device asked.
+
+**``deepspeed.initialize`` that got no model.** From 0.14 to 0.19 it leaves any ``zero.Init`` context through
+``zero.partition_parameters`` first, and then asserts that there is a model (``deepspeed/__init__.py``).
+Locals are read through ``f_locals``, which until Python 3.12 leaves a copy of them on the frame. Of
+``initialize`` these are its arguments, which its caller holds as well; frames further out are read
+only where it fails at once.
+
+**The trace of the order of modules**: each time it is thrown away, why, and which modules it was about. Newer
+versions print nothing of it unless asked to, and nothing if the cause lies outside the forward pass.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ..api import Probe
+from ..noticing import notice_method, notice_module_attribute, stop_noticing
+from ..places import place_of
+from .deepspeed import engines
+from .reports import before_backward, warn
+
+RULE_EVAL = "zero3-backward-in-eval-mode"
+LOOK_SECONDS = 1.0
+_SHARE = 1000  # at most this part of the time (1/1000) goes into looking at modes
+_MOST_WARNINGS = 8
+_TRAINS_ON_SINCE = (0, 15, 4)
+RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
+MOST_NODES = 400
+_ALWAYS = 3  # backward passes of an engine whose losses are looked at; then the 4th, 8th, 16th …
+_REDUCTIONS = ("Sum", "Mean")
+#: Nodes that a term of a loss may lie under, by the beginnings of their names.
+_ARITHMETIC = (
+    *("Sum", "Mean", "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Pow", "Abs", "Square", "Sqrt", "Clamp"),
+    *("Where", "NanToNum", "Stack", "Cat", "View", "UnsafeView", "Reshape", "Unsqueeze", "Squeeze", "Expand"),
+    *("Select", "Clone", "Alias", "ToCopy", "PreBackwardFunction", "PostBackwardFunction"),
+)
+RULE_MODEL = "deepspeed-initialize-model-none"
+_MODELS = ("model", "ref_model", "ref_policy", "reward_model", "value_model", "policy_model", "teacher_model")
+_MOST_FRAMES = 12
+_MOST_NAMED = 32  # pairs of modules whose names are looked up: that walks through the model
+_PRIVATE = "_PartitionedParameterCoordinator__"
+
+
+def install(module: Any, probe: Probe) -> None:
+    """Watch one of three modules of ``deepspeed.runtime.zero``: each is known by what it has."""
+    if hasattr(module, "DeepSpeedZeRoOffload"):  # parameter_offload
+        _watch_backward(module.DeepSpeedZeRoOffload, probe)
+    elif hasattr(module, "PartitionedParameterCoordinator"):  # partitioned_param_coordinator
+        _watch_trace(module.PartitionedParameterCoordinator, probe)
+    else:  # partition_parameters
+        _watch_initialize(module, probe)
+
+
+def _watch_backward(cls: Any, probe: Probe) -> None:
+    name = "pre_sub_module_backward_function"  # runs backward passes module by module
+
+    def arm(on: bool) -> None:
+        if on:
+            notice_method(cls, name, watch.reached, probe.failed)
+        else:
+            stop_noticing(cls, name)
+
+    watch = EvalWatch(probe, arm)
+    before_backward.extend((watch.begins, SumWatch(probe).begins))
+
+
+class EvalWatch:
+    """What is known of the engines' modules.
+
+    `arm` begins and ends the watching of a backward pass, which is done without while no module is suspect.
+    `refused` says whether this DeepSpeed lets such a module pass. Without it, DeepSpeed's version tells; that
+    is not known yet while DeepSpeed is being imported.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        arm: Callable[[bool], None],
+        *,
+        refused: bool | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._probe = probe
+        self._arm = arm
+        self._refused = refused
+        self._clock = clock
+        self._due: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self._suspects: dict[Any, str] = {}  # in evaluation mode as this backward pass began, by module
+        self._place = ""
+        self._armed = False
+        self._told = 0
+
+    def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
+        """A backward pass of `engine` begins: look at its modules, if it is time."""
+        if self._armed:
+            self._armed, self._suspects = False, {}
+            self._arm(False)
+        trains = bool(engine.module.training)
+        left = not trains and self._trains.get(engine, True)  # the whole model was left in evaluation mode
+        self._trains[engine] = trains
+        now = self._clock()
+        if self._told >= _MOST_WARNINGS or (now < self._due.get(engine, now) and not left):
+            return
+        if self._refused is None:
+            self._refused = _version() < _TRAINS_ON_SINCE
+        self._suspects = in_evaluation(engine.module, strict=self._refused)
+        took = self._clock() - now
+        self._due[engine] = now + max(LOOK_SECONDS, _SHARE * took)
+        if self._suspects:
+            self._place = place_of(frame.f_back)
+            self._armed = True
+            self._arm(True)
+
+    def reached(self, _: Any, frame: FrameType) -> None:
+        """The backward pass has come to a module, the caller's ``sub_module``."""
+        if not self._suspects:
+            return
+        module: Any = frame.f_locals.get("sub_module")
+        name = self._suspects.get(module)
+        if name is None or module.training:
+            return
+        others, self._suspects = len(self._suspects) - 1, {}
+        self._told += 1
+        seen = "eval-refused" if self._refused else "eval-silent"
+        kind = type(module).__name__
+        path = f"{name or '(the model)'} ({kind})"
+        warn(self._probe, RULE_EVAL, seen, name, module=path, others=others, place=self._place)
+
+
+def in_evaluation(model: Any, *, strict: bool) -> dict[Any, str]:
+    """The modules of a model that are in evaluation mode, with their paths.
+
+    Unless `strict`, only those that have parameters to train themselves, and not those with running
+    statistics: frozen parts and batch normalisation are kept in evaluation mode on purpose.
+    """
+    found = {}
+    for name, module in model.named_modules():
+        if not module.training and (strict or (_trainable(module) and not _keeps_statistics(module))):
+            found[module] = name
+    return found
+
+
+def _trainable(module: Any) -> bool:
+    parameters = module._parameters.values()
+    return any(parameter is not None and parameter.requires_grad for parameter in parameters)
+
+
+def _keeps_statistics(module: Any) -> bool:
+    return module._buffers.get("running_mean") is not None
+
+
+def _version() -> tuple[int, ...]:
+    """DeepSpeed's version as numbers; a very high one where it cannot be read."""
+    text = str(getattr(sys.modules.get("deepspeed"), "__version__", ""))
+    parts = text.split("+")[0].split(".")[:3]
+    return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else (999,)
+
+
+class SumWatch:
+    """Looks at some of the losses of each engine."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def begins(self, engine: Any, loss: Any, frame: FrameType) -> None:
+        """A backward pass of `engine` begins at `loss`."""
+        passes = self._passes[engine] = self._passes.get(engine, 0) + 1
+        if passes > _ALWAYS and passes & (passes - 1):
+            return
+        parameter = summed_while_partitioned(getattr(loss, "grad_fn", None))
+        if parameter is not None:
+            name = _parameter_name(engine.module, parameter)
+            warn(self._probe, RULE_SUMS, "sum", name, parameter=name, place=place_of(frame.f_back))
+
+
+def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
+    """The first parameter of ZeRO-3 below this node of a graph that was summed while it was empty."""
+    waiting, seen = [(root, False)], set()
+    while waiting and most > 0:
+        node, empty = waiting.pop()
+        if node is None or (node, empty) in seen:
+            continue
+        seen.add((node, empty))
+        most -= 1
+        kind = type(node).__name__
+        if kind == "AccumulateGrad":
+            if empty and hasattr(node.variable, "ds_id"):
+                return node.variable
+            continue
+        if not kind.startswith(_ARITHMETIC):
+            continue
+        if kind.startswith(_REDUCTIONS) and 0 in _summed_shape(node):
+            empty = True
+        waiting += [(child, empty) for child, _ in node.next_functions]
+    return None
+
+
+def _summed_shape(node: Any) -> tuple[int, ...]:
+    """The shape of what a sum or a mean was taken of; torch 2 calls it the first, torch 1 the second."""
+    for name in ("_saved_self_sym_sizes", "_saved_self_sizes"):
+        shape = getattr(node, name, None)
+        if shape is not None:
+            return tuple(shape)
+    return ()
+
+
+def _parameter_name(model: Any, parameter: Any) -> str:
+    """The parameter's path in the model."""
+    for name, each in model.named_parameters():
+        if each is parameter:
+            return str(name)
+    return f"parameter {parameter.ds_id}"
+
+
+def _watch_initialize(module: Any, probe: Probe) -> None:
+    package, _, name = module.__name__.rpartition(".")
+
+    def looked_up(_: Any, frame: FrameType) -> None:
+        if frame.f_code.co_name != "initialize":
+            return
+        given = frame.f_locals
+        if "model" in given and given["model"] is None:
+            place = place_of(frame.f_back)
+            trainer, missing = who_lacks_one(frame.f_back)
+            seen = "no-model-of" if missing else "no-model"
+            warn(probe, RULE_MODEL, seen, place, place=place, trainer=trainer, missing=missing)
+
+    notice_module_attribute(sys.modules[package], name, looked_up, probe.failed)
+
+
+def who_lacks_one(frame: FrameType | None) -> tuple[str, str]:
+    """The trainer that is being made, and which of its models are ``None``; nothing where there is none."""
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        trainer = frame.f_locals.get("self")
+        kind = type(trainer).__name__
+        if kind.endswith("Trainer"):
+            own = vars(trainer)
+            return kind, ", ".join(name for name in _MODELS if name in own and own[name] is None)
+        frame = frame.f_back
+    return "", ""
+
+
+def _watch_trace(cls: Any, probe: Probe) -> None:
+    named: set[tuple[Any, ...]] = set()
+
+    def invalidated(coordinator: Any, frame: FrameType) -> None:
+        how, about, modules = _why(coordinator, frame)
+        probe.add(f"invalidations_{how}")
+        key = (how, *sorted(about.items()))
+        if key not in named and len(named) < _MOST_NAMED:
+            named.add(key)
+            names = {role: name_of(each) for role, each in modules.items()}
+            probe.event("trace-cache", None, how=how, **about, **names)
+
+    notice_method(cls, "_invalidate_trace", invalidated, probe.failed)
+    for how in ("mismatch", "short", "external"):
+        probe.add(f"invalidations_{how}", 0.0)  # none so far, which is more than not known
+
+
+def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Mismatch (another module than last time), short (more modules than then) or external; and details."""
+    if frame.f_code.co_name != "trace_prologue":
+        return "external", {"called_by": frame.f_code.co_name}, {}
+    got = frame.f_locals.get("sub_module")
+    step = getattr(coordinator, _PRIVATE + "step_id", 0)
+    order = getattr(coordinator, _PRIVATE + "submodule_order", ())
+    if step >= len(order):
+        return "short", {"got": _id(got), "recorded": len(order)}, {"got_name": got}
+    expected = order[step]
+    about = {"got": _id(got), "expected": _id(expected)}
+    return "mismatch", about, {"got_name": got, "expected_name": expected}
+
+
+def _id(module: Any) -> int:
+    """The number that DeepSpeed gave the module: ``ds_id``, before 0.17 ``id``; -1 without one."""
+    number = getattr(module, "ds_id", getattr(module, "id", -1))
+    return number if isinstance(number, int) else -1
+
+
+def name_of(module: Any) -> str:
+    """The module's path in its model and its class."""
+    kind = type(module).__name__
+    for engine in engines():
+        for name, each in engine.module.named_modules():
+            if each is module:
+                return f"{name or '(the model)'} ({kind})"
+    return f"({kind})"
