@@ -19,7 +19,7 @@ from types import FrameType
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.settings import DashboardSettings, own_address, to_environment
 from stallwatch_exporter.notices import tell
-from stallwatch_exporter.serving.reach import is_own_address
+from stallwatch_exporter.settings import is_own_address
 
 _START_SECONDS = 60.0
 _END_SECONDS = 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -73,3 +74,13 @@ class ExporterSettings:
     keep_gb: float = 10.0  #: and the oldest ended ones beyond this size
     probe: bool = True  #: whether ``stallwatch run`` puts a probe into the ranks
     language: str = "en"  #: of the texts inside a diagnosis: en or zh
+
+
+def is_own_address(host: str) -> bool:
+    """Whether only programs on this machine can; a name other than localhost is taken for one of others."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

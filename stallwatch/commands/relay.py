@@ -15,7 +15,7 @@ from stallwatch.alert_urls import connecting
 from stallwatch.commands.alerts_words import language_of, say
 from stallwatch.commands.context import App, catalogue_of, language_option, rules_option, tell
 from stallwatch.handover import alert_settings, relay_settings
-from stallwatch_exporter.serving.reach import is_own_address
+from stallwatch_exporter.settings import is_own_address
 
 
 @click.command()

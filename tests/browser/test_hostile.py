@@ -11,7 +11,7 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.runs.cri import CriRecord, format_record
+from stallwatch_exporter.runs.copies import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 
 SEEN = "<script>alert(1)</script>"

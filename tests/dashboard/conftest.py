@@ -19,7 +19,7 @@ from prometheus_client import start_http_server
 from stallwatch_dashboard.data.source import close_shared
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.runs.cri import CriRecord, format_record
+from stallwatch_exporter.runs.copies import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
 

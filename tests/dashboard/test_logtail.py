@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.safetext import verbatim
-from stallwatch_exporter.runs.cri import CriRecord, format_record
+from stallwatch_exporter.runs.copies import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 
 SECOND = 1_000_000_000

@@ -9,7 +9,7 @@ import pytest
 
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.data.log_copies import Line, LogCopy, around, drawn, fold, matching
-from stallwatch_exporter.runs.cri import CriRecord, format_record
+from stallwatch_exporter.runs.copies import CriRecord, format_record
 
 NOW = 1_795_000_000.0
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.postmortem.diagnose import diagnose_paths
-from stallwatch_exporter.runs.cri import parse_record
+from stallwatch_exporter.runs.copies import parse_record
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 

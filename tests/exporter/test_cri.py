@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallwatch_exporter.runs.cri import CriRecord, format_record, parse_record
+from stallwatch_exporter.runs.copies import CriRecord, format_record, parse_record
 
 
 def test_one_record_looks_like_a_container_runtimes() -> None:

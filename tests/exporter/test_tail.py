@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from stallwatch_exporter.tailing.follow import Waker
 from stallwatch_exporter.tailing.tail import MOST_PER_POLL, FileTailer
 from stallwatch_exporter.tailing.tailset import TailSet
-from stallwatch_exporter.tailing.waker import Waker
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import BinaryIO
 
-from stallwatch_exporter.runs.cri import parse_record
+from stallwatch_exporter.runs.copies import parse_record
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.digest import fold_ranks

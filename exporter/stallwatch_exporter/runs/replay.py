@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from stallwatch_exporter.runs.cri import CriRecord, parse_record
+from stallwatch_exporter.runs.copies import CriRecord, parse_record
 from stallwatch_exporter.runs.runfolder import read_info
 
 # Within a file a piece may stand behind a later one: it is stamped when it began and written when it ended.
