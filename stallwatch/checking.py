@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stallwatch_lint.accelerate_yaml import parse_accelerate
 from stallwatch_lint.batch import ranks_wanted
 from stallwatch_lint.diagnostic import Diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.newer_python import NewerPython
-from stallwatch_lint.parse import Parsed, parse_json, strict
+from stallwatch_lint.parse import Parsed, parse_accelerate, parse_json, strict
 from stallwatch_lint.script import Script, parse_script
 
 MAX_BYTES = 16 << 20

@@ -13,8 +13,8 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from stallwatch_lint.installed import parse_versions
 from stallwatch_lint.signatures import Source
+from stallwatch_lint.versions import parse_versions
 
 #: those that the checks know something of; no others are looked at
 PACKAGES = (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from stallwatch_lint.assertions import check_assertions
 from stallwatch_lint.bare_saving import check_bare_saving
 from stallwatch_lint.batch import check_batch
 from stallwatch_lint.class_keywords import check_class_keywords, check_compute_loss
+from stallwatch_lint.config_keys import check_keys, check_quoted_stage, check_top_keys, check_values
 from stallwatch_lint.diagnostic import Diagnostic, ordered
 from stallwatch_lint.dsconfig import AUTO, DsConfig, number
 from stallwatch_lint.dummy_loss import check_dummy_loss
@@ -14,24 +16,17 @@ from stallwatch_lint.eval_dataset import check_eval_dataset
 from stallwatch_lint.eval_mode import check_eval_mode
 from stallwatch_lint.experts import check_experts
 from stallwatch_lint.generations import check_generations
-from stallwatch_lint.installed import version_of
-from stallwatch_lint.keys import check_keys
-from stallwatch_lint.optimizers import check_optimizer
-from stallwatch_lint.parameters import check_parameters
-from stallwatch_lint.precision import check_precision
+from stallwatch_lint.optimizers import check_optimizer, check_parameters
 from stallwatch_lint.rank_guard import check_rank_guard
 from stallwatch_lint.saving import check_saving
 from stallwatch_lint.script import Script
 from stallwatch_lint.signatures import Signatures
 from stallwatch_lint.strategies import check_strategies
-from stallwatch_lint.top_keys import check_top_keys
 from stallwatch_lint.trainer_keywords import check_trainer_keywords
 from stallwatch_lint.trainers import check_best_model, check_initialize, check_loading, check_trl
 from stallwatch_lint.training_arguments import check_training_arguments
 from stallwatch_lint.unwrapped import check_unwrapped
-from stallwatch_lint.value_kinds import check_quoted_stage, check_values
-from stallwatch_lint.versions import check_versions
-from stallwatch_lint.zero import check_zero
+from stallwatch_lint.versions import check_versions, version_of
 
 
 def check_run(
@@ -63,7 +58,7 @@ def check_run(
         )
         ranks = world_size or (config.world_size if config is not None else None)
         diagnostics += check_generations(script, versions, ranks)
-    used = frozenset().union(*(script.names for script in scripts)) if scripts else None
+    used = frozenset().union(*(script.names for script in scripts))
     zero = config.section("zero_optimization") if config is not None else {}
     diagnostics += check_versions(
         versions,
@@ -84,8 +79,7 @@ def _of_config(
     yield from check_values(config, deepspeed)
     yield from check_quoted_stage(config, scripts)
     yield from check_batch(config, world_size)
-    yield from check_precision(config)
-    yield from check_zero(config, deepspeed)
+    yield from check_assertions(config, deepspeed)
     yield from check_optimizer(config)
     yield from check_parameters(config)
     yield from check_saving(config, scripts)

@@ -14,9 +14,9 @@ from packaging.version import Version
 
 from stallwatch_lint.conditions import conditions_of
 from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
-from stallwatch_lint.installed import version_of
 from stallwatch_lint.script import Call, Script, dotted
 from stallwatch_lint.signatures import Signatures
+from stallwatch_lint.versions import version_of
 from stallwatch_rules.messages import Message
 
 _ENDINGS = {"transformers": ("Trainer", "TrainingArguments"), "trl": ("Trainer", "Config")}

@@ -1,233 +1,231 @@
-"""The keys that DeepSpeed takes, by version, as the source of each release has them.
+"""Keys that DeepSpeed, in the version at hand, does not take or passes over, and values of the wrong kind.
 
-The sections below are pydantic models that refuse what they do not know (``extra="forbid"`` in
-``runtime/config_utils.py``, in every release from 0.9.0 to 0.19.8). The keys are the fields and aliases of
-``DeepSpeedZeroConfig`` (``runtime/zero/config.py``), ``DeepSpeedZeroOffload{Param,Optimizer}Config``
-(``runtime/zero/offload_config.py``) and ``DeepSpeed{FP16,BF16}Config`` (``runtime/precision_config.py``, only
-since 0.17.1: before, ``fp16`` and ``bf16`` were read key by key and took anything) in the tags v0.9.0 to
-v0.19.5 and the releases 0.19.6 to 0.19.8.
+The keys and the kinds of their values are in `facts/deepspeed.yaml`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from packaging.version import Version
+
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
+from stallwatch_lint.dsconfig import AUTO, DsConfig, Path, number, whole
+from stallwatch_lint.facts import facts
+from stallwatch_lint.script import Script
+from stallwatch_rules.messages import Message, message
 
 FIRST_KNOWN = "0.9.0"
-LAST_KNOWN = "0.19.8"  #: of newer releases it is not known which keys they take
+_ZERO = "zero_optimization"
+_ACCELERATED = {"accelerate", "transformers", "trl"}
+_FLAGS = {"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"}
+_ALIKE = 0.84  #: difflib's ratio of ``train_micro_batch_size`` to the key that was meant
+
+KindName = Literal["whole", "number", "flag", "object", "device"]
 
 
-class Span(NamedTuple):
-    """The releases that take a key: from ``since`` on, up to but not including ``until``."""
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The releases that take a key, and the kind of its value where it is known."""
 
     since: str = FIRST_KNOWN
     until: str | None = None
+    kind: KindName | None = None
+    optional: bool = False  #: it takes ``null`` as well
+
+    @property
+    def releases(self) -> str:
+        """As a version specifier."""
+        return f">={self.since}" + (f",<{self.until}" if self.until else "")
+
+    def within(self, version: Version) -> bool:
+        """Return whether this release takes it."""
+        return Version(self.since) <= version and (self.until is None or version < Version(self.until))
 
 
-class Section(NamedTuple):
-    """An object that refuses unknown keys, in these releases."""
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An object that refuses unknown keys, from a release on."""
 
-    keys: Mapping[str, Span]
-    strict: Span
-
-
-def _always(*names: str) -> dict[str, Span]:
-    return dict.fromkeys(names, Span())
+    keys: dict[str, Key]
+    since: str = FIRST_KNOWN
 
 
-SECTIONS: Mapping[tuple[str, ...], Section] = {
-    ("zero_optimization",): Section(
-        {
-            **_always(
-                "stage",
-                "contiguous_gradients",
-                "reduce_scatter",
-                "reduce_bucket_size",
-                "allgather_partitions",
-                "allgather_bucket_size",
-                "overlap_comm",
-                "load_from_fp32_weights",
-                "elastic_checkpoint",
-                "offload_param",
-                "offload_optimizer",
-                "sub_group_size",
-                "cpu_offload_param",
-                "cpu_offload_use_pin_memory",
-                "cpu_offload",
-                "prefetch_bucket_size",
-                "stage3_prefetch_bucket_size",
-                "param_persistence_threshold",
-                "stage3_param_persistence_threshold",
-                "model_persistence_threshold",
-                "stage3_model_persistence_threshold",
-                "max_live_parameters",
-                "stage3_max_live_parameters",
-                "max_reuse_distance",
-                "stage3_max_reuse_distance",
-                "gather_16bit_weights_on_model_save",
-                "stage3_gather_16bit_weights_on_model_save",
-                "stage3_gather_fp16_weights_on_model_save",
-                "ignore_unused_parameters",
-                "legacy_stage1",
-                "round_robin_gradients",
-                "memory_efficient_linear",
-            ),
-            "mics_shard_size": Span("0.9.2", "0.19.7"),
-            "mics_hierarchical_params_gather": Span("0.9.2", "0.19.7"),
-            "zero_hpz_partition_size": Span("0.10.0"),
-            "zero_quantized_weights": Span("0.10.0"),
-            "zero_quantized_gradients": Span("0.10.0"),
-            "pipeline_loading_checkpoint": Span("0.10.1"),
-            "override_module_apply": Span("0.10.1"),
-            "zero_quantized_nontrainable_weights": Span("0.10.2"),
-            "use_multi_rank_bucket_allreduce": Span("0.12.4"),
-            "use_all_reduce_for_fetch_params": Span("0.14.3"),
-            "stage3_use_all_reduce_for_fetch_params": Span("0.14.3"),
-            "module_granularity_threshold": Span("0.16.0"),
-            "stage3_module_granularity_threshold": Span("0.16.0"),
-            "zeropp_loco_param": Span("0.16.2", "0.19.8"),
-            "log_trace_cache_warnings": Span("0.16.4"),
-            "zenflow": Span("0.17.5"),
-            "enable_sanity_checks": Span("0.17.6"),
-            "leaf_module": Span("0.18.0"),
-            "allgather_sequential": Span("0.18.5"),
-            "stage3_allgather_sequential": Span("0.18.5"),
-            "save_muon_momentum_buffer_in_memory": Span("0.18.9"),
-            "compute_grad_norm": Span("0.19.7"),
-            "parameter_alignment": Span("0.19.7"),
-        },
-        Span(),
-    ),
-    ("zero_optimization", "offload_param"): Section(
-        _always("device", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pin_memory"), Span()
-    ),
-    ("zero_optimization", "offload_optimizer"): Section(
-        {
-            **_always(
-                "device",
-                "nvme_path",
-                "buffer_count",
-                "pin_memory",
-                "pipeline_read",
-                "pipeline_write",
-                "fast_init",
-            ),
-            "ratio": Span("0.12.3"),
-            "super_offload": Span("0.18.0"),
-            "cpuadam_cores_perc": Span("0.18.0"),
-        },
-        Span(),
-    ),
-    ("fp16",): Section(
-        _always(
-            "enabled",
-            "auto_cast",
-            "loss_scale",
-            "initial_scale_power",
-            "loss_scale_window",
-            "hysteresis",
-            "consecutive_hysteresis",
-            "min_loss_scale",
-            "fp16_master_weights_and_grads",
-        ),
-        Span("0.17.1"),
-    ),
-    ("bf16",): Section(
-        {
-            **_always("enabled", "immediate_grad_update", "check_grad_overflow"),
-            "bf16_master_weights_and_grads": Span("0.18.3"),
-            "bf16_optimizer_states": Span("0.18.3"),
-        },
-        Span("0.17.1"),
-    ),
+class _DeepSpeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    last_known: str
+    sections: dict[str, Section]
+    top: set[str]
+    removed_at_top: dict[str, str]
+    counted: list[str]
+
+
+KNOWN = facts("deepspeed", _DeepSpeed)
+
+
+def check_keys(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnostic]:
+    """Unknown, too new and removed keys.
+
+    Without a version, what no release from 0.9 on takes is wrong for certain, and what only newer ones take
+    is worth a hint. A release newer than those that were read may take keys that are unknown here.
+    """
+    release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
+    newer = deepspeed is not None and deepspeed > Version(KNOWN.last_known)
+    for path, _, section in _entries(config, deepspeed):
+        name, place, key = ".".join(path), config.at(*path), section.keys.get(path[-1])
+        if key is None:
+            certain = not newer and (deepspeed is not None or section.since == FIRST_KNOWN)
+            yield diagnostic(
+                "config-key-unknown",
+                place,
+                severity="fails" if certain else "likely",
+                fix=did_you_mean(path[-1], section.keys),
+                name=name,
+                release=release,
+            )
+        elif deepspeed is None:
+            if key.until or key.since != FIRST_KNOWN:
+                yield diagnostic("config-key-version", place, name=name, wanted=key.releases)
+        elif not key.within(deepspeed):
+            yield diagnostic(
+                "config-key-version-refused", place, name=name, wanted=key.releases, release=str(deepspeed)
+            )
+    for top, until in KNOWN.removed_at_top.items():
+        if config.has(top) and deepspeed is not None and deepspeed >= Version(until):
+            yield diagnostic(
+                "config-key-removed", config.at(top), key=top, until=until, release=str(deepspeed)
+            )
+
+
+def check_top_keys(config: DsConfig) -> Iterator[Diagnostic]:
+    """Keys at the top that DeepSpeed ignores: misspelt ones, and those of ``zero_optimization``.
+
+    DeepSpeed 0.19.8 asks for the keys that it knows and ignores all others (``runtime/config.py``,
+    ``_initialize_params``): people keep notes and settings of their own there, so that a key is reported only
+    where one that DeepSpeed reads is nearly the same.
+    """
+    for key in () if config.accelerate else config.values:
+        if key in KNOWN.top:
+            continue
+        if key in KNOWN.sections[_ZERO].keys:
+            fix: Message | None = message("lint.config-key-ignored-inside", section=_ZERO)
+        else:
+            fix = did_you_mean(key, KNOWN.top, _ALIKE)
+        if fix is not None and not _put_aside(key, str(fix.params.get("near", ""))):
+            yield diagnostic("config-key-ignored", config.at(key), fix=fix, key=key)
+
+
+def check_values(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnostic]:
+    """Values that the models refuse, and texts where DeepSpeed calculates.
+
+    Fractions and stages that there are not have assertions of their own. Up to 0.17.0 ``fp16`` and ``bf16``
+    were read without validation.
+    """
+    for path, value, section in _entries(config, deepspeed):
+        key = section.keys.get(path[-1])
+        if key is None or key.kind is None or (value is None and key.optional) or _TAKES[key.kind](value):
+            continue
+        plain = _plain(value) if key.kind in ("whole", "number") else None
+        wanted = message(f"lint.kind-{key.kind}")
+        yield diagnostic(
+            "config-value-kind",
+            config.at(*path),
+            severity="fails" if deepspeed is not None or section.since == FIRST_KNOWN else "likely",
+            fix=message("lint.config-value-kind-fix", wanted=wanted if plain is None else plain),
+            name=".".join(path),
+            shown=_shown(value),
+            wanted=wanted,
+        )
+    for name in KNOWN.counted:
+        value = config.get(name)
+        if isinstance(value, str) and value != AUTO:
+            plain = _plain(value)
+            yield diagnostic(
+                "config-value-kind-text",
+                config.at(name),
+                key=name,
+                value=_shown(value),
+                number=message("lint.kind-number") if plain is None else plain,
+            )
+
+
+def check_quoted_stage(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Diagnostic]:
+    """``"stage": "3"``, for scripts that train through accelerate: to DeepSpeed it is 3, to the others none.
+
+    accelerate 1.15.0, ``utils/deepspeed.py`` (``is_zero3``, which transformers 5.23.0 asks in
+    ``integrations/deepspeed.py``) and ``accelerator.py`` (``get_state_dict``).
+    """
+    value = config.get(_ZERO, "stage")
+    if not isinstance(value, str) or config.stage != 3:
+        return
+    if any(script.imports & _ACCELERATED and not script.deepspeed_itself for script in scripts):
+        yield diagnostic("stage-in-quotes", config.at(_ZERO, "stage"), value=_shown(value))
+
+
+def did_you_mean(key: str, known: Iterable[str], cutoff: float = 0.75) -> Message | None:
+    """Return the question for the known key that is nearly the same; ``None`` where there is none."""
+    near = difflib.get_close_matches(key, list(known), n=1, cutoff=cutoff)
+    return message("lint.did-you-mean", near=near[0]) if near else None
+
+
+def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path, Any, Section]]:
+    """Yield what stands in the objects that this release validates.
+
+    ``auto`` is dropped before the models see it (``runtime/config_utils.py``, ``DeepSpeedConfigModel``).
+    """
+    for name, section in KNOWN.sections.items():
+        if deepspeed is None or deepspeed >= Version(section.since):
+            path = tuple(name.split("."))
+            for key, value in config.section(*path).items():
+                if value != AUTO:
+                    yield (*path, key), value, section
+
+
+def _put_aside(key: str, name: str) -> bool:
+    """Return whether the key is the name with a mark before or behind it (``_optimizer``, ``optimizer_old``).
+
+    That is on purpose, as JSON has no comments.
+    """
+    before, _, behind = key.partition(name) if name else ("x", "", "")
+    return name in key and not (before + behind).isalnum()
+
+
+def _is_whole(value: Any) -> bool:
+    return whole(value) is not None or number(value) is not None  # fractions have an assertion of their own
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, str):
+        return re.fullmatch(r"\s*[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", value) is not None
+    return isinstance(value, (bool, int, float))
+
+
+def _is_flag(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() in _FLAGS
+    return isinstance(value, (bool, int, float)) and value in (0, 1)
+
+
+_TAKES: Mapping[KindName, Callable[[Any], bool]] = {
+    "whole": _is_whole,
+    "number": _is_number,
+    "flag": _is_flag,
+    "object": lambda value: isinstance(value, Mapping),
+    "device": lambda value: value in ("none", "cpu", "nvme"),
 }
 
-#: What DeepSpeed reads at the top: each key that ``DeepSpeedConfig._initialize_params`` of 0.16.4 and 0.19.8
-#: (``runtime/config.py``) asks for, and what is asked for elsewhere: ``bfloat16`` (``precision_config.py``),
-#: ``allgather_size`` (``zero/config.py``), ``data_parallel_size`` and ``sequence_parallel_size``
-#: (``deepspeed/__init__.py``). It asks with ``dict.get`` and compares with nothing: another key is ignored.
-TOP = frozenset(
-    {
-        "activation_checkpointing",
-        "aio",
-        "allgather_size",
-        "amp",
-        "autotuning",
-        "bf16",
-        "bfloat16",
-        "checkpoint",
-        "comet",
-        "comms_logger",
-        "communication_data_type",
-        "compile",
-        "compression_training",
-        "csv_monitor",
-        "curriculum_learning",
-        "data_efficiency",
-        "data_parallel_size",
-        "data_types",
-        "dataloader_drop_last",
-        "datastates_ckpt",
-        "disable_allgather",
-        "disable_python_gc",
-        "dump_state",
-        "eigenvalue",
-        "elasticity",
-        "expert_parallel",
-        "flops_profiler",
-        "fp16",
-        "fp32_allreduce",
-        "gradient_accumulation_steps",
-        "gradient_allreduce_op",
-        "gradient_clipping",
-        "gradient_predivide_factor",
-        "graph_harvesting",
-        "hybrid_engine",
-        "log_level",
-        "managed_gradient_accumulation",
-        "memory_breakdown",
-        "nebula",
-        "optimizer",
-        "pipeline",
-        "prescale_gradients",
-        "progressive_layer_drop",
-        "quantize_training",
-        "scheduler",
-        "seq_parallel_comm_data_type",
-        "seq_parallel_communication_data_type",
-        "sequence_parallel_size",
-        "sparse_attention",
-        "sparse_gradients",
-        "steps_per_print",
-        "tensor_parallel",
-        "tensorboard",
-        "timers",
-        "torch_autocast",
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "use_data_before_expert_parallelism",
-        "vocabulary_size",
-        "wall_clock_breakdown",
-        "wandb",
-        "weight_quantization",
-        "zero_allow_untested_optimizer",
-        "zero_force_ds_cpu_optimizer",
-        "zero_optimization",
-    }
-)
 
-#: Objects and flags at the top that raise since this release (``_REMOVED_TOP_LEVEL_CONFIG_KEYS`` in
-#: ``runtime/config.py``), whatever their value; all other unknown keys at the top are ignored.
-REMOVED_AT_TOP: Mapping[str, str] = {
-    "nebula": "0.19.7",
-    "compression_training": "0.19.7",
-    "quantize_training": "0.19.7",
-    "sparse_attention": "0.19.7",
-    "amp": "0.19.8",
-    "sparse_gradients": "0.19.8",
-    "eigenvalue": "0.19.8",
-    "elasticity": "0.19.8",
-    "graph_harvesting": "0.19.8",
-    "curriculum_learning": "0.19.8",
-    "progressive_layer_drop": "0.19.8",
-}
+def _plain(value: Any) -> int | float | None:
+    """Return the number that stands in a text; ``None`` where there is none."""
+    try:
+        found = number(float(value)) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return int(found) if found is not None and found == int(found) else found
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else text[:37] + "…"

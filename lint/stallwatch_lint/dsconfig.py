@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stallwatch_lint.diagnostic import Place
 from stallwatch_rules.text.lazy import lazy
 
 Path = tuple[str, ...]  #: ``("zero_optimization", "stage")``
@@ -27,12 +28,10 @@ class DsConfig:
     file: str
     lines: Mapping[Path, int] = field(default_factory=dict)
     world_size: int | None = None
-    accelerate: bool = (
-        False  #: it came as accelerate's own settings, from which accelerate makes the configuration
-    )
+    accelerate: bool = False  #: made from accelerate's own settings, as accelerate makes it
 
     def get(self, *path: str, default: Any = None) -> Any:
-        """The value at this path; ``default`` where it is missing, ``null`` or its parent is no object."""
+        """Return the value at this path; ``default`` if it is missing or ``null``, or its parent is none."""
         value: Any = self.values
         for key in path:
             if not isinstance(value, Mapping) or key not in value:
@@ -41,26 +40,30 @@ class DsConfig:
         return default if value is None else value
 
     def has(self, *path: str) -> bool:
-        """Whether the key stands there, whatever its value."""
+        """Return whether the key stands there, whatever its value."""
         parent = self.get(*path[:-1], default={}) if len(path) > 1 else self.values
         return isinstance(parent, Mapping) and path[-1] in parent
 
     def section(self, *path: str) -> Mapping[str, Any]:
-        """The object at this path; empty where there is none."""
+        """Return the object at this path; empty where there is none."""
         value = self.get(*path)
         return value if isinstance(value, Mapping) else {}
 
     def on(self, *path: str) -> bool:
-        """Whether the value is ``true``: ``auto`` and everything else is not known to be."""
+        """Return whether the value is ``true``: ``auto`` and everything else is not known to be."""
         return self.get(*path) is True
 
     def line(self, *path: str) -> int | None:
-        """The line of this key, or of the nearest object around it that has one."""
+        """Return the line of this key, or of the nearest object around it that has one."""
         while path:
             if path in self.lines:
                 return self.lines[path]
             path = path[:-1]
         return None
+
+    def at(self, *path: str) -> Place:
+        """Return the file and the line of this key."""
+        return self.file, self.line(*path)
 
     @property
     def stage(self) -> int | None:
@@ -78,8 +81,10 @@ class DsConfig:
 
     @property
     def as_meant(self) -> DsConfig:
-        """The same with stage 3 in place of a higher one, which is told by itself: so that what does not go
-        with ZeRO-3 is told with it, and not only when the stage is mended."""
+        """The same with stage 3 in place of a higher one, which has a diagnostic of its own.
+
+        So what does not go with ZeRO-3 is reported with it, and not only when the stage is mended.
+        """
         if self.stage is None or self.stage <= _LAST_STAGE:
             return self
         zero = {**self.section("zero_optimization"), "stage": _LAST_STAGE}
@@ -92,15 +97,17 @@ class DsConfig:
 
 
 def number(value: Any) -> float | None:
-    """The value as a number; ``None`` for what is none, also for ``true``, ``"auto"`` and infinity."""
+    """Return the value as a number; ``None`` for what is none, also for ``true``, ``"auto"`` and infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LARGEST:
         return None
     return float(value) if value == value else None
 
 
 def whole(value: Any) -> int | None:
-    """The value as pydantic 2 (2.14.3) reads it into an ``int`` field: ``3.0`` and ``"3"`` are 3, ``"3e0"``
-    is nothing."""
+    """Return the value as pydantic 2 (2.14.3) reads it into an ``int`` field.
+
+    ``3.0`` and ``"3"`` are 3, ``"3e0"`` is nothing.
+    """
     if isinstance(value, str):
         text = value.strip()
         return int(text.partition(".")[0]) if _WHOLE_TEXT.fullmatch(text) else None
@@ -111,6 +118,7 @@ def whole(value: Any) -> int | None:
 
 
 def has_auto(value: Any) -> bool:
+    """Return whether `auto` is anywhere in a value."""
     if isinstance(value, Mapping):
         return any(has_auto(one) for one in value.values())
     if isinstance(value, list):

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.eval_dataset import is_theirs, sets_attribute
-from stallwatch_lint.installed import fits
 from stallwatch_lint.script import Call, Script
+from stallwatch_lint.versions import fits
 from stallwatch_rules.messages import Message
 
 _CONFIGS = ("trl.GRPOConfig", "trl.RLOOConfig")

@@ -3,24 +3,41 @@
 DeepSpeed reads its file as Hjson (comments, trailing commas) and refuses a key that stands twice
 (0.9.0 to 0.19.8, ``runtime/config.py``); transformers and accelerate read it as strict JSON first
 (accelerate 1.15.0, ``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and take the last of two equal keys.
+
+accelerate's own YAML is read as the DeepSpeed configuration that accelerate makes of it: what stands under
+``deepspeed_config`` becomes an environment variable, and that a value of the configuration (accelerate
+1.15.0, ``DeepSpeedPlugin`` in ``utils/dataclasses.py``, and ``utils/launch.py``).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import hjson
 import yaml
 from msgspec.structs import replace
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import DsConfig, Path, has_auto
+from stallwatch_rules.messages import message
 
-_HJSON = "config-not-json"
-_RULE = "deepspeed-config-invalid"
 MAX_KEYS = 10_000  #: a few lines of YAML aliases can stand for billions
 MAX_PLACED = 1 << 20  #: characters; finding the lines of keys takes seconds in longer texts
+
+#: by accelerate's name, DeepSpeed's
+_TARGETS: Mapping[str, Path] = {
+    "zero_stage": ("zero_optimization", "stage"),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps",),
+    "gradient_clipping": ("gradient_clipping",),
+    "zero3_save_16bit_model": ("zero_optimization", "stage3_gather_16bit_weights_on_model_save"),
+    "offload_optimizer_device": ("zero_optimization", "offload_optimizer", "device"),
+    "offload_optimizer_nvme_path": ("zero_optimization", "offload_optimizer", "nvme_path"),
+    "offload_param_device": ("zero_optimization", "offload_param", "device"),
+    "offload_param_nvme_path": ("zero_optimization", "offload_param", "nvme_path"),
+}
+_DEFAULT_STAGE = 2  # ``ACCELERATE_DEEPSPEED_ZERO_STAGE``
 
 
 class Parsed(NamedTuple):
@@ -32,7 +49,7 @@ class Parsed(NamedTuple):
 
 
 def parse_json(text: str, file: str) -> Parsed:
-    """A DeepSpeed configuration in JSON or Hjson."""
+    """Read a DeepSpeed configuration in JSON or Hjson."""
     twice: list[str] = []
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -45,20 +62,54 @@ def parse_json(text: str, file: str) -> Parsed:
         values = json.loads(text, object_pairs_hook=pairs)
     except ValueError as error:  # also RecursionError's kin of absurd nesting is no configuration
         twice.clear()
-        values, diagnostic = _hjson(text, file, error, pairs)
-        diagnostics.append(diagnostic)
+        values, found = _hjson(text, file, error, pairs)
+        diagnostics.append(found)
+        if values is None:
+            return Parsed(None, diagnostics)
     except RecursionError:
-        return Parsed(None, [_unreadable(file, 1, "nested too deeply", "嵌套过深")])
-    if values is None:
-        return Parsed(None, diagnostics)
+        reason = message("lint.nested-too-deeply")
+        return Parsed(None, [diagnostic("config-unreadable", (file, 1), reason=reason, file=file)])
     if not isinstance(values, dict):
-        return Parsed(None, [_unreadable(file, 1, "no object at the top", "最外层不是对象")])
-    diagnostics += [_twice(text, file, name, has_auto(values)) for name in dict.fromkeys(twice)]
+        reason = message("lint.no-object")
+        return Parsed(None, [diagnostic("config-unreadable", (file, 1), reason=reason, file=file)])
+    severity: Severity | None = "likely" if has_auto(values) else None
+    for name in dict.fromkeys(twice):
+        places = [number for number, line in enumerate(text.splitlines(), 1) if f'"{name}"' in line]
+        place = (file, places[-1] if places else None)
+        diagnostics.append(diagnostic("config-key-twice", place, severity=severity, name=name))
     return Parsed(DsConfig(values, file, key_lines(text)), diagnostics)
 
 
+def strict(found: Diagnostic) -> Diagnostic:
+    """Return what Hjson means where the run's script has transformers or accelerate read the file."""
+    return replace(found, severity="fails") if found.check == "config-not-json" else found
+
+
+def parse_accelerate(text: str, file: str) -> Parsed:
+    """Read accelerate's YAML; ``config`` is ``None`` without a diagnostic if there is no DeepSpeed in it."""
+    try:
+        values = yaml.safe_load(text)
+        if not isinstance(values, dict):
+            raise ValueError("no keys at the top")
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or str(error)
+        line = mark.line + 1 if mark is not None else 1
+        return Parsed(None, [diagnostic("config-unreadable-yaml", (file, line), reason=reason)])
+    settings = values.get("deepspeed_config")
+    if not isinstance(settings, dict):
+        if "zero_optimization" in values or "train_micro_batch_size_per_gpu" in values:
+            return Parsed(
+                DsConfig(values, file, key_lines(text)), []
+            )  # DeepSpeed's own keys, written as YAML
+        return Parsed(None, [])
+    other = settings.get("deepspeed_config_file")
+    config = _made(settings, values, file, key_lines(text))
+    return Parsed(config, [], other if isinstance(other, str) and other != "none" else None)
+
+
 def key_lines(text: str) -> dict[Path, int]:
-    """The line of every key, by its path; nothing where the text is no YAML (JSON nearly always is)."""
+    """Return the line of every key, by its path; nothing if the text is no YAML (JSON mostly is)."""
     if len(text) > MAX_PLACED:
         return {}
     try:
@@ -79,77 +130,39 @@ def _walk(node: yaml.Node | None, path: Path, lines: dict[Path, int]) -> None:
             _walk(value, (*path, key.value), lines)
 
 
-def strict(diagnostic: Diagnostic) -> Diagnostic:
-    """What is said of Hjson where the run's script has transformers or accelerate read the file."""
-    return replace(diagnostic, severity="fails") if diagnostic.check == _HJSON else diagnostic
-
-
-def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[Any, Diagnostic]:
-    """What Hjson makes of it, and what to say of that."""
-    line, column = getattr(error, "lineno", 1), getattr(error, "colno", None)
-    reason = getattr(error, "msg", str(error))
-    reason_zh = reason
-    if column is not None:
-        reason, reason_zh = f"{reason} (column {column})", f"{reason}（第 {column} 列）"
+def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
+    """Return what Hjson makes of it, and what to say of that."""
+    place, column = (file, getattr(error, "lineno", 1)), getattr(error, "colno", None)
+    what = getattr(error, "msg", str(error))
+    reason = what if column is None else message("lint.at-column", reason=what, column=column)
     try:
         values = hjson.loads(text, object_pairs_hook=pairs)
     except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict) or not values:
-        return None, _unreadable(file, line, reason, reason_zh)
-    auto = has_auto(values)
-    diagnostic = Diagnostic(
-        _HJSON,
-        "fails" if auto else "advice",
-        Words(f"this is not JSON: {reason}", f"不是合法的 JSON：{reason_zh}"),
-        Words(
-            "DeepSpeed itself reads comments and trailing commas; transformers and accelerate, which alone"
-            ' understand "auto", read strict JSON.',
-            'DeepSpeed 自己能读注释和多余的逗号；而只有 transformers 和 accelerate 认识 "auto"，'
-            "它们只读严格的 JSON。",
-        )
-        if auto
-        else Words(
-            "DeepSpeed itself reads comments and trailing commas; transformers and accelerate do not.",
-            "DeepSpeed 自己能读注释和多余的逗号，transformers 和 accelerate 不能。",
-        ),
-        Words("Take comments and trailing commas out.", "去掉注释和多余的逗号。"),
-        _RULE,
-        file,
-        line,
-    )
-    return values, diagnostic
+        return None, diagnostic("config-unreadable", place, reason=reason, file=file)
+    kind = "config-not-json-auto" if has_auto(values) else "config-not-json"
+    return values, diagnostic(kind, place, reason=reason)
 
 
-def _unreadable(file: str, line: int, reason: str, reason_zh: str) -> Diagnostic:
-    return Diagnostic(
-        "config-unreadable",
-        "fails",
-        Words(f"this cannot be read as JSON: {reason}", f"无法按 JSON 读取：{reason_zh}"),
-        Words("DeepSpeed stops before the first step.", "DeepSpeed 会在第一步之前停止。"),
-        Words(
-            f"Look at this line; python -m json.tool {file} shows the place.",
-            f"检查这一行；python -m json.tool {file} 会指出位置。",
-        ),
-        _RULE,
-        file,
-        line,
-    )
-
-
-def _twice(text: str, file: str, name: str, auto: bool) -> Diagnostic:
-    places = [n for n, line in enumerate(text.splitlines(), 1) if f'"{name}"' in line]
-    return Diagnostic(
-        "config-key-twice",
-        "likely" if auto else "fails",
-        Words(f"the key {name} stands twice in one object", f"键 {name} 在同一对象中出现了两次"),
-        Words(
-            "DeepSpeed refuses such a file; transformers and accelerate take the last of the two"
-            " without a word.",
-            "DeepSpeed 会拒绝这样的文件；transformers 和 accelerate 则不作声地取后一个。",
-        ),
-        Words("Keep one of them.", "只保留一个。"),
-        _RULE,
-        file,
-        places[-1] if places else None,
-    )
+def _made(
+    settings: Mapping[str, Any], values: Mapping[str, Any], file: str, lines: Mapping[Path, int]
+) -> DsConfig:
+    made: dict[str, Any] = {"zero_optimization": {"stage": _DEFAULT_STAGE}}
+    places: dict[Path, int] = {}
+    for name, target in _TARGETS.items():
+        if name not in settings or settings[name] in ("none", None):
+            continue
+        parent = made
+        for key in target[:-1]:
+            parent = parent.setdefault(key, {})
+        parent[target[-1]] = settings[name]
+        if line := lines.get(("deepspeed_config", name)):
+            places[target] = line
+    precision, world = values.get("mixed_precision"), values.get("num_processes")
+    if precision in ("bf16", "fp16"):
+        made[precision] = {"enabled": True}
+    if line := lines.get(("deepspeed_config",)):
+        places["zero_optimization",] = line
+    ranks = world if isinstance(world, int) else None
+    return DsConfig(made, file, places, world_size=ranks, accelerate=True)

@@ -9,9 +9,9 @@ from packaging.version import Version
 
 from stallwatch_lint.class_keywords import called_class
 from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
-from stallwatch_lint.installed import version_of
 from stallwatch_lint.script import Script
 from stallwatch_lint.signatures import Signatures
+from stallwatch_lint.versions import version_of
 from stallwatch_rules.messages import Message
 
 LAST_KNOWN = Version("5.23.0")  #: of newer releases it is not known what they take

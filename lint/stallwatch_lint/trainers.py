@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from stallwatch_lint.diagnostic import Diagnostic, Words
 from stallwatch_lint.dsconfig import AUTO, DsConfig
-from stallwatch_lint.installed import fits, version_of
 from stallwatch_lint.nones import is_nothing
 from stallwatch_lint.script import Script, dotted, is_constant
+from stallwatch_lint.versions import fits, version_of
 
 _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 

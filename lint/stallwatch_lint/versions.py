@@ -1,23 +1,62 @@
-"""Versions that do not fit each other: which of the table's entries hold for what is installed."""
+"""Versions of packages, and which of those that are known not to fit are installed together.
+
+The combinations are in `facts/versions.yaml`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
-from stallwatch_lint.installed import fits
-from stallwatch_lint.version_conflicts import TABLE, VersionConflict
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from stallwatch_lint.diagnostic import Diagnostic, Severity
+from stallwatch_lint.facts import facts
+from stallwatch_rules.messages import Message, message
+from stallwatch_rules.text.lazy import lazy
+
+_PLAIN = lazy(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # `pip list`
+
+
+class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Packages in these ranges together fail; the table explains the fields."""
+
+    ranges: dict[str, str]  #: canonical package name → version specifier; all must hold
+    severity: Severity
+    fails: str
+    why: str
+    source: str  #: package, versions and files in which the fact was read
+    wanted: str = ""
+    rule: str = "package-versions-conflict"
+    used: frozenset[str] = frozenset()
+    stages: frozenset[int] = frozenset()
+    auto_key: str | None = None
+
+    @property
+    def what(self) -> Message:
+        """What fails."""
+        return message(f"lint.unfit-{self.fails}")
+
+
+@cache
+def version_conflicts() -> tuple[VersionConflict, ...]:
+    """Return all combinations that are known."""
+    return facts("versions", tuple[VersionConflict, ...])
 
 
 def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
-    """The entries all of whose ranges hold.
+    """Return the entries all of whose ranges hold.
 
     Args:
         versions: by canonical package name (``{"deepspeed": "0.16.4", "huggingface-hub": "1.0"}``).
     """
     return [
         entry
-        for entry in TABLE
+        for entry in version_conflicts()
         if all(fits(versions, package, specifier) for package, specifier in entry.ranges.items())
     ]
 
@@ -26,35 +65,72 @@ def check_versions(
     versions: Mapping[str, str],
     *,
     stage: int | None = None,
-    used: Collection[str] | None = None,
+    used: Collection[str] = (),
     auto_keys: Collection[str] = (),
     source: str | None = None,
 ) -> Iterator[Diagnostic]:
-    """Remarks on versions, as far as they concern this run.
+    """Versions that do not fit each other, as far as they concern this run.
 
     Args:
         versions: as for ``conflicts_among``.
-        stage: the ZeRO stage, where a configuration tells it.
-        used: names that the scripts use; ``None`` where no script was given.
+        stage: the ZeRO stage, where it is known.
+        used: names that the scripts use.
         auto_keys: keys of ``zero_optimization`` that are ``auto``.
         source: the file that the versions come from.
     """
     for entry in conflicts_among(versions):
-        if entry.stages and stage not in entry.stages:
-            continue
-        if entry.used and not entry.used & set(used or ()):
-            continue
-        if entry.auto_key and entry.auto_key not in auto_keys:
+        if (
+            (entry.stages and stage not in entry.stages)
+            or (entry.used and entry.used.isdisjoint(used))
+            or (entry.auto_key and entry.auto_key not in auto_keys)
+        ):
             continue
         names = ", ".join(f"{package} {versions[package]}" for package in entry.ranges)
         yield Diagnostic(
             "versions-unfit",
             entry.severity,
-            Words(
-                f"{names} do not fit: {entry.what.params['en']}", f"{names} 不匹配：{entry.what.params['zh']}"
-            ),
-            entry.why,
-            entry.fix,
+            message("lint.versions-unfit-what", names=names, what=entry.what),
+            message(f"lint.unfit-{entry.why}-why", wanted=entry.wanted),
+            message(f"lint.unfit-{entry.why}-fix", wanted=entry.wanted),
             entry.rule,
             source,
         )
+
+
+def version_of(versions: Mapping[str, str], package: str) -> Version | None:
+    """Return the version of this package; ``None`` where it is not there or no version."""
+    text = versions.get(canonicalize_name(package))
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
+def fits(versions: Mapping[str, str], package: str, specifier: str) -> bool:
+    """Return whether the package is there in a version within the range.
+
+    Builds such as ``2.6.0+cu124`` and NVIDIA's ``2.6.0a0+df5bbc09d1.nv24.12`` count as that release.
+    """
+    version = version_of(versions, package)
+    return version is not None and SpecifierSet(specifier).contains(Version(version.base_version))
+
+
+def parse_versions(text: str) -> dict[str, str]:
+    """Return the pinned versions in what ``pip freeze`` or ``pip list`` prints, or in a ``requirements.txt``.
+
+    A requirement counts only where it pins one version (``==``): a range does not say what gets installed.
+    """
+    versions: dict[str, str] = {}
+    for raw in text.splitlines():
+        line = raw.split(" #", 1)[0].split(";", 1)[0].strip()
+        if listed := _PLAIN.fullmatch(line):
+            versions[canonicalize_name(listed["name"])] = listed["version"]
+            continue
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue  # options, comments, addresses
+        pinned = [one.version for one in requirement.specifier if one.operator in ("==", "===")]
+        if pinned and "*" not in pinned[0]:
+            versions[canonicalize_name(requirement.name)] = pinned[0]
+    return versions

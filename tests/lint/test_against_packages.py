@@ -14,16 +14,20 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from stallwatch_lint.config_keys import REMOVED_AT_TOP, TOP
+from stallwatch_lint.config_keys import KNOWN, check_values
 from stallwatch_lint.dsconfig import DsConfig
-from stallwatch_lint.parameters import ADAM, SCHEDULERS
+from stallwatch_lint.optimizers import KNOWN as OPTIMIZERS
 from stallwatch_lint.strategies import DEFAULTS
 from stallwatch_lint.trainer_keywords import TAKEN
 from stallwatch_lint.training_arguments import COMPARED
-from stallwatch_lint.value_kinds import KINDS, check_values
 
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
 
+#: the keys whose kinds are known, by the path of their section
+KINDS = {
+    tuple(path.split(".")): [name for name, key in section.keys.items() if key.kind]
+    for path, section in KNOWN.sections.items()
+}
 VALUES = ("5e8", "7", " 3.0 ", "1_0", "--1", "x", "", 2, 1.0, True, None, "Off", "auto", [1], {}, "cpu")
 #: a process of its own: deepspeed changes what the process that imports it logs and handles
 ASK = """
@@ -74,7 +78,7 @@ print(json.dumps({
 
 @cache
 def told() -> dict[str, Any]:
-    question = json.dumps([[list(keys) for keys in KINDS.values()], VALUES, list(SCHEDULERS)])
+    question = json.dumps([list(KINDS.values()), VALUES, list(OPTIMIZERS.schedulers)])
     answer = subprocess.run(
         [sys.executable, "-c", ASK], input=question, capture_output=True, text=True, timeout=500, check=True
     )
@@ -106,15 +110,15 @@ def test_keys_at_the_top_are_those_that_deepspeed_asks_for() -> None:
     """One that it asks for and that is unknown here would be told as ignored."""
     asked = set(told()["top"])
     assert {"gradient_clipping", "wall_clock_breakdown", "zero_optimization"} <= asked
-    assert asked - TOP == set()
-    assert set(REMOVED_AT_TOP) <= TOP
+    assert asked - KNOWN.top == set()
+    assert set(KNOWN.removed_at_top) <= KNOWN.top
 
 
 @needs_deepspeed
 def test_parameters_are_those_of_the_constructors() -> None:
-    for name, known in SCHEDULERS.items():
+    for name, known in OPTIMIZERS.schedulers.items():
         assert known == set(told()["schedulers"][name]) - {"self", "optimizer"}
-    assert set(told()["adam"]) - {"self", "params", "model_params"} <= ADAM
+    assert set(told()["adam"]) - {"self", "params", "model_params"} <= OPTIMIZERS.adam
 
 
 def test_defaults_are_those_of_the_training_arguments() -> None:

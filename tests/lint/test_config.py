@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from stallwatch_lint.accelerate_yaml import parse_accelerate
 from stallwatch_lint.batch import ranks_wanted
 from stallwatch_lint.check_run import check_run
-from stallwatch_lint.config_keys import SECTIONS
+from stallwatch_lint.config_keys import KNOWN
 from stallwatch_lint.diagnostic import Diagnostic
-from stallwatch_lint.parse import parse_json
+from stallwatch_lint.facts import facts
+from stallwatch_lint.parse import parse_accelerate, parse_json
 from stallwatch_lint.script import Script, parse_script
-from stallwatch_rules.locale import render
+from stallwatch_rules.locale import render, templates
 from stallwatch_rules.pages.catalogue import Catalogue
 
 ZERO3 = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}
@@ -291,18 +289,14 @@ def test_the_table_of_keys_is_that_of_the_installed_release() -> None:
 
     installed = Version(deepspeed.__version__)
     for path, model in (
-        (("zero_optimization",), DeepSpeedZeroConfig),
-        (("zero_optimization", "offload_param"), DeepSpeedZeroOffloadParamConfig),
-        (("zero_optimization", "offload_optimizer"), DeepSpeedZeroOffloadOptimizerConfig),
-        (("fp16",), DeepSpeedFP16Config),
-        (("bf16",), DeepSpeedBF16Config),
+        ("zero_optimization", DeepSpeedZeroConfig),
+        ("zero_optimization.offload_param", DeepSpeedZeroOffloadParamConfig),
+        ("zero_optimization.offload_optimizer", DeepSpeedZeroOffloadOptimizerConfig),
+        ("fp16", DeepSpeedFP16Config),
+        ("bf16", DeepSpeedBF16Config),
     ):
         fields = set(model.model_fields) | {one.alias for one in model.model_fields.values() if one.alias}
-        known = {
-            key
-            for key, span in SECTIONS[path].keys.items()
-            if Version(span.since) <= installed and not (span.until and installed >= Version(span.until))
-        }
+        known = {name for name, key in KNOWN.sections[path].keys.items() if key.within(installed)}
         assert fields == known
 
 
@@ -334,13 +328,8 @@ def test_no_configuration_breaks_the_checks(values: dict[str, Any]) -> None:
             assert render(diagnostic.what) and render(diagnostic.what, "zh")
 
 
-def test_every_page_that_a_check_names_is_there(catalogue: Catalogue) -> None:
-    import stallwatch_lint
-
-    named = set()
-    for file in Path(stallwatch_lint.__path__[0]).glob("*.py"):
-        named |= set(
-            re.findall(r'(?:_RULE|rule|_OPTIMIZER_RULE|_CONFIG_RULE) ?= ?"([a-z0-9-]+)"', file.read_text())
-        )
-    assert len(named) > 8
-    assert named <= set(catalogue.pages)
+def test_every_kind_of_finding_has_a_page_and_words(catalogue: Catalogue) -> None:
+    kinds = facts("checks", dict[str, dict[str, str]])
+    assert {kind["rule"] for kind in kinds.values() if "rule" in kind} <= set(catalogue.pages)
+    for part in ("what", "why"):
+        assert [kind for kind in kinds if f"{kind}-{part}" not in templates("en", "lint")] == []

@@ -4,16 +4,18 @@ exceptions that the log does not show, and versions that do not fit what a run d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stallwatch_exporter.rings.reader import Record
-from stallwatch_lint.version_conflicts import VersionConflict
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.judgements.concerns import SEEN, evidence_of
 from stallwatch_rules.locale import render
 from stallwatch_rules.records import Line, Match
 from stallwatch_rules.stream import SOURCE, Key, StreamReading
 from stallwatch_rules.text.redact import redact
+
+if TYPE_CHECKING:
+    from stallwatch_lint.versions import VersionConflict
 
 _ABOUT_THE_EVENT = ("time", "kind", "count", "rank", "rule", "step")
 # Not those from outside of the forward pass: a trainer that generates throws the trace away by design.
