@@ -10,14 +10,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.kinds import kinds_of
 from stallwatch_lint.names import Names
 from stallwatch_lint.script import Call, Script, dotted, scopes
 from stallwatch_rules.text.lazy import lazy
 
-_GATHER = "stage3_gather_16bit_weights_on_model_save"
 _SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")
 _OF_TRAINER = ("model", "model_wrapped", "deepspeed")
 _NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # what prepare() is given beside the model
@@ -47,7 +46,7 @@ def check_bare_saving(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
             continue
         by = found.by(call.node.func.value)
         if by and not (peft and call.last == "save_pretrained" and by != "deepspeed"):
-            yield _diagnostic(script, call, by)
+            yield diagnostic(f"saves-partitioned-weights-{by}", script.at(call), call=call.name)
 
 
 class _BareModels:
@@ -155,43 +154,3 @@ def _initialized(script: Script) -> set[str]:
             target = node.targets[0]
             engines.add(dotted(target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target))
     return models | engines | {f"{engine}.module" for engine in engines}
-
-
-_FIXES = {
-    "deepspeed": Words(
-        f'Call engine.save_16bit_model(dir) on all ranks, with "{_GATHER}": true; or'
-        " engine.save_checkpoint(dir) and zero_to_fp32.py.",
-        f'在所有 rank 上调用 engine.save_16bit_model(dir)，并设 "{_GATHER}": true；或'
-        " engine.save_checkpoint(dir) 加 zero_to_fp32.py。",
-    ),
-    "trainer": Words(
-        f'Call trainer.save_model(dir) on all ranks, with "{_GATHER}": true.',
-        f'在所有 rank 上调用 trainer.save_model(dir)，并设 "{_GATHER}": true。',
-    ),
-    "accelerate": Words(
-        f'Save accelerator.get_state_dict(model), called on all ranks, with "{_GATHER}": true'
-        " (save_pretrained(…, state_dict=…)).",
-        f'保存在所有 rank 上调用 accelerator.get_state_dict(model) 的结果，并设 "{_GATHER}": true'
-        "（save_pretrained(…, state_dict=…)）。",
-    ),
-}
-
-
-def _diagnostic(script: Script, call: Call, by: str) -> Diagnostic:
-    return Diagnostic(
-        "saves-partitioned-weights",
-        "likely",
-        Words(
-            f"{call.name}() takes weights that ZeRO-3 has partitioned",
-            f"{call.name}() 取到的是 ZeRO-3 切分后的权重",
-        ),
-        Words(
-            "Outside of a forward pass each parameter is an empty placeholder: the file"
-            " holds tensors of shape [0].",
-            "在 forward 之外每个参数都是空的占位：文件里是形状为 [0] 的张量。",
-        ),
-        _FIXES[by],
-        "zero3-empty-state-dict",
-        script.file,
-        call.line,
-    )

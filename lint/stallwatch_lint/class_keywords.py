@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from packaging.version import Version
 
 from stallwatch_lint.conditions import conditions_of
-from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Place, Severity, diagnostic
 from stallwatch_lint.script import Call, Script, dotted
 from stallwatch_lint.signatures import Signatures
 from stallwatch_lint.versions import version_of
-from stallwatch_rules.messages import Message
+from stallwatch_rules.messages import Message, message
 
 _ENDINGS = {"transformers": ("Trainer", "TrainingArguments"), "trl": ("Trainer", "Config")}
 #: by the end of a class's name: the argument, what takes its place, since which release
@@ -64,9 +64,8 @@ def check_class_keywords(
             name = keyword.arg or ""
             if {new for _, old, new, _ in _CHANGED if old == name} & set().union(*others):
                 continue  # both names are written: one is for older releases
-            yield _unknown(full, name, taken, signatures, versions, _SEVERITIES[reached]).at(
-                script.file, keyword.value.lineno
-            )
+            place = (script.file, keyword.value.lineno)
+            yield _unknown(full, name, taken, signatures, versions, _SEVERITIES[reached], place)
 
 
 def check_compute_loss(script: Script, versions: Mapping[str, str]) -> Iterator[Diagnostic]:
@@ -150,43 +149,37 @@ def _unknown(
     signatures: Signatures,
     versions: Mapping[str, str],
     severity: Severity,
+    place: Place,
 ) -> Diagnostic:
     package, name = full.partition(".")[0], full.rpartition(".")[2]
     release = versions.get(package, "")
-    return Diagnostic(
+    return diagnostic(
         "trainer-argument-unknown",
-        severity,
-        Words(
-            f"{name} of {package} {release} does not take {keyword}",
-            f"{package} {release} 的 {name} 没有参数 {keyword}",
-        ),
-        Words(
-            f"The installed {package} has no such argument of it: the call raises a TypeError.",
-            f"已安装的 {package} 中它没有这个参数：调用会抛出 TypeError。",
-        ),
-        _fix(full, name, keyword, taken, signatures),
-        "trainer-api-changed",
+        place,
+        severity=severity,
+        fix=_fix(full, name, keyword, taken, signatures),
+        name=name,
+        package=package,
+        release=release,
+        keyword=keyword,
     )
 
 
 def _fix(full: str, name: str, keyword: str, taken: frozenset[str], signatures: Signatures) -> Message:
     for ending, old, new, since in _CHANGED:
         if name.endswith(ending) and keyword == old and (new in taken or "(" in new):
-            return Words(f"Write {new} in its place (since {since}).", f"改用 {new}（自 {since} 起）。")
+            return message("lint.argument-renamed", new=new, since=since)
     for ending, old, since in _GONE:
         if name.endswith(ending) and keyword == old:
-            return Words(
-                f"Take it out (it is gone since {since}); shorten the prompts in the data set.",
-                f"删掉它（自 {since} 起已移除）；在数据集里截短 prompt。",
-            )
+            return message("lint.argument-gone", since=since)
     arguments = _arguments_of(full, name)
     if arguments and keyword in (signatures.taken(arguments) or ()):
         there = arguments.rpartition(".")[2]
-        return Words(f"Give it to {there}, and that to args=….", f"写到 {there} 里，再用 args=… 传入。")
+        return message("lint.argument-of-settings", there=there)
     near = difflib.get_close_matches(keyword, taken, n=1)
     if near:
-        return Words(f"Did you mean {near[0]}? Else take it out.", f"是否指 {near[0]}？否则删掉。")
-    return Words("Take it out.", "删掉它。")
+        return message("lint.argument-near", near=near[0])
+    return message("lint.take-it-out")
 
 
 def _arguments_of(full: str, name: str) -> str:
@@ -198,22 +191,6 @@ def _arguments_of(full: str, name: str) -> str:
 
 
 def _compute_loss(script: Script, loss: ast.FunctionDef, release: str, severity: Severity) -> Diagnostic:
-    return Diagnostic(
-        "compute-loss-signature",
-        severity,
-        Words(
-            f"compute_loss does not take num_items_in_batch, which transformers {release} gives it",
-            f"compute_loss 不接受 transformers {release} 传入的 num_items_in_batch",
-        ),
-        Words(
-            "Since transformers 4.46 the Trainer passes it by name: the first step raises a TypeError.",
-            "自 transformers 4.46 起 Trainer 按名字传入它：第一步就会抛出 TypeError。",
-        ),
-        Words(
-            "Write def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None).",
-            "改为 def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None)。",
-        ),
-        "trainer-api-changed",
-        script.file,
-        loss.lineno,
+    return diagnostic(
+        "compute-loss-signature", (script.file, loss.lineno), severity=severity, release=release
     )

@@ -9,15 +9,12 @@ from typing import Literal
 import msgspec
 
 from stallwatch_lint.facts import facts
-from stallwatch_rules.messages import Message, bilingual, message
+from stallwatch_rules.messages import Message, message
 
 #: ``fails``: it cannot go well; ``likely``: it goes wrong in the usual case; ``advice``: worth knowing.
 Severity = Literal["fails", "likely", "advice"]
 Place = tuple[str | None, int | None]  #: a file, and a line of it, counted from 1
 _ORDER: dict[Severity, int] = {"fails": 0, "likely": 1, "advice": 2}
-
-
-Words = bilingual
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
@@ -31,10 +28,6 @@ class Diagnostic(msgspec.Struct, frozen=True):
     rule: str | None = None  #: the page of the catalogue that describes the failure
     file: str | None = None
     line: int | None = None  #: counted from 1
-
-    def at(self, file: str | None, line: int | None = None) -> Diagnostic:
-        """The same, at this place."""
-        return msgspec.structs.replace(self, file=file, line=line)
 
 
 class _Kind(msgspec.Struct, frozen=True):

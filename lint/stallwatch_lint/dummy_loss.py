@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.partitioned import Models, models_of
 from stallwatch_lint.script import Script, dotted, scopes
 
@@ -60,7 +60,7 @@ def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Diagnost
                 forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
                 own = forward and any(_is_own_parameters(one) for one in nodes)
                 sure = not own and (not persistent or any(_is_whole_model(one, models) for one in nodes))
-                yield _diagnostic(script.file, line, "fails" if sure else "likely")
+                yield diagnostic("dummy-loss", (script.file, line), severity="fails" if sure else "likely")
 
 
 def _is_loss(name: str, losses: set[str]) -> bool:
@@ -209,26 +209,3 @@ def _is_own_parameters(node: ast.AST) -> bool:
 
 def _gathers(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "GatheredParameters"
-
-
-def _diagnostic(file: str, line: int, severity: Severity) -> Diagnostic:
-    return Diagnostic(
-        "dummy-loss",
-        severity,
-        Words("the loss adds a sum over parameters", "loss 里加了对参数的求和"),
-        Words(
-            "Under ZeRO-3 a parameter is empty outside of its module's forward: the first backward"
-            " fails with a"
-            " gradient of the wrong shape. (Inside the module's own forward it is there.)",
-            "ZeRO-3 下，参数在所属模块的 forward 之外是空的：第一次 backward"
-            " 会因梯度形状错误而失败（在模块自己的 forward 里则存在）。",
-        ),
-        Words(
-            "Delete the term, ZeRO-3 does not need it; or run the unused module on a tiny input and"
-            " add 0.0 * output.sum().",
-            "删掉这一项，ZeRO-3 不需要它；或给未使用的模块一个很小的输入，加上 0.0 * output.sum()。",
-        ),
-        "zero3-dummy-loss-invalid-gradient",
-        file,
-        line,
-    )

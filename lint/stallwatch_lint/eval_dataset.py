@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.script import Call, Script, bound_by, dotted, is_constant
 
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
@@ -33,7 +33,7 @@ def check_eval_dataset(script: Script) -> Iterator[Diagnostic]:
             continue
         given = next((one for name in _STRATEGIES if (one := arguments.argument(name)) is not None), None)
         if isinstance(given, ast.Constant) and given.value in ("steps", "epoch"):
-            yield _diagnostic(script, call, given.value)
+            yield diagnostic("eval-dataset-missing", script.at(call), call=call.last, strategy=given.value)
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
@@ -71,26 +71,4 @@ def sets_attribute(script: Script, *names: str) -> bool:
     return bool(script.names & {"setattr", "__dict__"}) or any(
         isinstance(node, ast.Attribute) and node.attr in names and not isinstance(node.ctx, ast.Load)
         for node in ast.walk(script.tree)
-    )
-
-
-def _diagnostic(script: Script, call: Call, strategy: str) -> Diagnostic:
-    return Diagnostic(
-        "eval-dataset-missing",
-        "fails",
-        Words(
-            f'{call.last} gets no eval_dataset, and eval_strategy is "{strategy}"',
-            f'{call.last} 没有得到 eval_dataset，而 eval_strategy 为 "{strategy}"',
-        ),
-        Words(
-            "transformers raises a ValueError as the Trainer is made; releases that do not look there, at the"
-            " first evaluation.",
-            "transformers 在创建 Trainer 时抛出 ValueError；不在此处检查的版本则在第一次评估时抛出。",
-        ),
-        Words(
-            'Pass eval_dataset=…, or eval_strategy="no".', '传入 eval_dataset=…，或设 eval_strategy="no"。'
-        ),
-        "training-arguments-conflict",
-        script.file,
-        call.line,
     )

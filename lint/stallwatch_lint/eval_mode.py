@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.script import Call, Script, dotted, is_constant, scopes
 
 
@@ -35,7 +35,13 @@ def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None
                 continue
             aliases = {call.owner}.union(*(names for names in engines if call.owner in names))
             if not aliases & back_on:
-                yield _diagnostic(script.file, call, fatal)
+                yield diagnostic(
+                    "trained-in-eval-mode",
+                    script.at(call),
+                    severity="fails" if fatal else "advice",
+                    call=call.name,
+                    model=call.owner,
+                )
 
 
 def _engines(script: Script) -> list[set[str]]:
@@ -50,28 +56,3 @@ def _engines(script: Script) -> list[set[str]]:
         first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
         found.append({dotted(one) for one in (model, first) if one is not None} - {"?"})
     return found
-
-
-def _diagnostic(file: str, call: Call, fatal: bool) -> Diagnostic:
-    return Diagnostic(
-        "trained-in-eval-mode",
-        "fails" if fatal else "advice",
-        Words(
-            f"{call.name}() comes before backward, and nothing calls train() again",
-            f"{call.name}() 在 backward 之前，之后没有再调用 train()",
-        ),
-        Words(
-            "DeepSpeed before 0.15.4 asserts under ZeRO-3 that modules are in training mode in"
-            " backward; newer ones"
-            " train on silently, without dropout.",
-            "0.15.4 之前的 DeepSpeed 在 ZeRO-3 的 backward 中断言模块处于训练模式；"
-            "更新的版本不提示，只是没有 dropout。",
-        ),
-        Words(
-            f"Call {call.owner}.train() before the training loop.",
-            f"在训练循环之前调用 {call.owner}.train()。",
-        ),
-        "zero3-backward-in-eval-mode",
-        file,
-        call.line,
-    )

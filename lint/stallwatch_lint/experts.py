@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from packaging.version import Version
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.script import Script
 from stallwatch_rules.text.lazy import lazy
@@ -36,26 +36,5 @@ def check_experts(
         for text, line in sorted(places, key=lambda place: place[1]):
             found = _OTHER.search(text) or (None if by_itself else _BY_ITSELF.search(text))
             if found and len(text) < 200:
-                yield _diagnostic(script.file, line, found[0])
+                yield diagnostic("experts-under-zero3", (script.file, line), name=found[0])
                 break
-
-
-def _diagnostic(file: str, line: int, name: str) -> Diagnostic:
-    return Diagnostic(
-        "experts-under-zero3",
-        "advice",
-        Words(f"a mixture-of-experts model ({name}) under ZeRO-3", f"ZeRO-3 下的 MoE 模型（{name}）"),
-        Words(
-            "Where ranks send tokens to different experts, they gather different parameters and"
-            " wait for each other for ever.",
-            "各 rank 的 token 走向不同专家时，它们收集不同的参数，会互相无限等待。",
-        ),
-        Words(
-            "Before deepspeed.initialize: deepspeed.utils.set_z3_leaf_modules(model, [TheSparseMoeBlock]).",
-            "在 deepspeed.initialize 之前：deepspeed.utils.set_z3_leaf_modules(model, [该模型的"
-            " SparseMoeBlock])。",
-        ),
-        "zero3-moe-hang",
-        file,
-        line,
-    )

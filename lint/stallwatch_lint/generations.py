@@ -10,11 +10,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.eval_dataset import is_theirs, sets_attribute
 from stallwatch_lint.script import Call, Script
 from stallwatch_lint.versions import fits
-from stallwatch_rules.messages import Message
 
 _CONFIGS = ("trl.GRPOConfig", "trl.RLOOConfig")
 _GENERATIONS = "num_generations"
@@ -34,15 +33,19 @@ def check_generations(
         groups = _number(call, _GENERATIONS)
         if groups is None:
             continue
+        severity: Severity = "fails" if fits(versions, "trl", ">=0.18") else "likely"
         if groups == 1:
-            yield _diagnostic(script, call, versions, *_ALONE)
+            yield diagnostic("batch-not-in-groups-alone", script.at(call), severity=severity)
         elif (sizes := _sizes(call, world_size)) and (batch := sizes[0] * sizes[1] * sizes[2]) % groups:
             shown = " x ".join(map(str, sizes))
-            what = Words(
-                f"a batch of {batch} ({shown}) is no multiple of num_generations={groups}",
-                f"批大小 {batch}（{shown}）不是 num_generations={groups} 的倍数",
+            yield diagnostic(
+                "batch-not-in-groups",
+                script.at(call),
+                severity=severity,
+                batch=batch,
+                shown=shown,
+                groups=groups,
             )
-            yield _diagnostic(script, call, versions, what, _WHY)
 
 
 def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
@@ -58,36 +61,3 @@ def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
 def _number(call: Call, name: str) -> int | None:
     node = call.argument(name)
     return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
-
-
-_ALONE = (
-    Words("num_generations is 1", "num_generations 为 1"),
-    Words(
-        "The answers to one prompt are compared with each other: there have to be two at least.",
-        "同一个 prompt 的回答要互相比较，至少需要两个。",
-    ),
-)
-_WHY = Words(
-    "All the answers to one prompt must be in one batch: ranks x per_device_train_batch_size x"
-    " gradient_accumulation_steps (or steps_per_generation).",
-    "同一个 prompt 的所有回答必须在同一批内：rank 数 x per_device_train_batch_size x"
-    " gradient_accumulation_steps（或 steps_per_generation）。",
-)
-
-
-def _diagnostic(
-    script: Script, call: Call, versions: Mapping[str, str], what: Message, why: Message
-) -> Diagnostic:
-    return Diagnostic(
-        "batch-not-in-groups",
-        "fails" if fits(versions, "trl", ">=0.18") else "likely",
-        what,
-        why,
-        Words(
-            "Change num_generations, the batch per device or the accumulation so that it divides.",
-            "调整 num_generations、每卡批大小或梯度累积，使其能整除。",
-        ),
-        "grpo-batch-not-divisible-by-generations",
-        script.file,
-        call.line,
-    )

@@ -12,7 +12,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.first_rank import FirstRank
 from stallwatch_lint.kinds import Kinds, kinds_of
@@ -55,7 +55,7 @@ def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Diagno
     for call in first:
         if call.last not in others and id(call.node) not in seen:
             seen.add(id(call.node))
-            yield _diagnostic(script, call)
+            yield diagnostic("called-by-one-rank", script.at(call), call=call.name)
 
 
 def _calls(body: list[ast.stmt]) -> Iterator[Call]:
@@ -116,19 +116,3 @@ def _asks_engine(script: Script, name: str) -> bool:
                 seen.add(last)
                 waiting.append(last)
     return name not in functions
-
-
-def _diagnostic(script: Script, call: Call) -> Diagnostic:
-    return Diagnostic(
-        "called-by-one-rank",
-        "likely",
-        Words(f"only one rank calls {call.name}()", f"只有一个 rank 调用 {call.name}()"),
-        Words(
-            "It needs all ranks: this one waits for the others until the collective times out.",
-            "它需要所有 rank 参与：这个 rank 会一直等待其他 rank，直到集合通信超时。",
-        ),
-        Words("Call it on all ranks, outside of the condition.", "放到条件之外，在所有 rank 上调用。"),
-        "nccl-collective-timeout",
-        script.file,
-        call.line,
-    )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, Place, diagnostic
 from stallwatch_lint.newer_python import NewerPython, newer_syntax
 
 Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -88,6 +88,10 @@ class Script:
             for node in ast.walk(self.tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare
         ]
+
+    def at(self, call: Call) -> Place:
+        """Return the place of a call."""
+        return self.file, call.line
 
     def called(self, *last: str) -> Iterator[Call]:
         """The calls whose own name is one of these."""
@@ -176,14 +180,11 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
         line: int | None = getattr(error, "lineno", None)
         if newer := newer_syntax(text, line, reason):
             raise NewerPython(file, line, *newer) from None
-        return Diagnostic(
+        return diagnostic(
             "script-unreadable",
-            "fails" if isinstance(error, (SyntaxError, ValueError)) else "likely",
-            Words(f"Python cannot read this script: {reason}", f"Python 无法解析这个脚本：{reason}"),
-            Words("It ends there before its first line runs.", "它在运行第一行之前就会停止。"),
-            Words("Mend the line.", "改正这一行。"),
-            file=file,
-            line=line,
+            (file, line),
+            severity="fails" if isinstance(error, (SyntaxError, ValueError)) else "likely",
+            reason=reason,
         )
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

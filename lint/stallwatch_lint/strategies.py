@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.script import Call, Script, is_constant
-from stallwatch_rules.messages import Message
 
 #: as ``TrainingArguments`` of transformers 5.23.0 has them (``training_args.py``)
 DEFAULTS = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": 500, "logging_steps": 500}
@@ -40,32 +39,11 @@ def _of_call(script: Script, call: Call) -> Iterator[Diagnostic]:
     if evaluates is None or saves is None:
         return
     if evaluates != saves:
-        yield _diagnostic(
-            script,
-            call,
-            Words(
-                f"load_best_model_at_end with evaluation by {evaluates!r} and saving by {saves!r}",
-                f"load_best_model_at_end，但评估策略为 {evaluates!r}，保存策略为 {saves!r}",
-            ),
-            Words(
-                'Give eval_strategy and save_strategy the same value ("steps" or "epoch").',
-                '让 eval_strategy 与 save_strategy 取相同的值（"steps" 或 "epoch"）。',
-            ),
-        )
+        yield diagnostic("best-model-strategies", script.at(call), evaluates=evaluates, saves=saves)
     elif evaluates == "steps":
         every, kept = _steps(call, "eval_steps"), _steps(call, "save_steps")
         if every is not None and kept is not None and kept % every:
-            yield _diagnostic(
-                script,
-                call,
-                Words(
-                    f"load_best_model_at_end with a checkpoint each {kept} steps, evaluated each {every}",
-                    f"load_best_model_at_end，但每 {kept} 步保存、每 {every} 步评估",
-                ),
-                Words(
-                    "Make save_steps a multiple of eval_steps.", "把 save_steps 设为 eval_steps 的整数倍。"
-                ),
-            )
+            yield diagnostic("best-model-strategies-steps", script.at(call), every=every, kept=kept)
 
 
 def _strategy(call: Call, name: str) -> str | None:
@@ -95,20 +73,3 @@ def _given(call: Call, name: str) -> object:
         return value
     own = call.last in _OWN and not call.open and not call.node.args[1:]
     return DEFAULTS.get(name) if own else None
-
-
-def _diagnostic(script: Script, call: Call, what: Message, fix: Message) -> Diagnostic:
-    return Diagnostic(
-        "best-model-strategies",
-        "fails",
-        what,
-        Words(
-            "The best checkpoint is known only where each one was evaluated: transformers raises a ValueError"
-            " when the arguments are made.",
-            "只有每个 checkpoint 都评估过才能选出最好的：transformers 在创建参数时抛出 ValueError。",
-        ),
-        fix,
-        "training-arguments-conflict",
-        script.file,
-        call.line,
-    )

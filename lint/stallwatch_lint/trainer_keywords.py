@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from packaging.version import Version
 
 from stallwatch_lint.class_keywords import called_class
-from stallwatch_lint.diagnostic import Diagnostic, Severity, Words
+from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.script import Script
 from stallwatch_lint.signatures import Signatures
 from stallwatch_lint.versions import version_of
-from stallwatch_rules.messages import Message
+from stallwatch_rules.messages import Message, message
 
 LAST_KNOWN = Version("5.23.0")  #: of newer releases it is not known what they take
 #: of ``Trainer.__init__`` (``trainer.py``) in 4.48.3 and 5.23.0; that of ``Seq2SeqTrainer`` takes no others
@@ -65,35 +65,26 @@ def check_trainer_keywords(
                 if version is None or version <= last:
                     continue
                 severity = "fails" if version >= first else "likely"
-                fix = Words(f"Write {new}=…", f"改写为 {new}=…。")
+                fix = message("lint.argument-renamed-to", new=new)
             elif kind == "Trainer" and keyword.arg not in TAKEN:
                 severity = "likely" if version is not None and version > LAST_KNOWN else "fails"
                 fix = _elsewhere(keyword.arg)
             else:
                 continue
-            yield _diagnostic(severity, call.last, keyword.arg, fix).at(script.file, keyword.value.lineno)
-
-
-def _diagnostic(severity: Severity, called: str, keyword: str, fix: Message) -> Diagnostic:
-    return Diagnostic(
-        "trainer-argument-unknown",
-        severity,
-        Words(f"{called} does not take {keyword}", f"{called} 没有参数 {keyword}"),
-        Words(
-            "transformers knows no such argument of it: the call raises a TypeError.",
-            "transformers 中它没有这个参数：调用会抛出 TypeError。",
-        ),
-        fix,
-        "trainer-api-changed",
-    )
+            place = (script.file, keyword.value.lineno)
+            yield diagnostic(
+                "trainer-argument-unknown-here",
+                place,
+                severity=severity,
+                fix=fix,
+                called=call.last,
+                keyword=keyword.arg,
+            )
 
 
 def _elsewhere(keyword: str) -> Message:
     name = "eval_strategy" if keyword == "evaluation_strategy" else keyword
-    return Words(
-        f"Give {name} to TrainingArguments, if it is one of theirs, and those to args=…; else take it out.",
-        f"{name} 若属于 TrainingArguments，就写到那里并用 args=… 传入；否则删掉。",
-    )
+    return message("lint.argument-elsewhere", name=name)
 
 
 def _imported(script: Script) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import AUTO, DsConfig, Path
 from stallwatch_lint.script import Call, Script, is_constant
 
@@ -45,7 +45,7 @@ def check_training_arguments(script: Script, config: DsConfig | None) -> Iterato
         if not own and not call.last.endswith(("TrainingArguments", "Config")):
             continue
         if is_constant(call.argument("fp16"), True) and is_constant(call.argument("bf16"), True):
-            yield _both(script, call)
+            yield diagnostic("fp16-and-bf16-arguments", script.at(call), call=call.last)
         if (
             config is not None
             and not config.accelerate
@@ -74,8 +74,15 @@ def _compared(script: Script, call: Call, config: DsConfig, own: bool) -> Iterat
         wanted = default if given is None else _literal(given)
         if wanted is None or value == wanted or _excused(call, argument):
             continue
-        certain = file is not None
-        yield _differs(script, call, ".".join(path), value, argument, wanted, certain, given is None)
+        yield diagnostic(
+            f"arguments-differ-from-config{'-default' if given is None else ''}",
+            script.at(call),
+            severity="likely" if file is None else "fails",
+            key=".".join(path),
+            value=str(value),
+            argument=argument,
+            wanted=str(wanted),
+        )
 
 
 def _excused(call: Call, argument: str) -> bool:
@@ -95,44 +102,3 @@ def _literal(node: ast.expr) -> Any:
     except (ValueError, TypeError, MemoryError, RecursionError):
         return None
     return value if isinstance(value, (bool, int, float)) else None
-
-
-def _both(script: Script, call: Call) -> Diagnostic:
-    return Diagnostic(
-        "fp16-and-bf16",
-        "fails",
-        Words(f"{call.last} gets fp16=True and bf16=True", f"{call.last} 同时得到 fp16=True 和 bf16=True"),
-        Words("transformers takes at most one of them.", "transformers 最多接受其中一个。"),
-        Words(
-            "Keep bf16 where the accelerator has it: it needs no loss scaling.",
-            "加速卡支持时保留 bf16：它不需要 loss scale。",
-        ),
-        "training-arguments-conflict",
-        script.file,
-        call.line,
-    )
-
-
-def _differs(
-    script: Script, call: Call, key: str, value: Any, argument: str, wanted: Any, certain: bool, default: bool
-) -> Diagnostic:
-    by = Words(" by default", "（默认值）") if default else Words("", "")
-    return Diagnostic(
-        "arguments-differ-from-config",
-        "fails" if certain else "likely",
-        Words(
-            f"{key} is {value} in the configuration, {argument} is {wanted}{by.params['en']}",
-            f"配置中 {key} 为 {value}，而 {argument} 为 {wanted}{by.params['zh']}",
-        ),
-        Words(
-            "The Trainer compares the two as training begins and raises a ValueError.",
-            "Trainer 在训练开始时比较两者，不一致就抛出 ValueError。",
-        ),
-        Words(
-            f'Write "auto" for {key}: the Trainer fills its argument in.',
-            f'把 {key} 写成 "auto"，由 Trainer 填入它的参数。',
-        ),
-        "config-deepspeed-hf-mismatch",
-        script.file,
-        call.line,
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.diagnostic import Diagnostic, Words
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.kinds import Kinds, kinds_of
 from stallwatch_lint.names import Names
@@ -30,12 +30,7 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
     names = _followed(script, kinds)
     for call in script.called(*_OF_ENGINE):
         if isinstance(call.node.func, ast.Attribute) and _is_module(call.node.func.value, names):
-            yield _diagnostic(
-                script.file,
-                call.line,
-                f"{call.name}() is asked of {call.owner}, which is not the engine",
-                f"{call.name}() 是 engine 的方法，而 {call.owner} 不是 engine",
-            )
+            yield diagnostic("saves-past-the-engine-asked", script.at(call), call=call.name, model=call.owner)
     engines = set(_names_of(script, kinds, "prepare"))
     bare = set(_names_of(script, kinds, "unwrap_model")) - engines
     for call in script.called("get_state_dict"):
@@ -45,20 +40,12 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
             and model is not None
             and (_is_bare(model, engines, bare) or _is_module(model, names))
         ):
-            yield _diagnostic(
-                script.file,
-                call.line,
-                f"{call.name}() is given {ast.unparse(model)}, which is not the engine",
-                f"传给 {call.name}() 的 {ast.unparse(model)} 不是 engine",
+            yield diagnostic(
+                "saves-past-the-engine-given", script.at(call), call=call.name, model=ast.unparse(model)
             )
     for node in ast.walk(script.tree):
         if isinstance(node, ast.FunctionDef) and node.name == "save_model" and _swaps(node):
-            yield _diagnostic(
-                script.file,
-                node.lineno,
-                "save_model puts another model in the engine's place while it saves",
-                "save_model 在保存时用别的模型替换了 engine",
-            )
+            yield diagnostic("saves-past-the-engine-swapped", (script.file, node.lineno))
 
 
 def _names_of(script: Script, kinds: Kinds, last: str) -> Iterator[str]:
@@ -131,24 +118,3 @@ def _swaps(function: ast.FunctionDef) -> bool:
         dotted(node.func).rpartition(".")[2] for node in ast.walk(function) if isinstance(node, ast.Call)
     }
     return set(targets) >= _REPLACED and "save_model" in calls
-
-
-def _diagnostic(file: str, line: int, what: str, what_zh: str) -> Diagnostic:
-    return Diagnostic(
-        "saves-past-the-engine",
-        "likely",
-        Words(what, what_zh),
-        Words(
-            "Only the engine knows how to gather ZeRO-3's weights: a bare module has no"
-            " zero_gather_16bit_weights_on_model_save, and the save ends in an AttributeError.",
-            "只有 engine 知道如何 gather ZeRO-3 的权重：普通 module 没有"
-            " zero_gather_16bit_weights_on_model_save，保存时会抛出 AttributeError。",
-        ),
-        Words(
-            "Get the state dict of the whole engine, and keep the part that is wanted, by its keys' prefix.",
-            "取整个 engine 的 state dict，再按键的前缀留下需要的部分。",
-        ),
-        "zero3-save-unwrapped-model",
-        file,
-        line,
-    )
