@@ -2,12 +2,10 @@
 
 * `check_run`: all checks of one run, put together
 * `diagnostic`: what a check reports; `report` prints it for people and programs
-* Inputs: `parse` and `dsconfig` (DeepSpeed's configuration), `accelerate_yaml`, `script` (syntax tree, with
-  `conditions`, `first_rank`, `kinds`, `names`, `nones`, `partitioned` and `newer_python`),
-  `installed` (versions), `signatures` (source of installed classes)
-* Checks of the configuration: `batch`, `experts`, `keys` and `top_keys` (facts: `config_keys`), `optimizers`,
-  `parameters`, `precision`, `saving`, `value_kinds`, `zero`
-* Checks of the script: `bare_saving`, `class_keywords`, `dummy_loss`, `eval_dataset`, `eval_mode`,
-  `generations`, `rank_guard`, `strategies`, `trainer_keywords`, `trainers`, `training_arguments`, `unwrapped`
-* Checks of versions: `versions` (facts: `version_conflicts`)
+* `facts`: what is known of other software, as data files
+* Inputs: `parse` and `dsconfig` (DeepSpeed's configuration), `script` (syntax tree, with `conditions`,
+  `kinds`, `names`, `partitioned` and `newer_python`), `versions`, `signatures` (source of classes)
+* Checks of the configuration: `assertions`, `batch`, `config_keys`, `optimizers`
+* Checks of the script: `class_keywords`, `dummy_loss`, `models`, `rank_guard`, `saving`, `trainer_arguments`
+* Checks of versions: `versions`
 """

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from stallwatch_lint.assertions import check_assertions
-from stallwatch_lint.bare_saving import check_bare_saving
 from stallwatch_lint.batch import check_batch
-from stallwatch_lint.class_keywords import check_class_keywords, check_compute_loss
+from stallwatch_lint.class_keywords import check_class_keywords, check_compute_loss, check_trainer_keywords
 from stallwatch_lint.config_keys import check_keys, check_quoted_stage, check_top_keys, check_values
 from stallwatch_lint.diagnostic import Diagnostic, ordered
 from stallwatch_lint.dsconfig import AUTO, DsConfig, number
 from stallwatch_lint.dummy_loss import check_dummy_loss
-from stallwatch_lint.eval_dataset import check_eval_dataset
-from stallwatch_lint.eval_mode import check_eval_mode
-from stallwatch_lint.experts import check_experts
-from stallwatch_lint.generations import check_generations
+from stallwatch_lint.models import (
+    check_eval_mode,
+    check_experts,
+    check_initialize,
+    check_loading,
+    check_trl,
+)
 from stallwatch_lint.optimizers import check_optimizer, check_parameters
 from stallwatch_lint.rank_guard import check_rank_guard
-from stallwatch_lint.saving import check_saving
+from stallwatch_lint.saving import check_bare_saving, check_saving, check_unwrapped
 from stallwatch_lint.script import Script
 from stallwatch_lint.signatures import Signatures
-from stallwatch_lint.strategies import check_strategies
-from stallwatch_lint.trainer_keywords import check_trainer_keywords
-from stallwatch_lint.trainers import check_best_model, check_initialize, check_loading, check_trl
-from stallwatch_lint.training_arguments import check_training_arguments
-from stallwatch_lint.unwrapped import check_unwrapped
+from stallwatch_lint.trainer_arguments import (
+    check_best_model,
+    check_eval_dataset,
+    check_generations,
+    check_strategies,
+    check_training_arguments,
+)
 from stallwatch_lint.versions import check_versions, version_of
 
 

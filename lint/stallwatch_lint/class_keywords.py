@@ -1,7 +1,6 @@
 """Arguments that the installed classes of transformers and TRL do not take, and losses that they cannot call.
 
-Renames were read in trl 0.11.4 to 1.16.0 (``trainer/*_config.py``, ``trainer/*_trainer.py``);
-``num_items_in_batch`` in transformers 4.46.0 to 5.23.0 (``trainer.py``, ``training_step``).
+``num_items_in_batch`` was read in transformers 4.46.0 to 5.23.0 (``trainer.py``, ``training_step``).
 """
 
 from __future__ import annotations
@@ -16,24 +15,13 @@ from stallwatch_lint.conditions import conditions_of
 from stallwatch_lint.diagnostic import Diagnostic, Place, Severity, diagnostic
 from stallwatch_lint.script import Call, Script, dotted
 from stallwatch_lint.signatures import Signatures
+from stallwatch_lint.trainer_facts import KNOWN
 from stallwatch_lint.versions import version_of
 from stallwatch_rules.messages import Message, message
 
 _ENDINGS = {"transformers": ("Trainer", "TrainingArguments"), "trl": ("Trainer", "Config")}
-#: by the end of a class's name: the argument, what takes its place, since which release
-_CHANGED: tuple[tuple[str, str, str, str], ...] = (
-    ("SFTConfig", "max_seq_length", "max_length", "trl 0.20"),
-    ("Trainer", "tokenizer", "processing_class", "trl 0.16, transformers 5.0"),
-    ("DPOTrainer", "beta", "DPOConfig(beta=…)", "trl 0.13"),
-    ("DPOConfig", "max_prompt_length", "max_length", "trl 0.29"),
-    ("Arguments", "evaluation_strategy", "eval_strategy", "transformers 4.57"),
-    ("Arguments", "warmup_ratio", "warmup_steps", "transformers 5"),
-    ("Config", "warmup_ratio", "warmup_steps", "transformers 5"),
-    ("Config", "evaluation_strategy", "eval_strategy", "transformers 4.57"),
-)
 _SEVERITIES: dict[str, Severity] = {"always": "fails", "sometimes": "likely"}
 _STEPS = ("compute_loss", "training_step")
-_GONE: tuple[tuple[str, str, str], ...] = (("GRPOConfig", "max_prompt_length", "trl 0.28"),)
 
 
 def called_class(script: Script, call: Call) -> str | None:
@@ -62,7 +50,7 @@ def check_class_keywords(
         others = [set(_keywords(other)) for other, its in calls if its == full and other is not call]
         for keyword in unknown:
             name = keyword.arg or ""
-            if {new for _, old, new, _ in _CHANGED if old == name} & set().union(*others):
+            if {one.new for one in KNOWN.changed if one.old == name and one.new} & set().union(*others):
                 continue  # both names are written: one is for older releases
             place = (script.file, keyword.value.lineno)
             yield _unknown(full, name, taken, signatures, versions, _SEVERITIES[reached], place)
@@ -166,12 +154,12 @@ def _unknown(
 
 
 def _fix(full: str, name: str, keyword: str, taken: frozenset[str], signatures: Signatures) -> Message:
-    for ending, old, new, since in _CHANGED:
-        if name.endswith(ending) and keyword == old and (new in taken or "(" in new):
-            return message("lint.argument-renamed", new=new, since=since)
-    for ending, old, since in _GONE:
-        if name.endswith(ending) and keyword == old:
-            return message("lint.argument-gone", since=since)
+    for one in KNOWN.changed:
+        if name.endswith(one.ending) and keyword == one.old:
+            if not one.new:
+                return message("lint.argument-gone", since=one.since)
+            if one.new in taken or "(" in one.new:
+                return message("lint.argument-renamed", new=one.new, since=one.since)
     arguments = _arguments_of(full, name)
     if arguments and keyword in (signatures.taken(arguments) or ()):
         there = arguments.rpartition(".")[2]
@@ -194,3 +182,63 @@ def _compute_loss(script: Script, loss: ast.FunctionDef, release: str, severity:
     return diagnostic(
         "compute-loss-signature", (script.file, loss.lineno), severity=severity, release=release
     )
+
+
+def check_trainer_keywords(
+    script: Script, versions: Mapping[str, str], signatures: Signatures | None = None
+) -> Iterator[Diagnostic]:
+    """``Trainer(evaluation_strategy=…)``: settings belong into the training arguments, under today's names.
+
+    Only transformers' own classes, and where their source cannot be read (``class_keywords``).
+    """
+    version = version_of(versions, "transformers")
+    own = _imported(script)
+    for call in script.calls:
+        full = called_class(script, call) if signatures is not None else None
+        if full and signatures is not None and signatures.taken(full) is not None:
+            continue
+        kind = own.get(call.name, "").removeprefix("Seq2Seq")
+        for keyword in call.node.keywords if kind in KNOWN.renamed else ():
+            if keyword.arg is None:
+                continue
+            renamed = KNOWN.renamed[kind]
+            severity: Severity
+            if keyword.arg == renamed.old:
+                if version is None or version <= Version(renamed.last):
+                    continue
+                severity = "fails" if version >= Version(renamed.first) else "likely"
+                fix = message("lint.argument-renamed-to", new=renamed.new)
+            elif kind == "Trainer" and keyword.arg not in KNOWN.taken:
+                newer = version is not None and version > Version(KNOWN.last_known)
+                severity = "likely" if newer else "fails"
+                name = "eval_strategy" if keyword.arg == "evaluation_strategy" else keyword.arg
+                fix = message("lint.argument-elsewhere", name=name)
+            else:
+                continue
+            place = (script.file, keyword.value.lineno)
+            yield diagnostic(
+                "trainer-argument-unknown-here",
+                place,
+                severity=severity,
+                fix=fix,
+                called=call.last,
+                keyword=keyword.arg,
+            )
+
+
+def _imported(script: Script) -> Mapping[str, str]:
+    """The classes of transformers that the script has: their names here, and there."""
+    names = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "transformers"
+        for alias in node.names
+    }
+    made = {
+        node.name if isinstance(node, ast.ClassDef) else node.id
+        for node in ast.walk(script.tree)
+        if isinstance(node, ast.ClassDef) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    }
+    whole = {name for call in script.calls if (name := call.name).startswith("transformers.")}
+    direct = {name: name.removeprefix("transformers.") for name in whole}
+    return {here: name for here, name in names.items() if here not in made} | direct

@@ -1,13 +1,25 @@
-"""Whether weights will be saved: ZeRO-3 hands them out only when asked to gather them."""
+"""Weights that ZeRO-3 has partitioned: whether what a script saves of them is whole.
+
+Without leave to gather, nobody can save them. Past the engine, what is saved is empty: what
+``deepspeed.initialize`` or accelerate's ``prepare`` was given and gives back, and a Trainer's model once it
+has trained (transformers 5.23.0: neither ``save_pretrained`` of ``modeling_utils.py`` nor ``state_dict``
+gathers; ``Trainer.save_model`` does, by the engine). accelerate's ``get_state_dict`` asks the model that it
+is given whether weights are gathered (1.15.0, ``accelerator.py``), and only DeepSpeed's engine has that
+method; a trainer whose ``save_model`` puts another model in the engine's place meets the same (TRL's PPO
+trainers, 0.11 to 0.16).
+"""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig
-from stallwatch_lint.kinds import kinds_of
-from stallwatch_lint.script import Call, Script, is_constant
+from stallwatch_lint.kinds import Kinds, kinds_of
+from stallwatch_lint.names import Names
+from stallwatch_lint.script import Call, Script, dotted, is_constant, scopes
+from stallwatch_rules.text.lazy import lazy
 
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
 _KEYS = (_GATHER, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
@@ -54,3 +66,246 @@ def _transformers(script: Script, call: Call) -> bool:
     return bool(script.imports & {"transformers", "trl"}) and not is_constant(
         call.argument("_internal_call"), True
     )
+
+
+_SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")
+_OF_TRAINER = ("model", "model_wrapped", "deepspeed")
+_NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # what prepare() is given beside the model
+_ASKS = lazy(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
+_MODEL, _STATE = "model", "state"
+
+
+def check_bare_saving(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
+    """What is saved past the engine, in scripts that gather nothing themselves.
+
+    With PEFT, ``save_pretrained`` writes adapters that may be small enough to stay whole: nothing is said.
+    """
+    if config.stage != 3 or script.names & {"GatheredParameters"}:
+        return
+    found = _BareModels(script)
+    saved = {id(inner) for save in script.called(*_SAVERS) for inner in ast.walk(save.node)}
+    saved |= {id(call) for save in script.called(*_SAVERS) for call in found.states_in(save.node)}
+    peft = "peft" in script.imports or bool(script.names & {"get_peft_model", "LoraConfig"})
+    for call in script.called("state_dict", "save_pretrained"):
+        if call.last == "state_dict" and id(call.node) not in saved:
+            continue  # copied or compared, not saved
+        if (
+            call.open
+            or call.argument("state_dict") is not None
+            or not isinstance(call.node.func, ast.Attribute)
+        ):
+            continue
+        by = found.by(call.node.func.value)
+        if by and not (peft and call.last == "save_pretrained" and by != "deepspeed"):
+            yield diagnostic(f"saves-partitioned-weights-{by}", script.at(call), call=call.name)
+
+
+class _BareModels:
+    """What stands for a partitioned model, and by whom."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._kinds = kinds_of(script)
+        self._names = Names(script.tree)
+        self._by_name = _initialized(script)
+        self._scope_of: dict[int, int] = {}
+        self._others: dict[int, set[str]] = {}  # by scope that starts no engine, what gets values there
+        self._trained: dict[int, int] = {}  # by scope, the first line that trains
+        self._asking: set[int] = set()  # scopes that ask whether DeepSpeed is there
+        self._states: dict[int, ast.Call] = {}  # by line, what a name's state dict was taken from
+        self._read()
+
+    def by(self, node: ast.expr) -> str:
+        """``deepspeed``, ``accelerate`` or ``trainer``; empty for what is no partitioned model."""
+        scope, name = self._scope_of.get(id(node), 0), dotted(node)
+        if name in self._by_name - {"?"} and name.partition(".")[0] not in self._others.get(scope, ()):
+            return "deepspeed"
+        if scope in self._asking:
+            return ""
+        if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "unwrap_model":
+            return self.by(node.args[0]) if node.args else ""
+        if isinstance(node, ast.Attribute):
+            if node.attr == "module" and (by := self.by(node.value)):
+                return by
+            if node.attr in _OF_TRAINER and self._kinds.of(node.value) == "trainer":
+                return "trainer" if self._has_trained(node, scope) else ""
+        meaning = self._names.meaning(node)
+        return meaning.removeprefix(_MODEL + " ") if meaning.startswith(_MODEL) else ""
+
+    def states_in(self, node: ast.Call) -> Iterator[ast.Call]:
+        """The ``state_dict()`` calls whose results the arguments name."""
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name) and (meaning := self._names.meaning(inner)).startswith(_STATE):
+                yield self._states[int(meaning.removeprefix(_STATE))]
+
+    def _has_trained(self, node: ast.Attribute, scope: int) -> bool:
+        """Whether a Trainer trained before this line; in another function, whether the script trains."""
+        if scope in self._trained:
+            return node.lineno > self._trained[scope]
+        return scope != id(self._script.tree) and (bool(self._trained) or dotted(node.value) == "self")
+
+    def _read(self) -> None:
+        made: dict[str, ast.expr] = {}  # by a Trainer's name, the model that it was made of
+        starts = {id(call.node) for call in self._script.initializations()}
+        for scope, nodes in scopes(self._script.tree):
+            if not any(id(node) in starts for node in nodes):
+                stored = (
+                    one for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+                )
+                self._others[id(scope)] = {one.id for one in stored}
+            self._scope_of.update((id(node), id(scope)) for node in nodes)
+            tests = [node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp))]
+            if any(_ASKS.search(ast.unparse(test)) for test in tests):
+                self._asking.add(id(scope))
+            calls = [node for node in nodes if isinstance(node, (ast.Assign, ast.Call))]
+            for node in sorted(calls, key=lambda one: (one.lineno, isinstance(one, ast.Call))):
+                if isinstance(node, ast.Assign):
+                    self._assign(node, made)
+                elif isinstance(node.func, ast.Attribute) and node.func.attr == "train":
+                    owner = node.func.value
+                    if self._kinds.of(owner) == "trainer":
+                        self._trained.setdefault(id(scope), node.lineno)
+                        if model := made.get(dotted(owner)):
+                            self._names.give(model, node, f"{_MODEL} trainer")
+
+    def _assign(self, node: ast.Assign, made: dict[str, ast.expr]) -> None:
+        value = node.value
+        if isinstance(value, ast.Call):
+            call = Call(dotted(value.func), value)
+            if self._kinds.of(value) == "trainer" and (model := call.argument("model", 0)) is not None:
+                made.update((dotted(target), model) for target in node.targets)
+                return
+            if call.last == "prepare" and self._kinds.of_owner(value) == "accelerator":
+                self._prepared(node, value)
+                return
+            if call.last == "state_dict":
+                self._states[node.lineno] = value
+                for target in node.targets:
+                    self._names.give(target, node, f"{_STATE}{node.lineno}")
+                return
+        if (by := self.by(value)) and by != "deepspeed":
+            for target in node.targets:
+                self._names.give(target, node, f"{_MODEL} {by}")
+
+    def _prepared(self, node: ast.Assign, value: ast.Call) -> None:
+        for target in node.targets:
+            parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+            for part, given in zip(parts, value.args, strict=False):
+                if not _NO_MODEL.search(dotted(part)) and not _NO_MODEL.search(dotted(given)):
+                    self._names.give(part, node, f"{_MODEL} accelerate")
+
+
+def _initialized(script: Script) -> set[str]:
+    """The names of what ``deepspeed.initialize`` is given and gives back, in any function."""
+    calls = {id(call.node): call for call in script.initializations()}
+    models = {dotted(one) for call in calls.values() if (one := call.argument("model", 1)) is not None}
+    engines = set()
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.Assign) and id(node.value) in calls:
+            target = node.targets[0]
+            engines.add(dotted(target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target))
+    return models | engines | {f"{engine}.module" for engine in engines}
+
+
+#: methods of DeepSpeed's engine alone (0.19.8, ``runtime/engine.py``)
+_OF_ENGINE = ("zero_gather_16bit_weights_on_model_save", "_zero3_consolidated_16bit_state_dict")
+_ENGINE, _MODULE = "engine", "module"
+_REPLACED = {"self.model", "self.deepspeed"}
+
+
+def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
+    """Calls that hand a bare module to accelerate, and trainers that swap their engine for one."""
+    if config.stage != 3:
+        return
+    kinds = kinds_of(script)
+    names = _followed(script, kinds)
+    for call in script.called(*_OF_ENGINE):
+        if isinstance(call.node.func, ast.Attribute) and _is_module(call.node.func.value, names):
+            yield diagnostic("saves-past-the-engine-asked", script.at(call), call=call.name, model=call.owner)
+    engines = set(_names_of(script, kinds, "prepare"))
+    bare = set(_names_of(script, kinds, "unwrap_model")) - engines
+    for call in script.called("get_state_dict"):
+        model = call.argument("model", 0)
+        if (
+            kinds.of_owner(call.node) == "accelerator"
+            and model is not None
+            and (_is_bare(model, engines, bare) or _is_module(model, names))
+        ):
+            yield diagnostic(
+                "saves-past-the-engine-given", script.at(call), call=call.name, model=ast.unparse(model)
+            )
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "save_model" and _swaps(node):
+            yield diagnostic("saves-past-the-engine-swapped", (script.file, node.lineno))
+
+
+def _names_of(script: Script, kinds: Kinds, last: str) -> Iterator[str]:
+    """The names that a call of this method of an Accelerator is assigned to."""
+    for node in ast.walk(script.tree):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+            continue
+        call = Call(dotted(node.value.func), node.value)
+        if call.last == last and kinds.of_owner(call.node) == "accelerator":
+            for target in node.targets:
+                parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+                yield from (dotted(part) for part in parts)
+
+
+def _followed(script: Script, kinds: Kinds) -> Names:
+    """Engines, and modules that are none: ``net = engine.module``, and what an engine was made of."""
+    names = Names(script.tree)
+    starts = {id(call.node): call for call in script.initializations()}
+    nodes = [node for node in ast.walk(script.tree) if isinstance(node, ast.Assign)]
+    for node in sorted(nodes, key=lambda one: one.lineno):
+        value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+        meaning, targets = "", node.targets
+        if (start := starts.get(id(value))) is not None:
+            model = start.argument("model", 1)
+            if model is not None:
+                names.give(model, node, _MODULE)
+            meaning, targets = _ENGINE, [_parts(target)[0] for target in targets if _parts(target)]
+        elif isinstance(value, ast.Call) and kinds.of_owner(value) == "accelerator":
+            meaning = {"prepare": _ENGINE, "unwrap_model": _MODULE}.get(
+                Call(dotted(value.func), value).last, ""
+            )
+            targets = [part for target in targets for part in _parts(target)]
+        elif isinstance(value, ast.Attribute) and _is_module(value, names):
+            meaning = _MODULE
+        for target in targets if meaning else ():
+            names.give(target, node, meaning)
+    return names
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+
+
+def _is_module(model: ast.expr, names: Names) -> bool:
+    """Whether it is known for a module that is no engine, where it stands: ``engine.module``."""
+    if isinstance(model, ast.Call):
+        return dotted(model.func).rpartition(".")[2] == "unwrap_model"
+    if isinstance(model, ast.Attribute) and model.attr == "module" and names.meaning(model.value) == _ENGINE:
+        return True
+    return names.meaning(model) == _MODULE
+
+
+def _is_bare(model: ast.expr, engines: set[str], bare: set[str]) -> bool:
+    if isinstance(model, ast.Call):
+        return dotted(model.func).rpartition(".")[2] == "unwrap_model"
+    name = dotted(model)
+    return name in bare or (name not in engines and any(name.startswith(f"{each}.") for each in engines))
+
+
+def _swaps(function: ast.FunctionDef) -> bool:
+    """Whether it sets ``self.model`` and ``self.deepspeed``, and has another ``save_model`` do the saving."""
+    targets = [
+        dotted(part)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for part in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])
+    ]
+    calls = {
+        dotted(node.func).rpartition(".")[2] for node in ast.walk(function) if isinstance(node, ast.Call)
+    }
+    return set(targets) >= _REPLACED and "save_model" in calls

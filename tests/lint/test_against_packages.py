@@ -17,9 +17,7 @@ from packaging.version import Version
 from stallwatch_lint.config_keys import KNOWN, check_values
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.optimizers import KNOWN as OPTIMIZERS
-from stallwatch_lint.strategies import DEFAULTS
-from stallwatch_lint.trainer_keywords import TAKEN
-from stallwatch_lint.training_arguments import COMPARED
+from stallwatch_lint.trainer_facts import KNOWN as TRAINERS
 
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
 
@@ -128,8 +126,7 @@ def test_defaults_are_those_of_the_training_arguments() -> None:
             values = [one.value for one in node.value.keywords if one.arg == "default"]
             if values and isinstance(values[0], ast.Constant):
                 defaults[ast.unparse(node.target)] = values[0].value
-    assert {name: defaults.get(name) for name, _ in COMPARED.values()} == dict(COMPARED.values())
-    assert {name: defaults.get(name) for name in DEFAULTS} == DEFAULTS
+    assert {name: defaults.get(name) for name in TRAINERS.defaults} == TRAINERS.defaults
 
 
 @pytest.mark.parametrize(("file", "name"), [("trainer", "Trainer"), ("trainer_seq2seq", "Seq2SeqTrainer")])
@@ -142,7 +139,7 @@ def test_trainers_take_what_is_known_and_nothing_else(file: str, name: str) -> N
         if isinstance(method, ast.FunctionDef) and method.name == "__init__"
     ]
     taken = {one.arg for one in init.args.args + init.args.kwonlyargs} - {"self"}
-    assert taken <= TAKEN
+    assert taken <= TRAINERS.taken
     assert init.args.kwarg is None
 
 

@@ -6,8 +6,8 @@ from textwrap import dedent
 
 import pytest
 
-from stallwatch_lint.bare_saving import check_bare_saving
 from stallwatch_lint.dsconfig import DsConfig
+from stallwatch_lint.saving import check_bare_saving
 from stallwatch_lint.script import Script, parse_script
 
 TRAINER = "from transformers import Trainer\nimport torch\nt = Trainer(model=net, args=a)\n"

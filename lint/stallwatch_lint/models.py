@@ -1,0 +1,169 @@
+"""What a script does with its models that is known to fail with this configuration or these versions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+
+from packaging.version import Version
+
+from stallwatch_lint.conditions import is_nothing
+from stallwatch_lint.diagnostic import Diagnostic, diagnostic
+from stallwatch_lint.dsconfig import AUTO, DsConfig
+from stallwatch_lint.script import Call, Script, dotted, is_constant, scopes
+from stallwatch_lint.versions import fits, version_of
+from stallwatch_rules.text.lazy import lazy
+
+_BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+def check_initialize(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
+    """``deepspeed.initialize`` without a model (asserted in ``deepspeed/__init__.py``, 0.9.0 to 0.19.8), and
+    ``auto`` values with nobody to fill them in."""
+    for call in script.initializations():
+        model = call.argument("model", 1)
+        surely = is_constant(model, None) or (model is None and not call.open)
+        if surely or (model is not None and is_nothing(script, model)):
+            yield diagnostic(
+                "initialize-without-model", script.at(call), severity="fails" if surely else "likely"
+            )
+    if config is None or not script.deepspeed_itself:
+        return
+    for key in _BATCH_KEYS:
+        if config.get(key) == AUTO:
+            yield diagnostic("auto-without-trainer", config.at(key), key=key)
+
+
+def check_trl(script: Script, config: DsConfig | None, versions: Mapping[str, str]) -> Iterator[Diagnostic]:
+    """Trainers of TRL releases that meet DeepSpeed in a way that fails.
+
+    Read in trl 0.11.4 to 0.16.1: ``trainer/online_dpo_trainer.py`` prepares ``ref_model`` unguarded up to
+    0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` put
+    the bare policy in the engine's place. Reproduced with 0.11.4 and 0.12.2.
+    """
+    if config is None or version_of(versions, "trl") is None:
+        return
+    trl = versions["trl"]
+    for call in script.called("OnlineDPOTrainer"):
+        reference, peft = call.argument("ref_model", 1), call.argument("peft_config")
+        none = reference is None or is_constant(reference, None)
+        if (
+            fits(versions, "trl", "<0.13")
+            and none
+            and not call.open
+            and peft is not None
+            and not is_constant(peft, None)
+        ):
+            yield diagnostic(
+                "online-dpo-without-reference",
+                script.at(call),
+                severity="fails" if _made_here(script, peft) else "likely",
+                trl=trl,
+            )
+    if config.stage == 3 and fits(versions, "trl", ">=0.11,<0.16"):
+        for call in script.called("PPOTrainer", "PPOv2Trainer"):
+            yield diagnostic("ppo-save-unwrapped", script.at(call), call=call.last, trl=trl)
+
+
+def _made_here(script: Script, value: ast.expr) -> bool:
+    """Whether it is an object made in this script (``LoraConfig(…)``), and so not perhaps ``None``."""
+    if isinstance(value, ast.Name):
+        found = [
+            node.value
+            for node in ast.walk(script.tree)
+            if isinstance(node, ast.Assign) and any(dotted(target) == value.id for target in node.targets)
+        ]
+        return bool(found) and all(_is_config(one) for one in found)
+    return _is_config(value)
+
+
+def _is_config(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and dotted(value.func).rsplit(".", 1)[-1].endswith("Config")
+
+
+def check_loading(script: Script, config: DsConfig) -> Iterator[Diagnostic]:
+    """``from_pretrained`` arguments that transformers refuses under ZeRO-3 (4.38.2 to 5.0.0: ``device_map``;
+    up to 4.48.3 ``low_cpu_mem_usage=True`` as well)."""
+    if config.stage != 3 or not script.imports & {"transformers"}:
+        return
+    for call in script.called("from_pretrained"):
+        value = call.argument("device_map")
+        if value is None or is_constant(value, None) or "Model" not in call.owner:
+            continue
+        yield diagnostic("device-map-with-zero3", script.at(call), call=call.name)
+
+
+def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None) -> Iterator[Diagnostic]:
+    """``model.eval()`` before a backward pass of the same model in the same function, and no ``train()``
+    anywhere.
+
+    Only the model of an engine counts whose own ``backward`` is called: reference models, teachers and
+    reward models stay in evaluation mode rightly. Up to 0.15.3 ZeRO-3 asserts that each module is in training
+    mode in backward (``runtime/zero/parameter_offload.py``); since 0.15.4 nothing is said and dropout stays
+    off.
+    """
+    engines = _engines(script)
+    pulled = {call.owner for call in script.called("backward")}
+    trained = {name for names in engines if names & pulled for name in names}
+    back_on = {
+        call.owner for call in script.called("train") if not is_constant(call.argument("mode", 0), False)
+    }
+    fatal = stage == 3 and deepspeed is not None and deepspeed < Version("0.15.4")
+    for _, nodes in scopes(script.tree):
+        calls = [Call(dotted(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+        backward = max((call.line for call in calls if call.last == "backward"), default=0)
+        for call in calls:
+            if call.last != "eval" or not call.owner or call.line > backward or call.owner not in trained:
+                continue
+            aliases = {call.owner}.union(*(names for names in engines if call.owner in names))
+            if not aliases & back_on:
+                yield diagnostic(
+                    "trained-in-eval-mode",
+                    script.at(call),
+                    severity="fails" if fatal else "advice",
+                    call=call.name,
+                    model=call.owner,
+                )
+
+
+def _engines(script: Script) -> list[set[str]]:
+    """Each engine's names: the variable that it is assigned to, and the model that it was made of."""
+    found = []
+    made = {id(call.node): call for call in script.initializations()}
+    for node in ast.walk(script.tree):
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and id(node.value) in made):
+            continue
+        model = made[id(node.value)].argument("model", 1)
+        target = node.targets[0]
+        first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+        found.append({dotted(one) for one in (model, first) if one is not None} - {"?"})
+    return found
+
+
+#: names of models and classes; the first group are those that DeepSpeed treats as units by itself since
+#: 0.18.0
+#: (``DEFAULT_LEAF_MODULE_CLASSES`` in ``runtime/zero/leaf_module_config.py``: Mixtral, Qwen2-MoE, Qwen3-MoE)
+_BY_ITSELF = lazy(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
+_OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")
+_HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_module"}
+
+
+def check_experts(
+    config: DsConfig, scripts: Sequence[Script], deepspeed: Version | None
+) -> Iterator[Diagnostic]:
+    """A hint where a script names such a model and nothing makes its expert block a unit."""
+    if config.stage != 3 or config.has("zero_optimization", "leaf_module"):
+        return
+    if any((script.imports | script.names) & _HANDLED_BY for script in scripts):
+        return
+    by_itself = deepspeed is not None and deepspeed >= Version("0.18.0")
+    for script in scripts:
+        if not any(name == "backward" or name.endswith("Trainer") for name in script.names):
+            continue  # it trains nothing
+        places = list(script.strings)
+        places += [(call.last, call.line) for call in script.calls]
+        for text, line in sorted(places, key=lambda place: place[1]):
+            found = _OTHER.search(text) or (None if by_itself else _BY_ITSELF.search(text))
+            if found and len(text) < 200:
+                yield diagnostic("experts-under-zero3", (script.file, line), name=found[0])
+                break

@@ -1,0 +1,287 @@
+"""What transformers and TRL refuse of training arguments, alone or beside the DeepSpeed configuration.
+
+transformers 5.23.0: ``training_args.py`` (``__post_init__``) takes one of fp16 and bf16;
+``integrations/deepspeed.py`` (``trainer_config_process``) compares what the configuration says with the
+arguments, and ``trainer_config_finalize`` raises as training begins. ``trainer.py``: ``__init__`` raises a
+``ValueError`` where ``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``; ``get_eval_dataloader``
+raises one at an evaluation without any.
+
+trl 1.16.0, ``trainer/grpo_config.py`` and ``rloo_config.py`` (``__post_init__``): the batch is
+``generation_batch_size``, else ``per_device_train_batch_size * world_size * steps_per_generation``; these
+steps are ``gradient_accumulation_steps`` by default. ``num_generations`` must divide it and be 2 at least.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
+from stallwatch_lint.dsconfig import AUTO, DsConfig
+from stallwatch_lint.script import Call, Script, bound_by, dotted, is_constant
+from stallwatch_lint.trainer_facts import KNOWN
+from stallwatch_lint.versions import fits
+
+#: what transformers itself defines, with the defaults below; others' classes may have other ones
+_OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
+
+
+def check_training_arguments(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
+    """fp16 beside bf16, and literals that differ from what the configuration says.
+
+    A call that names another file is compared with none; one that does not name this one may yet get it
+    (``accelerate launch``), or be given other arguments, so that its difference is only likely to matter.
+    """
+    if not script.imports & {"transformers", "trl"}:
+        return
+    for call in script.calls:
+        own = call.last in _OWN
+        if not own and not call.last.endswith(("TrainingArguments", "Config")):
+            continue
+        if is_constant(call.argument("fp16"), True) and is_constant(call.argument("bf16"), True):
+            yield diagnostic("fp16-and-bf16-arguments", script.at(call), call=call.last)
+        if (
+            config is not None
+            and not config.accelerate
+            and (own or call.last.endswith("TrainingArguments") or _trains(call))
+        ):
+            yield from _compared(script, call, config, own)
+
+
+def _trains(call: Call) -> bool:
+    """Whether the configuration of a trainer (``SFTConfig``), and not of a model, is made here."""
+    return call.argument("deepspeed") is not None or call.argument("per_device_train_batch_size") is not None
+
+
+def _compared(script: Script, call: Call, config: DsConfig, own: bool) -> Iterator[Diagnostic]:
+    named = call.argument("deepspeed")
+    file = named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
+    if file is not None and PurePath(file).name != PurePath(config.file).name:
+        return
+    for key, argument in KNOWN.compared.items():
+        value = config.get(*key.split("."))
+        if value is None or value == AUTO or isinstance(value, str):
+            continue
+        given = call.argument(argument)
+        if given is None and (not own or call.open or call.node.args[1:]):
+            continue
+        wanted = KNOWN.defaults[argument] if given is None else _literal(given)
+        if wanted is None or value == wanted or _excused(call, argument):
+            continue
+        yield diagnostic(
+            f"arguments-differ-from-config{'-default' if given is None else ''}",
+            script.at(call),
+            severity="likely" if file is None else "fails",
+            key=key,
+            value=str(value),
+            argument=argument,
+            wanted=str(wanted),
+        )
+
+
+def _excused(call: Call, argument: str) -> bool:
+    """Whether another argument counts as well: the search for a batch size, evaluation in half precision."""
+    other = {
+        "per_device_train_batch_size": "auto_find_batch_size",
+        "fp16": "fp16_full_eval",
+        "bf16": "bf16_full_eval",
+    }.get(argument)
+    return other is not None and call.argument(other) is not None
+
+
+def _literal(node: ast.expr) -> Any:
+    """The number or flag that stands there; ``None`` for what is none."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        return None
+    return value if isinstance(value, (bool, int, float)) else None
+
+
+_INTERVALS = ("no", "steps", "epoch")
+
+
+def check_best_model(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
+    """``save_only_model`` with ``load_best_model_at_end`` raises under DeepSpeed (transformers 5.23.0,
+    ``trainer.py``; since 4.38)."""
+    if config is None:
+        return
+    for call in script.calls:
+        both = (call.argument("save_only_model"), call.argument("load_best_model_at_end"))
+        if call.last.endswith(("TrainingArguments", "Config")) and all(
+            is_constant(one, True) for one in both
+        ):
+            yield diagnostic("best-model-without-optimizer", script.at(call))
+
+
+def check_strategies(script: Script) -> Iterator[Diagnostic]:
+    """``load_best_model_at_end`` where evaluation and saving do not go together.
+
+    transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``): the two strategies must be
+    equal, but for ``save_strategy="best"``, and ``save_steps`` a multiple of ``eval_steps``, which are
+    ``logging_steps`` where they are not given. Only what stands there as a literal is compared, and defaults
+    are known of transformers' own classes alone.
+    """
+    if not script.imports & {"transformers", "trl"}:
+        return
+    for call in script.calls:
+        if call.last.endswith(("TrainingArguments", "Config")) and is_constant(
+            call.argument("load_best_model_at_end"), True
+        ):
+            yield from _of_call(script, call)
+
+
+def _of_call(script: Script, call: Call) -> Iterator[Diagnostic]:
+    # 4.48.3 takes both names, 4.57.6 the new one alone
+    older = call.argument("eval_strategy") is None and call.argument("evaluation_strategy") is not None
+    evaluates = _strategy(call, "evaluation_strategy" if older else "eval_strategy")
+    saves = _strategy(call, "save_strategy")
+    if evaluates is None or saves is None:
+        return
+    if evaluates != saves:
+        yield diagnostic("best-model-strategies", script.at(call), evaluates=evaluates, saves=saves)
+    elif evaluates == "steps":
+        every, kept = _steps(call, "eval_steps"), _steps(call, "save_steps")
+        if every is not None and kept is not None and kept % every:
+            yield diagnostic("best-model-strategies-steps", script.at(call), every=every, kept=kept)
+
+
+def _strategy(call: Call, name: str) -> str | None:
+    """``"steps"`` of ``"steps"`` and ``IntervalStrategy.STEPS``; ``None`` where it cannot be told."""
+    value = _given(call, name)
+    if isinstance(value, ast.Attribute):
+        value = value.attr.lower()
+    elif isinstance(value, ast.Constant):
+        value = value.value
+    return value if value in _INTERVALS else None
+
+
+def _steps(call: Call, name: str) -> int | None:
+    """Whole steps; ``None`` for a share of all steps and for what cannot be told."""
+    if name == "eval_steps" and (call.argument(name) is None or is_constant(call.argument(name), None)):
+        name = "logging_steps"
+    value = _given(call, name)
+    if isinstance(value, ast.Constant):
+        value = value.value
+    return value if type(value) is int and value > 0 else None
+
+
+def _given(call: Call, name: str) -> object:
+    """The expression that the call gives; else the default, where it is known that it counts."""
+    value = call.argument(name)
+    if value is not None:
+        return value
+    own = call.last in _OWN and not call.open and not call.node.args[1:]
+    return KNOWN.defaults.get(name) if own else None
+
+
+_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
+_ARGUMENTS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
+_STRATEGIES = ("eval_strategy", "evaluation_strategy")
+_ARGS, _EVAL_DATASET = 1, 4  # positions
+
+
+def check_eval_dataset(script: Script) -> Iterator[Diagnostic]:
+    """Only calls that show all their arguments, with training arguments that this file makes once."""
+    if sets_attribute(script, *_STRATEGIES, "eval_dataset"):
+        return
+    for call in script.calls:
+        if not is_theirs(script, call, *_TRAINERS) or call.open:
+            continue
+        data = call.argument("eval_dataset", _EVAL_DATASET)
+        arguments = made_by(script, call.argument("args", _ARGS))
+        if (data is not None and not is_constant(data, None)) or arguments is None:
+            continue
+        if arguments.open or not is_theirs(script, arguments, *_ARGUMENTS):
+            continue
+        given = next((one for name in _STRATEGIES if (one := arguments.argument(name)) is not None), None)
+        if isinstance(given, ast.Constant) and given.value in ("steps", "epoch"):
+            yield diagnostic("eval-dataset-missing", script.at(call), call=call.last, strategy=given.value)
+
+
+def is_theirs(script: Script, call: Call, *names: str) -> bool:
+    """Whether it calls one of these classes, and no name that the file gives to something else as well."""
+    return (
+        script.full(call.name) in names
+        and call.name.partition(".")[0] not in script.stored
+        and not any(one.name == call.name for one in script.classes)
+    )
+
+
+def made_by(script: Script, value: ast.expr | None) -> Call | None:
+    """The call that makes this object: itself, or the only thing that the file ever assigns to the name."""
+    if isinstance(value, ast.Name):
+        if any(value.id in bound_by(node) for node in ast.walk(script.tree)):
+            return None
+        stored = [
+            node
+            for node in ast.walk(script.tree)
+            if isinstance(node, ast.Name) and node.id == value.id and not isinstance(node.ctx, ast.Load)
+        ]
+        assigned = [
+            node.value
+            for node in ast.walk(script.tree)
+            if isinstance(node, ast.Assign) and [dotted(one) for one in node.targets] == [value.id]
+        ]
+        if len(stored) != 1 or len(assigned) != 1:
+            return None
+        value = assigned[0]
+    return Call(dotted(value.func), value) if isinstance(value, ast.Call) else None
+
+
+def sets_attribute(script: Script, *names: str) -> bool:
+    """Whether the file sets such an attribute (``args.eval_strategy = "no"``), or may do so unseen."""
+    return bool(script.names & {"setattr", "__dict__"}) or any(
+        isinstance(node, ast.Attribute) and node.attr in names and not isinstance(node.ctx, ast.Load)
+        for node in ast.walk(script.tree)
+    )
+
+
+_CONFIGS = ("trl.GRPOConfig", "trl.RLOOConfig")
+_GENERATIONS = "num_generations"
+_DEVICE, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
+_OTHERS = ("generation_batch_size", "steps_per_generation")
+
+
+def check_generations(
+    script: Script, versions: Mapping[str, str], world_size: int | None
+) -> Iterator[Diagnostic]:
+    """Only where all the sizes are numbers in the call; FAILS with a release that is known to count so."""
+    if sets_attribute(script, _GENERATIONS, _DEVICE, _STEPS, *_OTHERS):
+        return
+    for call in script.calls:
+        if not is_theirs(script, call, *_CONFIGS) or call.open:
+            continue
+        groups = _number(call, _GENERATIONS)
+        if groups is None:
+            continue
+        severity: Severity = "fails" if fits(versions, "trl", ">=0.18") else "likely"
+        if groups == 1:
+            yield diagnostic("batch-not-in-groups-alone", script.at(call), severity=severity)
+        elif (sizes := _sizes(call, world_size)) and (batch := sizes[0] * sizes[1] * sizes[2]) % groups:
+            shown = " x ".join(map(str, sizes))
+            yield diagnostic(
+                "batch-not-in-groups",
+                script.at(call),
+                severity=severity,
+                batch=batch,
+                shown=shown,
+                groups=groups,
+            )
+
+
+def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
+    """Processes, batch per device and accumulation, where all are known."""
+    if world_size is None or call.argument("generation_batch_size") is not None:
+        return None
+    name = "steps_per_generation" if call.argument("steps_per_generation") is not None else _STEPS
+    steps = _number(call, name) if call.argument(name) is not None else 1
+    device = _number(call, _DEVICE)
+    return (world_size, device, steps) if device and steps else None
+
+
+def _number(call: Call, name: str) -> int | None:
+    node = call.argument(name)
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
