@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_logs.file_reading import Matching
 from stallwatch_logs.parallel_reading import Parallel
 from stallwatch_rules.matching.database import DatabaseStore
@@ -86,7 +86,7 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
         names = [str(path) for path in files]
         return sum(
             one.count
-            for one in diagnose_paths(names, catalogue=catalogue, parallel=parallel)[0].findings
+            for one in diagnose_paths(names, Options(catalogue, parallel=parallel))[0].findings
             if one.rule in catalogue.pages and catalogue.pages[one.rule].patterns
         )
 

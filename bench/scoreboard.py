@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import track
 from scoring import Outcome, by_family, calibration, confusions, failures, share, wrong_alarms
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths, diagnose_streams
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths, diagnose_run
+from stallwatch_logs.log_files import from_stream
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 
@@ -50,8 +51,9 @@ def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
 def diagnosis_of(content: Path | str, catalogue: Catalogue) -> Diagnosis:
     """Diagnose the log, folder or text of one case."""
     if isinstance(content, Path):
-        return diagnose_paths([content], catalogue=catalogue)[0]
-    return diagnose_streams([("train.log", io.BytesIO(content.encode()))], catalogue=catalogue)[0]
+        return diagnose_paths([content], Options(catalogue))[0]
+    files, problems = from_stream("train.log", io.BytesIO(content.encode()))
+    return diagnose_run(files, problems, (), Options(catalogue)).diagnosis
 
 
 def outcome(case: tuple[str, str, Any], catalogue: Catalogue) -> Outcome:

@@ -61,7 +61,8 @@ def diagnose(
     asks for them needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if
     it finds the files by their paths there. The diagnosis is the same.
     """
-    from stallwatch_exporter.postmortem.diagnose import diagnose_jobs
+    from stallwatch_exporter.postmortem.diagnose import Options
+    from stallwatch_exporter.postmortem.jobs import diagnose_jobs
     from stallwatch_exporter.settings import cache_home
     from stallwatch_logs.parallel_reading import Parallel, read_baseline
     from stallwatch_rules.pages.catalogue import load_catalogue
@@ -70,14 +71,8 @@ def diagnose(
     catalogue = load_catalogue(cache=cache_home())
     parallel = Parallel(workers=workers, executor=executor)
     known = read_baseline(healthy, catalogue=catalogue, parallel=parallel).baseline if healthy else None
-    told = diagnose_jobs(
-        several,
-        catalogue=catalogue,
-        baseline=known,
-        parallel=parallel,
-        job=job,
-        together=together,
-    )
+    options = Options(catalogue, baseline=known, parallel=parallel)
+    told = diagnose_jobs(several, options, job=job, together=together)
     if told.jobs:
         from stallwatch_rules.report.jobtable import table
 

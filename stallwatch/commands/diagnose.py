@@ -13,7 +13,7 @@ from stallwatch.commands.context import App, catalogue_of, language_option, rule
 from stallwatch.commands.progressbar import progress_bar
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.postmortem.diagnose import JobsResult
+    from stallwatch_exporter.postmortem.jobs import JobsResult
     from stallwatch_logs.inputs import InputProblem
     from stallwatch_logs.parallel_reading import Parallel
     from stallwatch_rules.failures.unexplained import Baseline
@@ -105,7 +105,8 @@ def diagnose(
     Exit code: 1 when the run, or any of the jobs, failed, stalled or died of something unknown; 2 when
     something could not be read (the rest is still diagnosed); else 0.
     """
-    from stallwatch_exporter.postmortem.diagnose import NoSuchJob, diagnose_each, diagnose_jobs
+    from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
+    from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs
     from stallwatch_logs.parallel_reading import Parallel, default_workers
 
     form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
@@ -120,21 +121,12 @@ def diagnose(
     baseline, problems = _baseline(healthy, catalogue, parallel)
     asked_language, language = language, str(config["ui.language"])
     with progress_bar() as progress:
+        how = Options(catalogue, progress, baseline=baseline, parallel=parallel)
         if each:
-            found, unread = diagnose_each(
-                list(paths), catalogue=catalogue, progress=progress, baseline=baseline
-            )
+            found, unread = diagnose_each(paths, how)
         else:
             try:
-                told = diagnose_jobs(
-                    list(paths),
-                    catalogue=catalogue,
-                    progress=progress,
-                    baseline=baseline,
-                    parallel=parallel,
-                    job=job,
-                    together=together,
-                )
+                told = diagnose_jobs(paths, how, job=job, together=together)
             except NoSuchJob as error:
                 raise click.UsageError(f"--job: {error}") from error
             diagnosis, unread = told.diagnosis, told.problems

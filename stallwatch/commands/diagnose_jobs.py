@@ -11,7 +11,7 @@ from stallwatch_rules.report.clean import clean_path
 from stallwatch_rules.report.jobtable import OTHER
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.postmortem.diagnose import JobsResult
+    from stallwatch_exporter.postmortem.jobs import JobsResult
 
 _FEW = 3  # paths
 
@@ -28,7 +28,7 @@ def another(told: JobsResult, paths: Sequence[str], options: Sequence[str] = ())
 
 
 def _command(job: JobTold, told: JobsResult, paths: Sequence[str], options: Sequence[str]) -> str:
-    own = told.ways.get(job.name, [])
+    own = told.paths.get(job.name, [])
     again = "-" not in paths  # standard input is read once
     if own and (len(own) <= _FEW or not again):
         # Of files that are of no job that is known, nobody said that they are of one.

@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 import stallwatch as package
-from stallwatch_exporter.postmortem import several_jobs
+from stallwatch_exporter.postmortem import jobs as several_jobs
 from stallwatch_exporter.runs.runfolder import AgentInfo
 
 Stallwatch = Callable[..., Result]
@@ -324,7 +324,7 @@ def test_of_many_jobs_few_lines_are_shown_and_few_diagnoses_kept(
 
     monkeypatch.setattr(several_jobs._Kept, "take", take)
     result = stallwatch("diagnose", "many")
-    assert result.exit_code == 1 and most == 6
+    assert result.exit_code == 1 and most == 2
     table = rows(result.stdout)
     assert table[-1] == "… and 40 older: 26 HEALTHY, 14 FAILED" and len(table) == 22
     assert len(json.loads(stallwatch("diagnose", "many", "--json").stdout)["jobs"]) == 60

@@ -8,7 +8,7 @@ import pytest
 from agentcases import HANG, OOM
 
 from stallwatch_exporter.incident import Ending
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -144,7 +144,7 @@ def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
     run.wait(75)
     ending = run.agent.judged(Ending("interrupted", 130))
     (told,) = run.agent.end(ending, run.now).notes
-    (kept,) = rendered(diagnose_paths([run.folder.path], catalogue=catalogue))[0].notes
+    (kept,) = rendered(diagnose_paths([run.folder.path], Options(catalogue)))[0].notes
     assert note in told and note in kept
     run.steps(31, 32)  # it trained on: the next Ctrl-C is another one
     assert run.agent.judged(ending).quiet is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.runs.copies import parse_record
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -86,5 +86,5 @@ def test_a_run_that_is_stopped_while_it_is_waited_for_is_no_stall_in_its_folder_
     run.agent._watch.rule(180.0, "waiting")
     run.wait(60)
     live = run.end("interrupted", 130)
-    found, _ = rendered(diagnose_paths([run.folder.path], catalogue=catalogue))
+    found, _ = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
     assert (found.verdict, live.verdict) == ("healthy", "healthy")

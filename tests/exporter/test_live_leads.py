@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.watching.readers import LeadLearning, Readers
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -61,7 +61,7 @@ def test_a_run_is_diagnosed_live_as_its_log_is_later(
     live = run.end("failed", 1)
     path = tmp_path / "train.log"
     path.write_text("".join(f"{line}\n" for line in lines))
-    dead, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+    dead, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert told(live) == told(dead)
     assert live.primary is not None and live.primary.rule == "resume-checkpoint-failed"
 
@@ -88,7 +88,7 @@ def test_what_only_the_first_lines_have_is_no_lead(
     live = run.end("finished", 0)
     path = tmp_path / "train.log"
     path.write_text("".join(f"{line}\n" for line in (*first, *then)))
-    dead, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+    dead, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert reader.lead is None and told(live)[1:] == told(dead)[1:]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
@@ -110,7 +110,7 @@ def test_a_pipe_hides_no_crash(
     assert run.diagnosis.verdict in ("failed", "unknown-failure")
     assert run.told[-1].kind == "ended" and run.told[-1].ending == run.ending
     assert run.folder.info.state == "failed" and run.folder.info.ending == run.ending
-    later, *_ = rendered(diagnose_paths([run.folder.path], catalogue=catalogue))
+    later, *_ = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
     assert (later.verdict, later.ending) == (run.diagnosis.verdict, run.diagnosis.ending)
     assert "`set -o pipefail`" in render(run.ending.detail, "zh") and "命令返回 0" in render(
         run.ending.detail, "zh"
@@ -173,7 +173,7 @@ def test_a_spawned_rank_whose_environment_names_no_rank_is_named(
     assert list(run.ending.codes)[:1] == [1]
     (told,) = run.told
     assert (told.kind, told.rule, told.rank, told.exception) == ("ended", rule, 1, exception)
-    later, *_ = rendered(diagnose_paths([run.folder.path], catalogue=catalogue))
+    later, *_ = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
     assert later.verdict == run.diagnosis.verdict
     assert [one.ranks for one in later.unknown] == [one.ranks for one in run.diagnosis.unknown]
     assert (later.primary.rank if later.primary else 1) == 1

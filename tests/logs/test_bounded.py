@@ -18,9 +18,9 @@ LIMIT = 400 * MEGABYTE
 CHILD = """
 import json, re, sys
 from pathlib import Path
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.pages.catalogue import load_catalogue
-diagnosis, problems = diagnose_paths([sys.argv[1]], catalogue=load_catalogue(cache=Path(sys.argv[2])))
+diagnosis, problems = diagnose_paths([sys.argv[1]], Options(load_catalogue(cache=Path(sys.argv[2]))))
 print(json.dumps([
     diagnosis.verdict,
     diagnosis.primary.rule if diagnosis.primary else None,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_logs.parallel_reading import Parallel, default_workers
 from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -27,13 +27,15 @@ def logs(tmp_path: Path) -> list[str]:
 
 
 def test_processes_of_our_own(catalogue: Catalogue, logs: list[str]) -> None:
-    alone, problems = diagnose_paths(logs, catalogue=catalogue)
+    alone, problems = diagnose_paths(logs, Options(catalogue))
     told: list[tuple[int, int]] = []
     together, same_problems = diagnose_paths(
         logs,
-        catalogue=catalogue,
-        parallel=Parallel(workers=2, worth=0),
-        progress=lambda done, total: told.append((done, total)),
+        Options(
+            catalogue,
+            parallel=Parallel(workers=2, worth=0),
+            progress=lambda done, total: told.append((done, total)),
+        ),
     )
     together.stats.seconds = alone.stats.seconds
     assert together == alone
@@ -47,9 +49,9 @@ def test_processes_of_our_own(catalogue: Catalogue, logs: list[str]) -> None:
 @pytest.mark.parametrize("folder", sorted(path.name for path in RECORDINGS.iterdir()))
 def test_an_executor_that_is_handed_in(catalogue: Catalogue, folder: str) -> None:
     paths = [str(RECORDINGS / folder)]
-    alone, _ = diagnose_paths(paths, catalogue=catalogue)
+    alone, _ = diagnose_paths(paths, Options(catalogue))
     with ThreadPoolExecutor(2) as executor:
-        together, _ = diagnose_paths(paths, catalogue=catalogue, parallel=Parallel(executor=executor))
+        together, _ = diagnose_paths(paths, Options(catalogue, parallel=Parallel(executor=executor)))
     together.stats.seconds = alone.stats.seconds
     assert together == alone
 
@@ -61,7 +63,7 @@ def test_little_is_read_without_processes(
         raise AssertionError("no process should be started")
 
     monkeypatch.setattr("stallwatch_logs.parallel_reading._processes", refuse)
-    diagnosis, _ = diagnose_paths(logs, catalogue=catalogue, parallel=Parallel(workers=default_workers()))
+    diagnosis, _ = diagnose_paths(logs, Options(catalogue, parallel=Parallel(workers=default_workers())))
     assert diagnosis.verdict == "failed"
 
 
@@ -75,5 +77,5 @@ def test_what_stands_behind_a_lead_is_counted_in_a_long_file(
         lines[at] = "KeyError: 'param_groups'"
     path = tmp_path / "train.log"
     path.write_text("".join(f"{lead}{line}\n" for line in lines))
-    found, _ = diagnose_paths([path], catalogue=catalogue)
+    found, _ = diagnose_paths([path], Options(catalogue))
     assert {finding.rule: finding.count for finding in found.findings}["resume-checkpoint-failed"] == 1000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
@@ -20,7 +20,7 @@ def test_steps_and_losses(tmp_path: Path, catalogue: Catalogue, encoding: str, l
     ]
     log = tmp_path / "train.log"
     log.write_text("\n".join(lines) + "\n", encoding=encoding)
-    progress = diagnose_paths([log], catalogue=catalogue)[0].progress
+    progress = diagnose_paths([log], Options(catalogue))[0].progress
     assert (progress.first_step, progress.last_step, progress.total_steps) == (1, 120, 1000)
     assert progress.last_loss == 1.8
 
@@ -28,5 +28,5 @@ def test_steps_and_losses(tmp_path: Path, catalogue: Catalogue, encoding: str, l
 def test_a_sentence_behind_such_a_lead_is_no_metric(tmp_path: Path, catalogue: Catalogue) -> None:
     log = tmp_path / "train.log"
     log.write_text("训练中：第 3 步损失变为 0.5\n训练中：第 4 步我们计算损失 3\n" * 50)
-    progress = diagnose_paths([log], catalogue=catalogue)[0].progress
+    progress = diagnose_paths([log], Options(catalogue))[0].progress
     assert (progress.last_step, progress.last_loss) == (None, None)

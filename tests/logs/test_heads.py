@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_logs.inputs import InputError, InputProblem
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.portions import HEAD, broken_at, head_first
@@ -99,7 +99,7 @@ def test_a_log_says_the_same_by_every_way(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
     said = []
     for path in (tmp_path / "x.log", tmp_path / "x.log.gz", tmp_path / "x.zip", "-"):
-        diagnosis, problems = diagnose_paths([path], catalogue=catalogue)
+        diagnosis, problems = diagnose_paths([path], Options(catalogue))
         assert problems == []
         said.append(_said(diagnosis))
     assert said[1:] == said[:1] * 3
@@ -115,7 +115,7 @@ def test_what_was_found_but_is_no_text_is_told_in_one_note(tmp_path: Path, catal
     (tmp_path / "rank0.log").write_bytes(PLAIN)
     for rank in range(1, 6):
         (tmp_path / f"rank{rank}.log").write_bytes(NOISE + PLAIN)
-    diagnosis, problems = diagnose_paths([tmp_path], catalogue=catalogue)
+    diagnosis, problems = diagnose_paths([tmp_path], Options(catalogue))
     assert problems == []
     told = [note for note in diagnosis.notes if "binary" in note]
     assert len(told) == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_logs.line_format import Fold, fold_of, lead_of
 from stallwatch_logs.portions import HEAD
 from stallwatch_rules.lines.reader import LineReader
@@ -56,7 +56,7 @@ def test_a_sentence_that_was_broken_is_known(
 ) -> None:
     for break_lines in (between_words, in_words):
         (tmp_path / "pasted.log").write_text(break_lines(text, width))
-        found, _ = diagnose_paths([tmp_path / "pasted.log"], catalogue=catalogue)
+        found, _ = diagnose_paths([tmp_path / "pasted.log"], Options(catalogue))
         assert found.primary is not None and found.primary.rule == rule, break_lines
 
 
@@ -79,7 +79,7 @@ def test_it_is_known_however_it_was_saved(
 ) -> None:
     text = break_lines(KV_CACHE, 70).replace("\n", line_end)
     (tmp_path / "pasted.log").write_bytes(text.encode(encoding))
-    found, _ = diagnose_paths([tmp_path / "pasted.log"], catalogue=catalogue)
+    found, _ = diagnose_paths([tmp_path / "pasted.log"], Options(catalogue))
     assert found.primary is not None and found.primary.rule == "vllm-kv-cache-no-memory"
 
 
@@ -146,7 +146,7 @@ def test_a_lead_is_believed_where_a_rule_finds_its_words_behind_it(
     tmp_path: Path, catalogue: Catalogue, lead: str
 ) -> None:
     (tmp_path / "viewed.log").write_text("".join(lead + line for line in HANDSHAKE.splitlines(True)))
-    found, _ = diagnose_paths([tmp_path / "viewed.log"], catalogue=catalogue)
+    found, _ = diagnose_paths([tmp_path / "viewed.log"], Options(catalogue))
     assert found.primary is not None and found.primary.rule == "nccl-remote-process-exited"
 
 
@@ -160,7 +160,7 @@ def test_a_lead_behind_which_numbers_are_found_is_believed() -> None:
 def test_bars_behind_their_name_count_no_steps(tmp_path: Path, catalogue: Catalogue, lead: str) -> None:
     bars = (f"{lead}{at}%|██▌       | {at}/100 [00:10<00:20,  2.00it/s]" for at in range(10, 60))
     (tmp_path / "eval.log").write_text("\n".join(bars))
-    found, _ = diagnose_paths([tmp_path / "eval.log"], catalogue=catalogue)
+    found, _ = diagnose_paths([tmp_path / "eval.log"], Options(catalogue))
     assert found.verdict == "no-training-log"
 
 

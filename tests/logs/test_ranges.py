@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_logs import parallel_reading, sharing
 from stallwatch_logs.file_reading import Engines, FileRead, read_file
 from stallwatch_logs.inputs import Limits
@@ -149,7 +149,7 @@ def test_processes_sieve_a_large_file(
     monkeypatch.setattr(sharing, "ranges_of", lambda *_: list(few))
     monkeypatch.setattr(parallel_reading, "ranges_of", lambda *_: list(few))
     diagnosis, problems = diagnose_paths(
-        [file.path], catalogue=catalogue, parallel=Parallel(workers=2, worth=0)
+        [file.path], Options(catalogue, parallel=Parallel(workers=2, worth=0))
     )
     assert not problems
     assert diagnosis.stats.lines == Path(file.path).read_bytes().count(b"\n")

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_logs import workers
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.parallel_reading import FORKS_AT_ONCE, Parallel
@@ -67,7 +67,7 @@ class Scripted(Executor):
 
 
 def diagnosed(logs: list[str], catalogue: Catalogue, parallel: Parallel | None = None) -> Diagnosis:
-    diagnosis, problems = diagnose_paths(logs, catalogue=catalogue, parallel=parallel)
+    diagnosis, problems = diagnose_paths(logs, Options(catalogue, parallel=parallel))
     assert problems == []
     diagnosis.stats.seconds = 0
     return diagnosis
@@ -132,7 +132,7 @@ def test_a_failure_within_a_file_concerns_that_file(
 
     monkeypatch.setattr(LogFile, "chunks", chunks)
     with ThreadPoolExecutor(2) as executor:
-        diagnosis, problems = diagnose_paths(logs, catalogue=catalogue, parallel=Parallel(executor=executor))
+        diagnosis, problems = diagnose_paths(logs, Options(catalogue, parallel=Parallel(executor=executor)))
     assert [Path(problem.path).name for problem in problems] == ["rank3.log"]
     assert "ArithmeticError: a mistake of ours" in problems[0].message
     assert diagnosis.primary is not None and diagnosis.primary.rank == 7
@@ -194,9 +194,11 @@ def test_the_progress_only_grows_and_ends_at_the_whole(catalogue: Catalogue, log
         told: list[tuple[int, int]] = []
         diagnose_paths(
             logs,
-            catalogue=catalogue,
-            parallel=parallel,
-            progress=lambda *both, told=told: told.append(both),  # type: ignore[misc]
+            Options(
+                catalogue,
+                parallel=parallel,
+                progress=lambda *both, told=told: told.append(both),  # type: ignore[misc]
+            ),
         )
         whole = sum(Path(log).stat().st_size for log in logs)
         assert told == sorted(told) and told[-1] == (whole, whole)
@@ -222,7 +224,7 @@ import os, signal, sys
 from stallwatch_logs import sharing
 from stallwatch_logs import workers
 from stallwatch_logs.parallel_reading import Parallel
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.pages.catalogue import load_catalogue
 from pathlib import Path
 
@@ -234,7 +236,7 @@ if __name__ == "__main__":
     catalogue = load_catalogue(cache=Path(sys.argv[1]))
     parallel = Parallel(workers=2, worth=0, may_fork=sys.argv[2] == "fork")
     assert parallel.forks == parallel.may_fork
-    diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel=parallel)
+    diagnosis, problems = diagnose_paths(sys.argv[3:], Options(catalogue, parallel=parallel))
     print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems))
 """
 
@@ -242,7 +244,7 @@ FORKED = """
 import sys
 from pathlib import Path
 from stallwatch_logs import parallel_reading
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.pages.catalogue import load_catalogue
 
 begin = parallel_reading.begin_forked
@@ -254,7 +256,7 @@ def told(*all):
 parallel_reading.begin_forked = told
 catalogue = load_catalogue(cache=Path(sys.argv[1]))
 parallel = parallel_reading.Parallel(workers=2, worth=0, may_fork=True)
-diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel=parallel)
+diagnosis, problems = diagnose_paths(sys.argv[3:], Options(catalogue, parallel=parallel))
 print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems))
 """
 
@@ -262,7 +264,7 @@ REFUSED = """
 import multiprocessing, os, sys, threading
 from pathlib import Path
 from stallwatch_logs.parallel_reading import Parallel
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.pages.catalogue import load_catalogue
 
 catalogue = load_catalogue(cache=Path(sys.argv[1]))
@@ -279,7 +281,7 @@ def refused(thread):
 
 os.fork, threading.Thread.start = refusing, refused
 parallel = Parallel(workers=4, worth=0, may_fork=True)
-diagnosis, problems = diagnose_paths(sys.argv[3:], catalogue=catalogue, parallel=parallel)
+diagnosis, problems = diagnose_paths(sys.argv[3:], Options(catalogue, parallel=parallel))
 print(diagnosis.verdict, diagnosis.primary.rank, diagnosis.stats.files, len(problems), end=" ")
 print(len(forked), multiprocessing.active_children())
 """
@@ -390,7 +392,7 @@ def test_an_interrupt_ends_the_processes(catalogue: Catalogue, logs: list[str]) 
 
     parallel = Parallel(workers=2, worth=0)
     with pytest.raises(KeyboardInterrupt):
-        diagnose_paths(logs, catalogue=catalogue, parallel=parallel, progress=interrupt)
+        diagnose_paths(logs, Options(catalogue, parallel=parallel, progress=interrupt))
     for process in multiprocessing.active_children():
         assert wait([process.sentinel], 120)  # ready when it has ended
 

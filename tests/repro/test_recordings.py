@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.runs.replay import merged_records, recorded_files
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import load_catalogue
@@ -43,7 +43,7 @@ def interleaved(folder: Path) -> bytes:
 
 def check(name: str, paths: list[Path]) -> None:
     expected = meta(name)["expected"]
-    diagnosis, problems = rendered(diagnose_paths(paths, catalogue=load_catalogue()))
+    diagnosis, problems = rendered(diagnose_paths(paths, Options(load_catalogue())))
     assert not problems
     assert diagnosis.verdict == expected["verdict"]
     assert (diagnosis.primary and diagnosis.primary.rule) == expected["primary"]

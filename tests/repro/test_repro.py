@@ -15,7 +15,7 @@ from launching import Probed, Watched, launch, printed, torchrun
 from record import environment
 from scenarios import SCENARIOS, Scenario
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -61,7 +61,7 @@ def judge(scenario: Scenario, code: int | None, logs: Path, catalogue: Catalogue
     told = printed(logs)
     assert code == scenario.exit_code, told
     assert scenario.message in told
-    diagnosis, problems = rendered(diagnose_paths([logs], catalogue=catalogue))
+    diagnosis, problems = rendered(diagnose_paths([logs], Options(catalogue)))
     assert not problems
     assert diagnosis.verdict == scenario.verdict
     assert (diagnosis.primary and diagnosis.primary.rule) == scenario.primary

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.authoring.pieces import pieces_of
 from stallwatch_rules.authoring.wordings import same_package
 from stallwatch_rules.locale import rendered
@@ -48,7 +48,7 @@ def own_logs() -> dict[str, Path]:
 
 def seen_in(paths: Iterable[Path], catalogue: Catalogue) -> set[str]:
     """The rules that are among the findings of these logs, read as one run."""
-    diagnosis, _ = rendered(diagnose_paths(list(paths), catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths(list(paths), Options(catalogue)))
     return {finding.rule for finding in diagnosis.findings}
 
 

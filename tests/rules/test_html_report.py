@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.progress.curve import MOST_POINTS, thinned
@@ -40,7 +40,7 @@ class Seen(HTMLParser):
 
 @pytest.fixture(scope="module")
 def stalled(root: Path) -> Diagnosis:
-    return rendered(diagnose_paths([root / "tests/recordings/zero3-stall"], catalogue=load_catalogue()))[0]
+    return rendered(diagnose_paths([root / "tests/recordings/zero3-stall"], Options(load_catalogue())))[0]
 
 
 def test_a_real_stall_with_its_charts(stalled: Diagnosis) -> None:
@@ -107,7 +107,7 @@ def test_numbers_over_the_steps_of_a_log(tmp_path: Path) -> None:
     ]
     (tmp_path / "a.log").write_text("\n".join(lines) + "\n")
     series = {
-        one.name: one for one in rendered(diagnose_paths([tmp_path], catalogue=load_catalogue()))[0].series
+        one.name: one for one in rendered(diagnose_paths([tmp_path], Options(load_catalogue())))[0].series
     }
     assert set(series) == {"loss", "grad_norm"}
     assert series["loss"].values[0] == pytest.approx(2.0) and len(series["loss"].values) == MOST_POINTS

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_dashboard.uploads import context
-from stallwatch_exporter.postmortem.diagnose import diagnose_jobs
+from stallwatch_exporter.postmortem.diagnose import Options
+from stallwatch_exporter.postmortem.jobs import diagnose_jobs
 from stallwatch_exporter.settings import cache_home
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.parallel_reading import Parallel, read_baseline
@@ -82,11 +83,13 @@ def _read(task: Task) -> Answer:
         )
     told = diagnose_jobs(
         task.names,
-        catalogue=catalogue,
-        progress=lambda read, of: _tell([before + read, before + of]),
-        limits=task.limits,
-        baseline=known.baseline if known is not None and known.baseline.exemplars else None,
-        parallel=parallel,
+        Options(
+            catalogue,
+            lambda read, of: _tell([before + read, before + of]),
+            task.limits,
+            known.baseline if known is not None and known.baseline.exemplars else None,
+            parallel,
+        ),
         job=task.job or None,
         together=task.together,
     )

@@ -6,28 +6,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.runs.runfolder import run_folder
+from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.locale import render
 from stallwatch_rules.messages import PAGE, Message, Text, message
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.reported import iso
 
-if TYPE_CHECKING:
-    from stallwatch_exporter.incident import Incident
-
 
 class Recorded(NamedTuple):
     """How a run ended that Stallwatch watched."""
 
+    folder: Path | None = None  #: of the run, if the agent saw its end: it made a diagnosis then
     ending: str = ""  #: its kind and detail, in English
     ending_text: Text = ""
     failed: bool | None = None
@@ -43,56 +42,51 @@ class Recorded(NamedTuple):
     codes: Mapping[int, int | None] = {}  #: of ranks that failed, the first one first
     threshold: float | None = None  #: seconds of quiet that were a stall in what the run did last
     unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
+    stacks: StallStacks | None = None  #: of the last stall, if the run did not recover from it
 
 
 def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:
     """What is known of the run, if the one path given is the folder that Stallwatch kept of it."""
-    folder = run_folder(paths)
-    if folder is None:
+    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
         return Recorded()
-    from stallwatch_exporter.runs.runfolder import agent_alive, read_info
-    from stallwatch_exporter.watching.incidents import read_incidents
-    from stallwatch_rules.locale import render
+    from stallwatch_exporter.runs.runfolder import agent_alive, read_info  # most logs are in no such folder
 
-    info = read_info(folder)
+    folder = Path(paths[0])
+    incidents, info = read_incidents(folder), read_info(folder)
+    stalls = sorted((one for one in incidents if one.kind == "stall"), key=lambda one: one.opened_at)
+    stacks = stalls[-1].stacks if stalls and stalls[-1].resolution != "recovered" else None
     if info is None:
-        return Recorded()
-    incidents = read_incidents(folder)
+        return Recorded(stacks=stacks)
+    stall = next((one for one in reversed(stalls) if _was_open(one, info.started_at)), None)
     left = [one for one in incidents if _was_open(one, info.started_at)]
-    stall = max((one for one in left if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
     findings = [one for one in left if one.began_as[0] == "finding" and one.harm == "fatal"]
     watching = info.ending is None and agent_alive(info)
     end = None if info.ending is not None or watching else recorded_end(incidents, info.started_at)
-    threshold = stall.threshold_seconds if stall is not None else info.threshold
     known = info.ending or (end.ending if end is not None else None)
-    if known is None:  # the agent was killed, or still watches
-        unheard = None if watching else info.updated_at
-        waited = stall.stalled_seconds if stall is not None else None
-        return Recorded(
-            waited=waited,
-            stall=stall,
-            findings=findings,
-            watched=watching,
-            threshold=threshold,
-            unheard=unheard,
-        )
-    ending = f"{known.kind}: {render(known.detail)}"
-    if known.failed is False:
+    threshold = stall.threshold_seconds if stall is not None else info.threshold
+    if known is not None and known.failed is False:
         stall, findings = None, []
-    return Recorded(
-        ending,
-        known.detail,
-        known.failed,
-        known.memory,
-        known.left,
-        info.ended_at,
-        stall.stalled_seconds if stall is not None else known.quiet,
-        stall,
-        findings,
+    found = Recorded(
+        waited=stall.stalled_seconds if stall is not None else None,
+        stall=stall,
+        findings=findings,
+        threshold=threshold,
+        stacks=stacks,
+    )
+    if known is None:  # the agent was killed, or still watches
+        return found._replace(watched=watching, unheard=None if watching else info.updated_at)
+    return found._replace(
+        folder=folder if info.ending is not None else None,
+        ending=f"{known.kind}: {render(known.detail)}",
+        ending_text=known.detail,
+        failed=known.failed,
+        memory=known.memory,
+        left=known.left,
+        ended_at=info.ended_at,
+        waited=known.quiet if stall is None else found.waited,
         end=end,
         crash=known.crash,
         codes=known.codes,
-        threshold=threshold,
     )
 
 
@@ -174,27 +168,25 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
 
 def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
     """Whether the logs show steps after it. Of a rank that is gone they show those of the others."""
-    from stallwatch_exporter.incident import RANK_GONE
-
     last = diagnosis.progress.last_step
     if incident.rule == RANK_GONE or last is None or incident.step is None:
         return False
     return last > incident.step
 
 
-def with_kept(
-    diagnosis: Diagnosis,
-    problems: list[InputProblem],
-    paths: Sequence[str | os.PathLike[str]],
-) -> Diagnosis:
-    """The kept diagnosis in the place of one that knows no cause, where fewer lines are left than were seen.
+def with_kept(diagnosis: Diagnosis, problems: list[InputProblem], known: Recorded) -> Diagnosis:
+    """The diagnosis that was made when the run ended, if the copies of its output no longer show why it did.
 
-    Problems that only say that there is nothing to read in the run's folder are taken out of `problems`.
+    Copies are cut short when the disk is full, and gone when somebody deletes them. Problems that only say
+    that there is nothing to read in the run's folder are taken out of `problems`.
     """
-    folder = run_folder(paths)
-    kept = _kept(folder) if folder is not None else None
+    folder = known.folder
     shown = diagnosis.primary is not None and diagnosis.primary.evidence  # else it is known of the end alone
-    if folder is None or kept is None or shown or diagnosis.unknown:
+    if folder is None or shown or diagnosis.unknown:
+        return diagnosis
+    try:
+        kept = msgspec.json.decode((folder / "diagnosis.json").read_bytes(), type=Diagnosis)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
     if left >= seen or (kept.primary is None and not kept.unknown):
@@ -203,26 +195,3 @@ def with_kept(
         problems[:] = [one for one in problems if not Path(one.path).is_relative_to(folder)]
     note = message("diagnosis.kept-diagnosis", left=f"{left:,}", seen=f"{seen:,}")
     return msgspec.structs.replace(kept, notes=[note, *kept.notes])
-
-
-def _kept(folder: Path) -> Diagnosis | None:
-    """What the agent wrote of the run, if it ended."""
-    from stallwatch_exporter.runs.runfolder import read_info
-
-    info = read_info(folder)
-    if info is None or info.ending is None:  # what is there was made of an earlier part of the run
-        return None
-    try:
-        return msgspec.json.decode((folder / "diagnosis.json").read_bytes(), type=Diagnosis)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def kept_stacks(paths: Sequence[str | os.PathLike[str]]) -> StallStacks | None:
-    """Those of the last stall, if the one path is a run's folder and the run did not recover from it."""
-    folder = run_folder(paths)
-    if folder is None:
-        return None
-    stalls = [one for one in read_incidents(folder) if one.kind == "stall"]
-    last = max(stalls, key=lambda one: one.opened_at, default=None)
-    return last.stacks if last is not None and last.resolution != "recovered" else None

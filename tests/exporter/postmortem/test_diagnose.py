@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from stallwatch_exporter.incident import Ending, Incident, Resolution
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths, diagnose_streams
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_logs.parallel_reading import read_baseline
 from stallwatch_rules import reading
@@ -50,7 +50,7 @@ def test_a_folder_of_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> Non
     told: list[tuple[int, int]] = []
     diagnosis, problems = rendered(
         diagnose_paths(
-            [tmp_path], catalogue=catalogue, progress=lambda done, total: told.append((done, total))
+            [tmp_path], Options(catalogue, progress=lambda done, total: told.append((done, total)))
         )
     )
     assert problems == []
@@ -81,8 +81,8 @@ def test_one_interleaved_file_says_the_same_as_per_rank_files(tmp_path: Path, ca
     ranks.mkdir()
     (ranks / "rank0.log").write_text(STEPS)
     (ranks / "rank1.log").write_text("".join(crashed))
-    one, _ = rendered(diagnose_paths([tmp_path / "mixed.log"], catalogue=catalogue))
-    many, _ = rendered(diagnose_paths([ranks], catalogue=catalogue))
+    one, _ = rendered(diagnose_paths([tmp_path / "mixed.log"], Options(catalogue)))
+    many, _ = rendered(diagnose_paths([ranks], Options(catalogue)))
     assert one.verdict == "failed"
     assert essence(one) == essence(many)
 
@@ -90,8 +90,9 @@ def test_one_interleaved_file_says_the_same_as_per_rank_files(tmp_path: Path, ca
 def test_uploads_say_the_same_as_paths(tmp_path: Path, catalogue: Catalogue) -> None:
     text = (STEPS + OOM.format(rank=3)).encode()
     (tmp_path / "train.log.gz").write_bytes(gzip.compress(text))
-    by_path, _ = rendered(diagnose_paths([tmp_path / "train.log.gz"], catalogue=catalogue))
-    by_stream, problems = rendered(diagnose_streams([("train.log", io.BytesIO(text))], catalogue=catalogue))
+    by_path, _ = rendered(diagnose_paths([tmp_path / "train.log.gz"], Options(catalogue)))
+    files, problems = from_stream("train.log", io.BytesIO(text))
+    by_stream = rendered(diagnose_run(files, problems, (), Options(catalogue)).diagnosis)
     assert problems == []
     assert essence(by_stream) == essence(by_path)
     assert by_stream.primary is not None and by_stream.primary.file == "train.log"
@@ -103,7 +104,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_diagnosed(tmp_path: Path, cata
     (tmp_path / "cut.log.gz").write_bytes(gzip.compress(STEPS.encode())[:-20])
     (tmp_path / "binary.log").write_bytes(b"\x7fELF" + bytes(4096))
     names = ["good.log", "cut.log.gz", "binary.log", "gone.log"]
-    diagnosis, problems = rendered(diagnose_paths([tmp_path / name for name in names], catalogue=catalogue))
+    diagnosis, problems = rendered(diagnose_paths([tmp_path / name for name in names], Options(catalogue)))
     assert {Path(problem.path).name for problem in problems} == {"cut.log.gz", "binary.log", "gone.log"}
     assert diagnosis.verdict == "failed"
     assert diagnosis.progress.last_step is not None  # from what the broken file still held
@@ -117,22 +118,22 @@ def test_files_beyond_what_one_diagnosis_holds_are_told(
     for rank in range(12):
         (tmp_path / f"rank{rank}.log").write_text(OOM.format(rank=7) if rank == 7 else STEPS)
     monkeypatch.setattr(reading, "MAX_STREAMS", 9)
-    diagnosis, (problem,) = rendered(diagnose_paths([tmp_path], catalogue=catalogue))
+    diagnosis, (problem,) = rendered(diagnose_paths([tmp_path], Options(catalogue)))
     assert Path(problem.path).name == "rank9.log" and "and 2 other files were not read" in problem.message
     assert diagnosis.verdict == "failed" and str(problem) in diagnosis.notes
     monkeypatch.undo()
-    assert rendered(diagnose_paths([tmp_path], catalogue=catalogue))[1] == []
+    assert rendered(diagnose_paths([tmp_path], Options(catalogue)))[1] == []
 
 
 def test_a_text_without_training_gets_no_guess(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "poem.txt").write_text("The woods are lovely, dark and deep,\nBut I have promises to keep.\n")
-    diagnosis, problems = rendered(diagnose_paths([tmp_path / "poem.txt"], catalogue=catalogue))
+    diagnosis, problems = rendered(diagnose_paths([tmp_path / "poem.txt"], Options(catalogue)))
     assert (diagnosis.verdict, diagnosis.primary, problems) == ("no-training-log", None, [])
 
 
 def test_lines_that_were_cut_are_noted(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "a.log").write_text(STEPS + "x" * 200_000 + "\n")
-    diagnosis, _ = rendered(diagnose_paths([tmp_path / "a.log"], catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths([tmp_path / "a.log"], Options(catalogue)))
     assert any("longer than 64 KiB" in note for note in diagnosis.notes)
 
 
@@ -141,7 +142,7 @@ def test_an_error_at_the_end_of_a_megabyte_line_is_found_and_shown(
 ) -> None:
     error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     (tmp_path / "a.log").write_text(STEPS + "0.125, " * 150_000 + error + "\n")
-    diagnosis, _ = rendered(diagnose_paths([tmp_path / "a.log"], catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths([tmp_path / "a.log"], Options(catalogue)))
     assert diagnosis.primary is not None
     assert diagnosis.primary.rule == "cuda-oom"
     assert error in diagnosis.primary.evidence[0]
@@ -167,7 +168,7 @@ def test_a_run_folder_tells_how_the_run_ended(recorded: Record, catalogue: Catal
     path = recorded(
         Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="The kernel killed it.")
     )
-    diagnosis, problems = rendered(diagnose_paths([path], catalogue=catalogue))
+    diagnosis, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert problems == []
     assert diagnosis.ending == "The kernel killed it."
     assert diagnosis.verdict in ("failed", "unknown-failure")
@@ -183,7 +184,7 @@ def test_a_stall_that_was_open_at_the_end_is_its_cause(
 ) -> None:
     path = recorded(Ending(kind="killed", exit_code=143, signal="SIGTERM", detail="Ended by SIGTERM."))
     keep(path, incident(HANG, status="resolved", resolved_at=60.0, resolution=resolution))
-    diagnosis, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.primary is not None and diagnosis.primary.rule == rule
 
 
@@ -193,11 +194,11 @@ def test_what_the_run_died_of_is_known_though_no_line_tells(recorded: Record, ca
     died = msgspec.structs.replace(told, kind="ended")
     keep(path, told, died)
     assert any(
-        "Rank 1 is gone." in note for note in rendered(diagnose_paths([path], catalogue=catalogue))[0].notes
+        "Rank 1 is gone." in note for note in rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     )
     keep(path, told, msgspec.structs.replace(died, updated_at=-1.0))  # by an agent before the last one
     assert not any(
-        "is gone" in note for note in rendered(diagnose_paths([path], catalogue=catalogue))[0].notes
+        "is gone" in note for note in rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     )
 
 
@@ -233,16 +234,16 @@ def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
     path = recorded(ENDINGS[how])
     stall = incident(HANG, stalled_seconds=135.0, threshold_seconds=90.0)
     keep(path, incident(HANG), stall)
-    diagnosis, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "stalled"
     assert diagnosis.primary is not None and diagnosis.primary.rule == "silent-hang-no-error"
     assert diagnosis.findings[0].note.startswith("No step for 135 s; this run's threshold is 90 s.")
     assert diagnosis.notes[0].startswith("A stall was raised at 1970-01-01T00:00:30.000Z while")
-    chinese, _ = rendered(diagnose_paths([path], catalogue=catalogue), "zh")
+    chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].startswith("监视期间于 1970-01-01T00:00:30.000Z 报出停滞")
 
     keep(path, stall, incident(HANG, status="resolved", resolved_at=61.0, resolution="recovered"))
-    assert rendered(diagnose_paths([path], catalogue=catalogue))[0].verdict == "healthy"
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "healthy"
 
 
 @pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
@@ -253,7 +254,7 @@ def test_a_run_that_was_stopped_long_after_its_last_step_says_so(
     last = datetime(2026, 11, 20, 23, 56, 29, tzinfo=timezone.utc).timestamp()
     info = msgspec.json.decode((path / "agent.json").read_bytes())
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, "ended_at": last + quiet}))
-    (note,) = rendered(diagnose_paths([path], catalogue=catalogue))[0].notes
+    (note,) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     assert note.startswith("The run was stopped by hand")
     assert ("57 s after its last step; a step had taken 1.0 s" in note) == late
 
@@ -262,9 +263,9 @@ def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, c
     path = recorded(None)
     closed = incident(HANG, status="resolved", resolved_at=0.5, resolution="unknown")
     keep(path, closed)
-    assert rendered(diagnose_paths([path], catalogue=catalogue))[0].verdict == "healthy"
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "healthy"
     keep(path, msgspec.structs.replace(closed, resolved_at=99.0))  # by another run's agent, when it was gone
-    assert rendered(diagnose_paths([path], catalogue=catalogue))[0].verdict == "stalled"
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "stalled"
 
 
 def test_a_cause_that_only_the_probe_could_tell_is_the_stalls(recorded: Record, catalogue: Catalogue) -> None:
@@ -287,7 +288,7 @@ def test_a_cause_that_only_the_probe_could_tell_is_the_stalls(recorded: Record, 
     )
     path = recorded(None)
     keep(path, incident("stall/rank-left-early", primary=told, stalled_seconds=40.0, threshold_seconds=30.0))
-    diagnosis, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert (diagnosis.verdict, diagnosis.primary) == ("stalled", told)
 
 
@@ -297,28 +298,28 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     path = recorded(None)
     gone = incident("finding/rank-gone", step=12, note=say("rank-gone", "en", ranks=1))
     keep(path, gone)
-    diagnosis, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "failed"
     assert diagnosis.notes[0].endswith("The process of rank 1 is gone; the others go on without it.")
-    chinese, _ = rendered(diagnose_paths([path], catalogue=catalogue), "zh")
+    chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].endswith("rank 1 的进程已不在，其余 rank 仍在运行。")
 
     survived = incident("finding/unknown-failure", step=12, evidence=["ValueError: odd"])
     keep(path, msgspec.structs.replace(gone, status="resolved", resolved_at=40.0, resolution="recovered"))
-    assert rendered(diagnose_paths([path], catalogue=catalogue))[0].notes[0].startswith("The log ends")
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].notes[0].startswith("The log ends")
     keep(path, survived)
-    assert rendered(diagnose_paths([path], catalogue=catalogue))[0].verdict == "healthy"  # steps followed
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "healthy"  # steps followed
     keep(path, msgspec.structs.replace(survived, step=29))
-    assert rendered(diagnose_paths([path], catalogue=catalogue))[0].verdict == "failed"
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "failed"
 
     with_call = msgspec.structs.replace(survived, evidence=["ValueError: odd", "  train.py:7 in main"])
     keep(path, with_call)
-    assert rendered(diagnose_paths([path], catalogue=catalogue))[0].notes[0].endswith("ValueError: odd")
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].notes[0].endswith("ValueError: odd")
 
 
 def test_a_finished_run_folder_is_healthy(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(Ending(kind="finished", exit_code=0, detail="The command exited with 0."))
-    diagnosis, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "healthy"
 
 
@@ -327,10 +328,10 @@ def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalo
     info = msgspec.json.decode((path / "agent.json").read_bytes())
     for started, what in ((1.0, "last heard of at 1970-01-01T00:00:01.000Z"), (time.time(), "still watched")):
         (path / "agent.json").write_bytes(msgspec.json.encode({**info, "started_at": started}))
-        found, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+        found, _ = rendered(diagnose_paths([path], Options(catalogue)))
         assert found.ending == "" and what in found.notes[-1]
     (path / "agent.json").write_text("{broken")
-    diagnosis, problems = rendered(diagnose_paths([path], catalogue=catalogue))
+    diagnosis, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])
 
 
@@ -358,7 +359,7 @@ def test_lines_that_a_terminal_broke_are_read_whole(tmp_path: Path, catalogue: C
         " Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
     )
     (tmp_path / "x.log").write_text("".join(long[at : at + 80] + "\n" for at in range(0, len(long), 80)))
-    diagnosis, _ = rendered(diagnose_paths([tmp_path / "x.log"], catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths([tmp_path / "x.log"], Options(catalogue)))
     assert diagnosis.primary is not None
     assert diagnosis.primary.captures["optype"] == "ALLREDUCE"
 

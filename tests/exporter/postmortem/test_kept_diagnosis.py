@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -32,7 +32,7 @@ def ended(home: Path, catalogue: Catalogue, ending: Ending | None, error: str = 
     folder = RunFolder.create("job", ["python", "train.py"], home=home, now=1.0)
     folder.write_info(ending=ending)
     log(folder.path).write_text(STEPS + error)
-    diagnosis, _ = rendered(diagnose_paths([folder.path], catalogue=catalogue))
+    diagnosis, _ = rendered(diagnose_paths([folder.path], Options(catalogue)))
     folder.write_json("diagnosis.json", diagnosis)
     return folder.path
 
@@ -48,40 +48,40 @@ def test_it_counts_where_the_copies_show_no_cause(
 ) -> None:
     path = ended(tmp_path, catalogue, ending)
     log(path).unlink() if left is None else log(path).write_text(left)
-    found, problems = rendered(diagnose_paths([path], catalogue=catalogue))
+    found, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert problems == [] and found.verdict == "failed"
     assert found.primary is not None and found.primary.rule == "cuda-oom"
     lines = 20 if left else 0
     assert found.notes[0].startswith(f"The copies of its output hold {lines} of the 21 lines that were seen")
-    chinese, _ = rendered(diagnose_paths([path], catalogue=catalogue), "zh")
+    chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].startswith(f"输出副本中只剩 {lines} 行")
 
 
 def test_an_exception_that_no_rule_knows_is_kept_too(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, FAILED, ODD)
     log(path).unlink()
-    found, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+    found, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert [one.message for one in found.unknown] == ["no reward for batch 24"]
 
 
 def test_what_the_logs_show_counts_more(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, FAILED)
     log(path).write_text(ODD)
-    found, _ = rendered(diagnose_paths([path], catalogue=catalogue))
+    found, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert found.primary is None and [one.exception for one in found.unknown] == ["ValueError"]
 
 
 def test_of_a_run_that_goes_on_it_is_old(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, None)
     log(path).write_text(STEPS)
-    assert rendered(diagnose_paths([path], catalogue=catalogue))[0].verdict == "healthy"
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "healthy"
 
 
 def test_one_that_cannot_be_read_is_none(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, FAILED)
     log(path).unlink()
     (path / "diagnosis.json").write_text("{broken")
-    found, problems = rendered(diagnose_paths([path], catalogue=catalogue))
+    found, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert found.verdict == "unknown-failure" and "holds no log files" in str(problems[0])
 
 
@@ -109,11 +109,11 @@ def test_an_end_that_only_the_incidents_tell_is_the_runs(
     """The disk was full: neither the copies nor the run's own record could be written any more."""
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
-    known = rendered(diagnose_paths([ended(tmp_path / "other", catalogue, FAILED)], catalogue=catalogue))[
+    known = rendered(diagnose_paths([ended(tmp_path / "other", catalogue, FAILED)], Options(catalogue)))[
         0
     ].primary
     folder.append_incident(incident(primary=known if rule else None))
-    found, _ = rendered(diagnose_paths([folder.path], catalogue=catalogue))
+    found, _ = rendered(diagnose_paths([folder.path], Options(catalogue)))
     assert found.verdict == ("failed" if rule else "unknown-failure")
     assert (found.primary.rule if found.primary is not None else "") == rule
     assert "KeyError: 'labels'" in found.notes[0] and "1970-01-01T00:00:02" in found.notes[0]
@@ -126,8 +126,8 @@ def test_a_run_whose_agent_was_killed_is_not_called_healthy(
 ) -> None:
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
-    found, _ = rendered(diagnose_paths([folder.path], catalogue=catalogue), language)
+    found, _ = rendered(diagnose_paths([folder.path], Options(catalogue)), language)
     assert badge(found, "en") == "RECORD ENDS" and "not known" in headline(found, "en")
     log(folder.path).write_text(STEPS + OOM)
-    found, _ = rendered(diagnose_paths([folder.path], catalogue=catalogue), language)
+    found, _ = rendered(diagnose_paths([folder.path], Options(catalogue)), language)
     assert badge(found, "en") == "FAILED"

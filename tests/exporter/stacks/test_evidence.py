@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.postmortem.diagnose import diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.probe.stacks import ANSWER, ASK
@@ -136,7 +136,7 @@ def test_a_post_mortem_of_the_runs_folder_names_the_rank_too(watched: Watched, c
     watched.answer(watched.question(), THREADS)
     watched.until(watched.looked)
     watched.agent.end(Ending(kind="killed", exit_code=137, signal="SIGKILL"), watched.now)
-    found, problems = rendered(diagnose_paths([watched.folder.path], catalogue=catalogue))
+    found, problems = rendered(diagnose_paths([watched.folder.path], Options(catalogue)))
     assert found.digest[0] == "Rank 0 is at sft.py:7 in main." and problems == []
     assert found.stats.files == 1, "the stacks are no log"
     watched.close()

@@ -1,0 +1,215 @@
+"""Several jobs whose logs were given together: each is diagnosed by itself, one after the other.
+
+One job's report is whole: that of the newest in trouble, else of the newest that is a training. Of the others
+a line is kept, so that a thousand jobs need no more memory than a few.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stallwatch_exporter.postmortem.diagnose import Options, Paths, RunResult, diagnose_run
+from stallwatch_logs.inputs import InputProblem
+from stallwatch_logs.jobs import Job, RunFolders, jobs_among
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.records import IN_TROUBLE, Diagnosis, JobTold
+from stallwatch_rules.report import phrases
+from stallwatch_rules.text.digest import parse_iso
+from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.reported import iso
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.runs.runfolder import AgentInfo
+
+TOGETHER = 900.0  #: seconds within which the nodes of one training start: as long as they wait for each other
+_NAMED_JOBS = 20
+_NUMBER = lazy(r"\d+")
+
+
+@dataclass
+class JobsResult:
+    """The diagnosis to report, and a line for each job."""
+
+    diagnosis: Diagnosis  #: of the only one, or of the one that is `reported`
+    problems: list[InputProblem] = field(default_factory=list)
+    jobs: list[JobTold] = field(default_factory=list)  #: the newest first; empty if there is one
+    paths: dict[str, list[str]] = field(default_factory=dict)  #: job → paths that mean it alone
+
+
+class NoSuchJob(ValueError):
+    """The files are of no job of this name."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        shown = ", ".join([*known[:_NAMED_JOBS], *(["…"] if len(known) > _NAMED_JOBS else [])])
+        there = f"there are {shown}" if known else "the files are taken for those of one run"
+        super().__init__(f"no job is called {name}: {there}")
+
+
+def diagnose_jobs(
+    paths: Paths, options: Options, *, job: str | None = None, together: bool = False
+) -> JobsResult:
+    """Read files, folders, globs, archives and ``-``, and diagnose each job that they are of.
+
+    With `job` only that one is read, with `together` all as one run.
+
+    Raises:
+        NoSuchJob: the files are of no job of that name.
+    """
+    started = time.monotonic()
+    files, problems = options.expanded(paths)
+    jobs: list[Job] = []
+    if not together and len(files) > 1:
+        jobs = jobs_among(files, own_runs(file.path for file in files if file.path))
+    if job is not None and files:
+        chosen = next((one for one in jobs if one.name == job), None)
+        if chosen is None:
+            raise NoSuchJob(job, [one.name for one in jobs])
+        files, paths, jobs = chosen.files, chosen.folders, []
+    if jobs:
+        return _diagnose_several(jobs, problems, options)
+    return JobsResult(diagnose_run(files, problems, paths, options, started=started).diagnosis, problems)
+
+
+def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options: Options) -> JobsResult:
+    sizes = [sum(file.size for file in job.files) for job in jobs]
+    matcher = Matcher(options.catalogue)
+    kept = _Kept()
+    for number, job in enumerate(jobs):
+        before = sum(sizes[:number])
+
+        def within(read: int, _of: int, before: int = before) -> None:
+            if options.progress is not None:
+                options.progress(before + read, sum(sizes))
+
+        wrong: list[InputProblem] = []
+        own = replace(options, progress=within)
+        kept.take(job, diagnose_run(job.files, wrong, job.folders, own, matcher=matcher), wrong)
+    diagnosis, rows, of_it = kept.newest_first()
+    others = [*problems, *(one for one in kept.problems if one not in of_it)]
+    diagnosis = msgspec.structs.replace(diagnosis, notes=[*diagnosis.notes, *map(str, others)])
+    paths = {job.name: own_paths for job in jobs if (own_paths := _paths_of(job))}
+    return JobsResult(diagnosis, [*problems, *kept.problems], rows, paths)
+
+
+def _paths_of(job: Job) -> list[str]:
+    """Paths that mean this job and nothing else, if it has files of its own."""
+    if len(job.folders) == 1:
+        return job.folders
+    return [file.path for file in job.files] if all(file.path for file in job.files) else []
+
+
+class _Kept:
+    """A line for each job, and the two diagnoses of which one is reported.
+
+    Which job is the newest is known in the end only: their times decide if all have one, else their names,
+    in whose order they come.
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[InputProblem] = []
+        self._rows: list[tuple[float | None, JobTold]] = []
+        # Whether times decide → weight, time and number of the best until now, with what is reported of it.
+        self._best: dict[bool, tuple[tuple[int, float, int], Diagnosis, list[InputProblem]]] = {}
+
+    def take(self, job: Job, result: RunResult, problems: list[InputProblem]) -> None:
+        """Take in the next job."""
+        self.problems += problems
+        when = parse_iso(result.last_time) if result.last_time is not None else job.written()
+        for by_time in (False, True):
+            moment = when if by_time and when is not None else -math.inf
+            order = (_weight(result.diagnosis), moment, len(self._rows))
+            if by_time not in self._best or self._best[by_time][0] < order:
+                self._best[by_time] = order, result.diagnosis, problems
+        last_time = result.last_time if result.last_time is not None else iso(when)
+        self._rows.append((when, _row(job, result.diagnosis, last_time)))
+
+    def newest_first(self) -> tuple[Diagnosis, list[JobTold], list[InputProblem]]:
+        """The diagnosis to report, the line of each job, and what could not be read of that one."""
+        by_time = all(when is not None for when, _ in self._rows)
+        (*_, reported), diagnosis, problems = self._best[by_time]
+        self._rows[reported][1].reported = True
+        rows = list(reversed(self._rows))
+        if by_time:
+            rows.sort(key=lambda row: row[0] or 0.0, reverse=True)
+        return diagnosis, [row for _, row in rows], problems
+
+
+def _weight(diagnosis: Diagnosis) -> int:
+    """A job in trouble is reported before all others, and what is no training after them."""
+    return 2 if diagnosis.verdict in IN_TROUBLE else int(diagnosis.verdict != "no-training-log")
+
+
+def _row(job: Job, diagnosis: Diagnosis, last_time: str | None) -> JobTold:
+    primary, progress = diagnosis.primary, diagnosis.progress
+    return JobTold(
+        job.name,
+        diagnosis.verdict,
+        phrases.badge(diagnosis),
+        primary.rule if primary is not None else None,
+        primary.confidence if primary is not None else None,
+        phrases.job_title(diagnosis),
+        progress.last_step,
+        progress.total_steps,
+        progress.finished,
+        last_time,
+        [file.name for file in job.files],
+    )
+
+
+def own_runs(paths: Iterable[str]) -> RunFolders:
+    """The runs that Stallwatch kept in whose folders files lie. Looks at each folder once.
+
+    Where each node of a training is watched by an agent of its own, each has a folder: started at about the
+    same time, where and by what is the same but for numbers. Only folders for which that cannot be are
+    separate.
+    """
+    folder_of: dict[str, str] = {}
+    seen: dict[Path, str | None] = {}
+    for path in paths:
+        above = Path(path).parent
+        if above not in seen:
+            places = (above, above.parent) if above.name == "ranks" else (above,)
+            seen[above] = next((str(one) for one in places if (one / "agent.json").is_file()), None)
+        if folder := seen[above]:
+            folder_of[path] = folder
+    folders = dict.fromkeys(folder_of.values())
+    if len(folders) < 2:
+        return RunFolders({}, {})
+    from stallwatch_exporter.runs.runfolder import read_info
+
+    groups = apart({folder: info for folder in folders if (info := read_info(Path(folder))) is not None})
+    # A group is called as its first folder; by its path if that is another's name, too.
+    often = Counter(Path(group[0]).name for group in groups)
+    named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
+    jobs = {folder: name for name, group in named.items() for folder in group}
+    return RunFolders({path: jobs[folder] for path, folder in folder_of.items() if folder in jobs}, named)
+
+
+def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
+    """Folders of runs in groups of which each may be one training."""
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for folder, info in runs.items():
+        words = tuple(_NUMBER.sub("0", word) for word in info.command)
+        alike.setdefault((words, _NUMBER.sub("0", info.cwd)), []).append(folder)
+    groups: list[list[str]] = []
+    for folders in alike.values():
+        folders.sort(key=lambda folder: (runs[folder].started_at, folder))
+        began = ended = -math.inf
+        for folder in folders:
+            info = runs[folder]
+            if info.started_at - began <= TOGETHER and info.started_at <= ended:
+                groups[-1].append(folder)
+            else:
+                groups.append([folder])
+                ended = -math.inf
+            began = info.started_at
+            ended = max(ended, info.ended_at if info.ended_at is not None else info.updated_at)
+    return groups
