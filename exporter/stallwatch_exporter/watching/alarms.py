@@ -7,10 +7,9 @@ summaries and other ranks' echoes raise nothing while the run is up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident, Resolution, Severity
-from stallwatch_exporter.watching.incidents import IncidentManager
+from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
@@ -172,17 +171,10 @@ class Alarms:
             return
         guessed = diagnosis.primary if diagnosis.primary and diagnosis.primary.inferred else None
         unknown = diagnosis.unknown[0]
-        finding = next((one for one in diagnosis.findings if guessed and one.rule == guessed.rule), None)
+        finding = _finding(diagnosis, guessed.rule) if guessed else None
         rule = guessed.rule if guessed else UNKNOWN_FAILURE
-        about: dict[str, Any] = {
-            "rank": guessed.rank if guessed else unknown.first.rank,
-            "count": finding.count if finding else unknown.count,
-            "evidence": _evidence(guessed, unknown, ()),
-            "exception": "" if guessed else exception_in_short(unknown),
-            "note": finding.note if finding else "",
-            "primary": guessed,
-            **_progress(diagnosis.progress),
-        }
+        about = _cause(guessed, finding, unknown, (), diagnosis.progress)
+        about["count"] = finding.count if finding else unknown.count
         told = next((one for one in self._book.of_kind("finding") if _of_unknown(one)), None)
         if told is None:
             self._book.open("finding", rule, "critical", now, **about)
@@ -202,7 +194,7 @@ class Alarms:
 
         `stacks`: where its ranks are, if that is known.
         """
-        about: dict[str, Any] = {
+        about: IncidentUpdate = {
             **_progress(diagnosis.progress),
             "stalled_seconds": round(state.seconds, 1),
             "threshold_seconds": round(state.threshold, 1),
@@ -211,43 +203,46 @@ class Alarms:
         }
         open_stalls = self._book.of_kind("stall")
         if open_stalls:
-            self._book.update(open_stalls[0], now, severity=severity, **about)
+            self._book.update(open_stalls[0], now, severity, **about)
             if stacks is not None and open_stalls[0].stacks is None:
                 self.located(stacks, diagnosis, now)
             return
         primary = diagnosis.primary
         rule = primary.rule if primary is not None and primary.harm == "fatal" else SILENT_HANG
-        finding = next((one for one in diagnosis.findings if one.rule == rule), None)
-        self._book.open(
-            "stall",
-            rule,
-            severity,
-            now,
-            phase=state.phase,
-            rank=_stalled_rank(rule, primary, stacks),
-            stacks=stacks,
-            evidence=_evidence(primary, None, last_lines),
-            note=finding.note if finding else "",
-            count=finding.count if finding else 1,
-            background=background(rule, diagnosis),
+        finding = _finding(diagnosis, rule)
+        facts: IncidentUpdate = {
+            "phase": state.phase,
+            "rank": _stalled_rank(rule, primary, stacks),
+            "stacks": stacks,
+            "evidence": _evidence(primary, None, last_lines),
+            "note": finding.note if finding else "",
+            "count": finding.count if finding else 1,
+            "background": background(rule, diagnosis),
             **about,
-        )
+        }
+        self._book.open("stall", rule, severity, now, **facts)
 
     def located(self, stacks: StallStacks, diagnosis: Diagnosis, now: float) -> None:
         """Add where the ranks are to a stall that opened without it."""
         for incident in self._book.of_kind("stall"):
             rank = stacks.odd[0] if stacks.odd and incident.rule in STANDSTILLS else incident.rank
-            primary, about = diagnosis.primary, dict[str, Any]()
+            primary = diagnosis.primary
+            about: IncidentUpdate = {"stacks": stacks, "rank": rank, "primary": primary}
             if incident.rule == TRACE_CACHE and primary is not None and primary.rule == SILENT_HANG:
                 self._book.judge_anew(incident, SILENT_HANG)  # the stacks speak against it
-                finding = next((one for one in diagnosis.findings if one.rule == SILENT_HANG), None)
-                about = {"note": finding.note if finding else "", "count": 1, "evidence": primary.evidence}
+                finding = _finding(diagnosis, SILENT_HANG)
+                about["note"] = finding.note if finding else ""
+                about["count"], about["evidence"] = 1, primary.evidence
                 about["background"] = background(SILENT_HANG, diagnosis)
-            self._book.update(incident, now, stacks=stacks, rank=rank, primary=primary, **about)
+            self._book.update(incident, now, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
         """The run goes on in `phase`, after so many seconds without progress."""
-        facts = {"stalled_seconds": round(seconds, 1), "phase": phase, **_progress(progress)}
+        facts: IncidentUpdate = {
+            **_progress(progress),
+            "stalled_seconds": round(seconds, 1),
+            "phase": phase,
+        }
         for incident in self._book.of_kind("stall"):
             self._book.resolve(incident, now, "recovered", **facts)
 
@@ -278,8 +273,12 @@ class Alarms:
         resolution = _RESOLUTIONS.get(ending.kind, "run-failed")
         for incident in self._book.of_kind("stall"):
             stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
-            about = {"stalled_seconds": stalled, "ending": ending, **_progress(diagnosis.progress)}
-            self._book.resolve(incident, now, resolution, **about)
+            facts: IncidentUpdate = {
+                **_progress(diagnosis.progress),
+                "stalled_seconds": stalled,
+                "ending": ending,
+            }
+            self._book.resolve(incident, now, resolution, **facts)
         # What the run died of may be told already. It is no other incident then, and nothing of it is over.
         told = self._told_death(diagnosis) if ending.failed else None
         self._book.resolve_all(now, resolution, but=self.checkpoints, spare=told, ending=ending)
@@ -287,24 +286,17 @@ class Alarms:
             return
         primary = diagnosis.primary
         unknown = diagnosis.unknown[0] if diagnosis.unknown else None
-        finding = next((one for one in diagnosis.findings if primary and one.rule == primary.rule), None)
+        finding = _finding(diagnosis, primary.rule) if primary else None
         rule = primary.rule if primary else UNKNOWN_FAILURE
-        death: dict[str, Any] = {
-            "rank": primary.rank if primary else unknown.first.rank if unknown else None,
-            "evidence": _evidence(primary, unknown, last_lines),
-            "exception": "" if primary else exception_in_short(unknown),
-            "note": finding.note if finding else "",
-            "count": finding.count if finding else 1,
-            "primary": primary,
-            "ending": ending,
-            **_progress(diagnosis.progress),
-        }
+        death = _cause(primary, finding, unknown, last_lines, diagnosis.progress)
+        death["ending"] = ending
         if told is None:
             self._book.open("ended", rule, "critical", now, **death)
         elif primary is not None or told.rule == rule:
             self._book.fail(told, now, rule, **death)
         else:  # what was told explains more than nothing does
-            self._book.fail(told, now, told.rule, ending=ending, **_progress(diagnosis.progress))
+            facts = {**_progress(diagnosis.progress), "ending": ending}
+            self._book.fail(told, now, told.rule, **facts)
 
     def _told_death(self, diagnosis: Diagnosis) -> Incident | None:
         """The open finding that the run's end belongs to: of the same cause, else one after which no step
@@ -378,19 +370,20 @@ class Alarms:
         place = finding.first if finding else None
         line = match.line if match else None
         shown = [line.text] if line else [place.text] if place else []
-        where = {**_progress(diagnosis.progress), "rank": line.rank if line else None, **_where(finding)}
-        self._book.open(
-            "finding",
-            rule,
-            severity,
-            now,
-            harm=finding.harm if finding else "fatal",
-            count=finding.count if finding else 1,
-            evidence=list(primary.evidence) if primary else shown,
-            note=finding.note if finding else "",
-            primary=primary,
+        where = _progress(diagnosis.progress)
+        where["rank"] = line.rank if line else None
+        if place is not None:  # as in the diagnosis, so that messages and pages say the same
+            where["rank"] = where["rank"] if place.rank is None else place.rank
+            where["step"] = where["step"] if place.step is None else place.step
+        facts: IncidentUpdate = {
+            "harm": finding.harm if finding else "fatal",
+            "count": finding.count if finding else 1,
+            "evidence": list(primary.evidence) if primary else shown,
+            "note": finding.note if finding else "",
+            "primary": primary,
             **where,
-        )
+        }
+        self._book.open("finding", rule, severity, now, **facts)
 
     def _follow(self, incident: Incident, finding: Finding | None, diagnosis: Diagnosis, now: float) -> None:
         """Keep an open finding up to date; resolve it when the run proved that it does no harm."""
@@ -415,8 +408,9 @@ class Alarms:
         self._fine[incident.rule] = self._fine.get(incident.rule, 0) + 1
         if self._fine[incident.rule] >= _FINE_AFTER:
             del self._fine[incident.rule]
-            note = finding.note if finding else incident.note
-            self._book.resolve(incident, now, "recovered", note=note, **_progress(diagnosis.progress))
+            facts = _progress(diagnosis.progress)
+            facts["note"] = finding.note if finding else incident.note
+            self._book.resolve(incident, now, "recovered", **facts)
 
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
@@ -426,11 +420,27 @@ def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None
     return primary.rank if primary is not None and rule == primary.rule else None
 
 
-def _where(finding: Finding | None) -> dict[str, Any]:
-    """Rank and step as the diagnosis tells them, so that a message, a page and a terminal say the same."""
-    first = finding.first if finding is not None else None
-    told = {"rank": first.rank, "step": first.step} if first is not None else {}
-    return {name: value for name, value in told.items() if value is not None}
+def _finding(diagnosis: Diagnosis, rule: str) -> Finding | None:
+    return next((one for one in diagnosis.findings if one.rule == rule), None)
+
+
+def _cause(
+    primary: Primary | None,
+    finding: Finding | None,
+    unknown: UnknownException | None,
+    last_lines: Sequence[str],
+    progress: Progress,
+) -> IncidentUpdate:
+    """What a run fails of: the `primary` cause with its `finding`, else an exception that no rule knows."""
+    return {
+        "rank": primary.rank if primary else unknown.first.rank if unknown else None,
+        "evidence": _evidence(primary, unknown, last_lines),
+        "exception": "" if primary else exception_in_short(unknown),
+        "note": finding.note if finding else "",
+        "count": finding.count if finding else 1,
+        "primary": primary,
+        **_progress(progress),
+    }
 
 
 def _unknown_count(diagnosis: Diagnosis) -> int:
@@ -459,7 +469,7 @@ def _evidence(
     return list(last_lines)
 
 
-def _progress(progress: Progress) -> dict[str, Any]:
+def _progress(progress: Progress) -> IncidentUpdate:
     return {
         "step": progress.last_step,
         "total_steps": progress.total_steps,

@@ -7,7 +7,7 @@ troubles, stacks and causes are updates of it; it closes when its critical troub
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -188,27 +188,29 @@ def _folded(episode: _Episode) -> Incident:
     opened = min(one.opened_at for one in troubles)
     # A line may have been read late, with a time that is ahead of ours.
     updated = max(opened, *(one.updated_at for one in troubles))
-    facts: dict[str, Any] = {
-        "id": episode.first.id,
-        "episode": episode.first.episode,
-        "opened_at": opened,
-        "updated_at": updated,
-        "severity": episode.severity,
-        "status": "resolved" if closes else "open",
-        "resolution": resolution,
-        "resolved_at": updated if closes else None,
-        "ending": next((one.ending for one in troubles if one.ending is not None), None),
-        "history": list(episode.history),
-    }
-    if lead.rank is None and lead.primary is None:
-        facts["rank"] = next((one.rank for one in troubles if one.rank is not None), None)
-    if stall is not None and (closes or stall in going):
-        for name in ("stalled_seconds", "threshold_seconds", "learning", "stacks"):
-            facts[name] = getattr(stall, name)
+    history = list(episode.history)
     if closes:
         event = Event(updated, "closed", lead.kind, lead.rule, lead.severity, lead.rank)
-        facts["history"] = [*(one for one in episode.history if not _closing(one, updated)), event]
-    return msgspec.structs.replace(lead, **facts)
+        history = [*(one for one in history if not _closing(one, updated)), event]
+    folded = msgspec.structs.replace(
+        lead,
+        id=episode.first.id,
+        episode=episode.first.episode,
+        opened_at=opened,
+        updated_at=updated,
+        severity=episode.severity,
+        status="resolved" if closes else "open",
+        resolution=resolution,
+        resolved_at=updated if closes else None,
+        ending=next((one.ending for one in troubles if one.ending is not None), None),
+        history=history,
+    )
+    if lead.rank is None and lead.primary is None:
+        folded.rank = next((one.rank for one in troubles if one.rank is not None), None)
+    if stall is not None and (closes or stall in going):
+        folded.stalled_seconds, folded.threshold_seconds = stall.stalled_seconds, stall.threshold_seconds
+        folded.learning, folded.stacks = stall.learning, stall.stacks
+    return folded
 
 
 def _closing(event: Event, at: float) -> bool:
