@@ -74,6 +74,7 @@ class Pending:
         return max(0.0, left + (_ENDING_AT_MOST - GATHER_SECONDS if ending else 0.0))
 
 
+_HARMFUL = ("fatal", "degrading")
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
 _FINE_AFTER = 6
 _COMPARED_SECONDS = 60.0  # so long slower steps wait for the rank that makes them slow
@@ -141,7 +142,7 @@ class Alarms:
                 self._raise(told, "critical", diagnosis, finding, now, match)
         for rule, match in self._warnings.take(now, ending=self.ending, everything=everything):
             finding = findings.get(rule)
-            if finding is not None and finding.harm in ("fatal", "degrading"):
+            if finding is not None and finding.harm in _HARMFUL:
                 severity: Severity = "critical" if finding.harm == "fatal" else "warning"
                 self._raise(rule, severity, diagnosis, finding, now, match)
 
@@ -157,10 +158,13 @@ class Alarms:
                 continue  # an agent before us saw it: that the run goes on mends no checkpoint
             if incident.rule in self.ranks.told:
                 continue  # seen in no line
-            if incident.rule not in findings and _of_unknown(incident):
-                self._settle(incident, None, diagnosis, now, harmful=_fails_unknown(diagnosis))
-            else:
-                self._follow(incident, findings.get(incident.rule), diagnosis, now)
+            known = findings.get(incident.rule)
+            harmful = known is not None and known.harm in _HARMFUL
+            if known is None and _of_unknown(incident):
+                harmful = _fails_unknown(diagnosis)
+            self._settle(incident, known, diagnosis, now, harmful=harmful)
+            if known is not None and harmful:
+                self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)
 
     def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
         """No line came for a while: an exception that no rule knows, and that nothing survived, is news.
@@ -321,7 +325,7 @@ class Alarms:
         return page.harm == "by-progress" or not page.patterns
 
     def _weigh(self, rule: str, finding: Finding, diagnosis: Diagnosis, now: float) -> None:
-        if finding.harm not in ("fatal", "degrading") or self._explained(rule, diagnosis):
+        if finding.harm not in _HARMFUL or self._explained(rule, diagnosis):
             self._harmful.pop(rule, None)
             return
         if finding.count <= self._known_past.get(rule, 0):
@@ -343,9 +347,7 @@ class Alarms:
             late is not None and (late.step or 0) >= self._slow_from - IN_A_ROW
         ):
             return True  # it became late as the steps became slow
-        slowing = any(
-            one.rule == TRACE_CACHE and one.harm in ("fatal", "degrading") for one in diagnosis.findings
-        )
+        slowing = any(one.rule == TRACE_CACHE and one.harm in _HARMFUL for one in diagnosis.findings)
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
     def _comparing(self, step: int, now: float) -> bool:
@@ -384,13 +386,6 @@ class Alarms:
             **where,
         }
         self._book.open("finding", rule, severity, now, **facts)
-
-    def _follow(self, incident: Incident, finding: Finding | None, diagnosis: Diagnosis, now: float) -> None:
-        """Keep an open finding up to date; resolve it when the run proved that it does no harm."""
-        harmful = finding is not None and finding.harm in ("fatal", "degrading")
-        self._settle(incident, finding, diagnosis, now, harmful=harmful)
-        if finding is not None and harmful:
-            self._book.update(incident, now, harm=finding.harm, count=finding.count, note=finding.note)
 
     def _settle(
         self,

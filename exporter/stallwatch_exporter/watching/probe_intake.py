@@ -100,7 +100,8 @@ class ProbeIntake:
             if kind == "exception" or (kind == "left" and event.get("error")):
                 self._failed_at = now
             if kind == "concern":
-                self._concern(event)
+                match = concern_match(event, self._number)
+                self._all([match] if match is not None else [])
             elif kind == "trace-cache":
                 self._invalidations.named(event, self._number)
             elif kind == "exception":
@@ -241,11 +242,6 @@ class ProbeIntake:
     def unsaid(self, now: float, *, everything: bool = False) -> list[Line]:
         """Lines for exceptions that the log does not show."""
         return self._exceptions.unsaid(self._reading.streams, now, everything=everything)
-
-    def _concern(self, event: Mapping[str, Any]) -> None:
-        match = concern_match(event, self._number)
-        if match is not None:
-            self._all([match])
 
     def _all(self, matches: Iterable[Match]) -> None:
         """Take warnings, whoever found them."""
