@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.ending import Kill, killed_within
+from stallwatch_exporter.stacks.processes import family
 from stallwatch_rules.endings import MemoryKnown
 from stallwatch_rules.messages import message, sentences
 
@@ -80,13 +81,8 @@ def _size(size: float) -> str:
 
 def resident_bytes(pid: int) -> int:
     """Resident memory of the process and its descendants. Shared pages count once per process."""
-    try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
-    except (psutil.Error, OSError):  # no descriptors or no memory left: psutil passes those on as they are
-        return 0
     total = 0
-    for process in family:
+    for process in family(pid):
         try:
             total += int(process.memory_info().rss)
         except (psutil.Error, OSError):

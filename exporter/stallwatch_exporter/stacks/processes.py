@@ -32,7 +32,7 @@ def family(command: int) -> list[psutil.Process]:
     try:
         leader = psutil.Process(command)
         return [leader, *leader.children(recursive=True)]
-    except (psutil.Error, OSError):
+    except (psutil.Error, OSError):  # no descriptors or no memory left: psutil passes those on as they are
         return []
 
 
@@ -79,12 +79,8 @@ def children_of(pid: int) -> list[int]:
 
 def children_seconds(pid: int) -> float | None:
     """Processor seconds of all processes below this one so far; ``None`` if it has none."""
-    try:
-        below = psutil.Process(pid).children(recursive=True)
-    except (psutil.Error, OSError):
-        return None
     found = []
-    for child in below:
+    for child in family(pid)[1:]:
         with contextlib.suppress(psutil.Error, OSError):
             times = child.cpu_times()
             found.append(times.user + times.system)

@@ -232,17 +232,11 @@ def complete(
     """
     if diagnosis.verdict not in IN_TROUBLE:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
-            from stallwatch_rules.failures.unexplained import new_lines
-
             new = new_lines(streams, baseline)
             diagnosis.new_lines = [one for one in new if baseline is not None or one.level == "error"]
             if any(one.level == "error" for one in diagnosis.new_lines):
                 diagnosis.notes.append(message("diagnosis.last-words"))
         return diagnosis
-    from stallwatch_rules.failures.unexplained import (
-        new_lines,  # here: a healthy run's diagnosis needs neither
-    )
-
     told = {(one.first.file, one.first.line) for one in diagnosis.unknown}
     new = new_lines(streams, baseline)
     diagnosis.new_lines = [one for one in new if (one.first.file, one.first.line) not in told]
