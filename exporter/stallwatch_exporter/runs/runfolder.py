@@ -285,10 +285,3 @@ def _cwd() -> str:
         return str(Path.cwd())
     except OSError:
         return ""
-
-
-def run_folder(paths: Sequence[str | os.PathLike[str]]) -> Path | None:
-    """The one path given, if it is the folder that Stallwatch kept of a run."""
-    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
-        return None
-    return Path(paths[0])

@@ -371,7 +371,7 @@ class Alarms:
         primary = diagnosis.primary if diagnosis.primary and diagnosis.primary.rule == rule else None
         place = finding.first if finding else None
         line = match.line if match else None
-        shown = [line.text] if line else [place.text] if place else []
+        shown: list[Text] = [line.text] if line else [place.text] if place else []
         where = _progress(diagnosis.progress)
         where["rank"] = line.rank if line else None
         if place is not None:  # as in the diagnosis, so that messages and pages say the same

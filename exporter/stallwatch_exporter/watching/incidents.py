@@ -13,6 +13,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Incident, Kind, Resolution, Severity, Sink
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.watching.episodes import Episodes
+from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Phase, Primary
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.text.redact import redact
@@ -42,9 +43,9 @@ class IncidentUpdate(TypedDict, total=False):
     learning: bool
     harm: str
     count: int
-    evidence: list[str]
+    evidence: list[Text]
     exception: str
-    note: str
+    note: Text
     primary: Primary | None
     ending: Ending | None
     stacks: StallStacks | None

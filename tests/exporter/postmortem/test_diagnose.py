@@ -16,14 +16,14 @@ import msgspec
 import pytest
 
 from stallwatch_exporter.incident import Ending, Incident, Resolution
-from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths, diagnose_run
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_logs.log_files import from_stream
 from stallwatch_logs.parallel_reading import read_baseline
 from stallwatch_rules import reading
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import rendered, say
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Primary
-from stallwatch_rules.text.sentences import say
 
 OOM = (
     "[rank{rank}]: Traceback (most recent call last):\n"
