@@ -5,65 +5,43 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 from stallwatch_dashboard.data.frames import NumberStore
 from stallwatch_dashboard.data.scraper import TargetStatus
-from stallwatch_rules.messages import Text
 
 LATE_SECONDS = 10.0  #: without an answer for so long, what a source shows is old news
 _PACKAGES = ("stallwatch", "streamlit", "plotly", "duckdb", "pandas", "sqlalchemy", "apprise")
 
-SourceState = Literal["answers", "late", "silent"]
+SourceState = Literal["silent", "late", "answers"]
 
 
-@dataclass(frozen=True)
-class Source:
-    """One endpoint that is scraped."""
+class Seen(NamedTuple):
+    """How well one endpoint is seen."""
 
-    url: str
-    run: str
     state: SourceState
+    target: TargetStatus
     lag: float | None  #: seconds since its last answer
-    scrapes: int
-    failures: int
-    error: Text
 
 
-@dataclass(frozen=True)
-class Lost:
-    """What a run's agent could not keep."""
-
-    run: str
-    records: int  #: of the probe's rings and side files
-
-
-def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[Source]:
+def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[Seen]:
     """Every endpoint that should answer, those in trouble first; the agents of `ended` runs need not."""
-    order: dict[SourceState, int] = {"silent": 0, "late": 1, "answers": 2}
-    found = [_source(target, now) for target in targets if target.run is None or target.run not in ended]
-    return sorted(found, key=lambda source: (order[source.state], source.run, source.url))
+    found = [_seen(target, now) for target in targets if target.run is None or target.run not in ended]
+    order = get_args(SourceState)
+    return sorted(found, key=lambda one: (order.index(one.state), one.target.run or "", one.target.url))
 
 
-def _source(target: TargetStatus, now: float) -> Source:
+def _seen(target: TargetStatus, now: float) -> Seen:
     lag = None if target.answered is None else now - target.answered
-    state: SourceState = "silent" if lag is None else "late" if lag > LATE_SECONDS else "answers"
-    return Source(
-        target.url, target.run or "", state, lag, target.scrapes, target.failures, target.error or ""
-    )
+    return Seen("silent" if lag is None else "late" if lag > LATE_SECONDS else "answers", target, lag)
 
 
-def losses(store: NumberStore, runs: Sequence[str]) -> list[Lost]:
-    """The runs that lost records, the most first; none where nothing was lost."""
-    found = []
-    for run in runs:
-        records = sum(store.latest(run, "stallwatch_dropped_records_total").values())
-        if records:
-            found.append(Lost(run, int(records)))
-    return sorted(found, key=lambda lost: -lost.records)
+def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
+    """How many records of the probe's rings and side files each run lost, the most first."""
+    lost = {run: int(sum(store.latest(run, "stallwatch_dropped_records_total").values())) for run in runs}
+    return {run: lost[run] for run in sorted(lost, key=lambda run: -lost[run]) if lost[run]}
 
 
 def versions() -> dict[str, str]:
@@ -77,24 +55,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class Disk:
-    """Where state is kept. Bytes."""
-
-    home: Path
-    free: int
-    store: int  #: of the numbers
-
-
-def disk(home: Path) -> Disk | None:
-    """The state folder's disk; ``None`` where there is no such folder yet."""
+def disk(home: Path) -> tuple[int, int] | None:
+    """The bytes of the numbers, and those free on the disk; ``None`` where there is no state folder yet."""
     try:
         free = shutil.disk_usage(home).free
     except OSError:
         return None
     # The second is DuckDB's log of what is not in the first yet.
     files = (home / "metrics.duckdb", home / "metrics.duckdb.wal")
-    return Disk(home, free, sum(map(_size, files)))
+    return sum(map(_size, files)), free
 
 
 def _size(path: Path) -> int:

@@ -32,7 +32,7 @@ def serve(settings: DashboardSettings) -> int:
         tell(problem)
         return 2
     if settings.port == 0:
-        settings = replace(settings, port=_free_port(settings.host))
+        settings = replace(settings, port=_free_port(settings.host) or 0)
     with _child(settings) as child, _forwarded_signals(child) as asked_to_end:
         if not _answers(child, settings):
             return _exit_code(child, asked_to_end) if asked_to_end else 1
@@ -77,26 +77,20 @@ def _problem(settings: DashboardSettings) -> str | None:
             f"{settings.host} can be reached by others and the dashboard has no login;"
             " keep 127.0.0.1 and use ssh -L, set up [login], or say --insecure"
         )
-    if settings.port and not _is_free(settings.host, settings.port):
+    if settings.port and _free_port(settings.host, settings.port) is None:
         return f"port {settings.port} on {settings.host} is taken; choose another with --port"
     return None
 
 
-def _is_free(host: str, port: int) -> bool:
+def _free_port(host: str, port: int = 0) -> int | None:
+    """This port, or one that the system chooses; None where it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError:
-            return False
-    return True
-
-
-def _free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
+            return None
         return int(probe.getsockname()[1])
 
 

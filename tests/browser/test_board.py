@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 import stallwatch_dashboard.pages as pages
-from stallwatch_dashboard.charts.base import HEIGHT
-from stallwatch_dashboard.charts.drawing import Drawing
+from stallwatch_dashboard.charts.base import HEIGHT, Drawing
 
 _FRONTEND = Path(pages.__file__).with_name("board_frontend")
 _PLOTLY = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"

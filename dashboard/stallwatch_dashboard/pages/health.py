@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 
 from stallwatch_alerts.masking import mask_url
@@ -26,17 +25,15 @@ def _sources() -> None:
         st.caption(say("no_sources" if source.scraper is not None else "asks_prometheus"))
     else:
         st.dataframe(
-            pd.DataFrame(
-                {
-                    say("state"): [f"{_ICONS[one.state]} {say(one.state)}" for one in found],
-                    say("run_column"): [cell(one.run) or formats.NOTHING for one in found],
-                    say("address"): [cell(one.url) for one in found],
-                    say("last_answer"): [formats.seconds(one.lag) for one in found],
-                    say("scrapes"): [one.scrapes for one in found],
-                    say("failures"): [one.failures for one in found],
-                    say("error"): [cell(render(one.error, language())) for one in found],
-                }
-            ),
+            {
+                say("state"): [f"{_ICONS[one.state]} {say(one.state)}" for one in found],
+                say("run_column"): [cell(one.target.run or "") or formats.NOTHING for one in found],
+                say("address"): [cell(one.target.url) for one in found],
+                say("last_answer"): [formats.seconds(one.lag) for one in found],
+                say("scrapes"): [one.target.scrapes for one in found],
+                say("failures"): [one.target.failures for one in found],
+                say("error"): [cell(render(one.target.error or "", language())) for one in found],
+            },
             hide_index=True,
             column_config={say("error"): st.column_config.TextColumn(width="large")},
         )
@@ -46,12 +43,10 @@ def _sources() -> None:
         st.caption(say("nothing_lost"))
     else:
         st.dataframe(
-            pd.DataFrame(
-                {
-                    say("run_column"): [cell(one.run) for one in lost],
-                    say("lost_records"): [one.records for one in lost],
-                }
-            ),
+            {
+                say("run_column"): [cell(run) for run in lost],
+                say("lost_records"): list(lost.values()),
+            },
             hide_index=True,
         )
 
@@ -82,8 +77,8 @@ def _versions() -> None:
     st.text("\n".join(f"{name} {number}" for name, number in health.versions().items()))
     if (found := health.disk(shared().settings.home)) is not None:
         st.markdown(f"#### {say('disk')}")
-        st.text(str(found.home))
-        st.text(say("disk_told", formats.byte_size(found.store), formats.byte_size(found.free)))
+        st.text(str(shared().settings.home))
+        st.text(say("disk_told", *map(formats.byte_size, found)))
 
 
 head(say("health"))

@@ -128,14 +128,12 @@ def _timeline(incident: Incident, now: float) -> None:
     changes.sort(key=lambda entry: entry[0])
     st.markdown(f"#### {say('timeline')}")
     st.dataframe(
-        pd.DataFrame(
-            {
-                say("time_of_day"): [formats.clock(at, zone(), now) for at, *_ in changes],
-                say("state"): [cell(what) for _, what, *_ in changes],
-                say("who"): [cell(who) for *_, who, _ in changes],
-                say("note"): [cell(text) for *_, text in changes],
-            }
-        ),
+        {
+            say("time_of_day"): [formats.clock(at, zone(), now) for at, *_ in changes],
+            say("state"): [cell(what) for _, what, *_ in changes],
+            say("who"): [cell(who) for *_, who, _ in changes],
+            say("note"): [cell(text) for *_, text in changes],
+        },
         hide_index=True,
         column_config={say("note"): st.column_config.TextColumn(width="large")},
     )
@@ -178,16 +176,14 @@ def _deliveries(incident: Incident, now: float) -> None:
         return
     st.markdown(f"#### {say('deliveries')}")
     st.dataframe(
-        pd.DataFrame(
-            {
-                say("chat"): [cell(one.name) for one in found],
-                say("state"): [say_or(f"delivery_{one.state}", one.state) for one in found],
-                say("sent"): [formats.clock(one.sent_at, zone(), now) for one in found],
-                say("attempts"): [one.attempts for one in found],
-                say("reason"): [cell(one.reason) for one in found],
-                say("rule_title"): [cell(one.title) for one in found],
-            }
-        ),
+        {
+            say("chat"): [cell(one.name) for one in found],
+            say("state"): [say_or(f"delivery_{one.state}", one.state) for one in found],
+            say("sent"): [formats.clock(one.sent_at, zone(), now) for one in found],
+            say("attempts"): [one.attempts for one in found],
+            say("reason"): [cell(one.reason) for one in found],
+            say("rule_title"): [cell(one.title) for one in found],
+        },
         hide_index=True,
     )
 

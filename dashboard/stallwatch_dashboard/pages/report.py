@@ -57,17 +57,15 @@ def choose_job(jobs: Sequence[JobTold]) -> str:
 
 def _findings(found: Diagnosis) -> None:
     st.dataframe(
-        pd.DataFrame(
-            {
-                say("rule"): [f.rule for f in found.findings],
-                say("role"): [say(f"role_{f.role}") for f in found.findings],
-                say("harm"): [say(f"harm_{f.harm}") for f in found.findings],
-                say("count"): [f.count for f in found.findings],
-                say("ranks"): [fold_ranks(f.ranks) for f in found.findings],
-                say("first"): [cell(_place(f.first)) for f in found.findings],
-                say("note"): [cell(render(f.note, language())) for f in found.findings],
-            }
-        ),
+        {
+            say("rule"): [f.rule for f in found.findings],
+            say("role"): [say(f"role_{f.role}") for f in found.findings],
+            say("harm"): [say(f"harm_{f.harm}") for f in found.findings],
+            say("count"): [f.count for f in found.findings],
+            say("ranks"): [fold_ranks(f.ranks) for f in found.findings],
+            say("first"): [cell(_place(f.first)) for f in found.findings],
+            say("note"): [cell(render(f.note, language())) for f in found.findings],
+        },
         hide_index=True,
     )
 

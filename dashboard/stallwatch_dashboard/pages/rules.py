@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-import pandas as pd
 import streamlit as st
 
 from stallwatch_dashboard import rulebook
@@ -58,16 +57,14 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
         st.info(say("no_rule_found"), icon=":material/search_off:")
         return
     st.dataframe(
-        pd.DataFrame(
-            {
-                say("rule"): [page.id for page in found],
-                say("rule_title"): [cell(_title(page)) for page in found],
-                say("family"): [cell(page.family) for page in found],
-                say("role"): [say(f"role_{page.role}") for page in found],
-                say("harm"): [_harm(page) for page in found],
-                say("maturity"): [say(f"status_{page.status}") for page in found],
-            }
-        ),
+        {
+            say("rule"): [page.id for page in found],
+            say("rule_title"): [cell(_title(page)) for page in found],
+            say("family"): [cell(page.family) for page in found],
+            say("role"): [say(f"role_{page.role}") for page in found],
+            say("harm"): [_harm(page) for page in found],
+            say("maturity"): [say(f"status_{page.status}") for page in found],
+        },
         hide_index=True,
         key="rules_table",
         on_select=lambda: _chosen(found),
@@ -126,13 +123,11 @@ def _trial() -> None:
     if trial.hits:
         names = sorted({name for hit in trial.hits for name in hit.captures})
         st.dataframe(
-            pd.DataFrame(
-                {
-                    say("line_number"): [hit.number for hit in trial.hits],
-                    **{name: [cell(hit.captures.get(name, "")) for hit in trial.hits] for name in names},
-                    say("line"): [cell(hit.line) for hit in trial.hits],
-                }
-            ),
+            {
+                say("line_number"): [hit.number for hit in trial.hits],
+                **{name: [cell(hit.captures.get(name, "")) for hit in trial.hits] for name in names},
+                say("line"): [cell(hit.line) for hit in trial.hits],
+            },
             hide_index=True,
         )
 
