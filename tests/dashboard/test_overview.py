@@ -150,7 +150,7 @@ def test_a_silence_that_no_rhythm_is_known_for_is_no_training(
     numbers = Numbers(progressed_at=NOW - silent, alarm_at=NOW - silent + 1800, **few)
     row = make_row("r", info(), numbers, [], alive=True, seen=NOW, now=NOW)
     assert row.state == state
-    assert (row.seconds_left() is not None) == (state == "training" and row.step_seconds is not None)
+    assert (row.seconds_left is not None) == (state == "training" and row.step_seconds is not None)
 
 
 def test_how_it_ended_and_how_long_it_took() -> None:
@@ -244,8 +244,8 @@ def test_goodput_headroom_and_time_left_of_a_row() -> None:
         invalidations=25,
         started_at=NOW - 900,
     )
-    assert row.seconds_left() == 100.0
+    assert row.seconds_left == 100.0
     assert row.goodput(NOW) == 0.5
-    assert row.headroom() == 4.0
-    assert row.invalidations_per_step() == 0.5
-    assert RunRow("r", "finished").seconds_left() is None and RunRow("r", "starting").goodput(NOW) is None
+    assert row.headroom == 4.0
+    assert row.invalidations_per_step == 0.5
+    assert RunRow("r", "finished").seconds_left is None and RunRow("r", "starting").goodput(NOW) is None

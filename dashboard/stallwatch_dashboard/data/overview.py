@@ -82,6 +82,7 @@ class RunRow(Numbers):
             return None
         return (self.ended_at or (self.seen if self.state == "stale" else None) or now) - self.started_at
 
+    @property
     def seconds_left(self) -> float | None:
         """At the pace of the last steps; None where nothing advances or the end is not known."""
         if self.state not in ("training", "degraded"):
@@ -97,18 +98,21 @@ class RunRow(Numbers):
             return None
         return min(1.0, self.stepping_seconds / whole)
 
+    @property
     def pace(self) -> float | None:
         """Step time over its baseline: 2 is twice as slow as this run was."""
         if not self.step_seconds or not self.baseline_seconds:
             return None
         return self.step_seconds / self.baseline_seconds
 
+    @property
     def headroom(self) -> float | None:
         """Bytes of host memory that the command may still take; None where no limit is known."""
         if self.host_memory_limit_bytes is None or self.host_memory_bytes is None:
             return None
         return self.host_memory_limit_bytes - self.host_memory_bytes
 
+    @property
     def invalidations_per_step(self) -> float | None:
         """Trace-cache invalidations a step; None before the first step."""
         return self.invalidations / self.step if self.step else None

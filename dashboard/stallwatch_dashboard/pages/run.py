@@ -134,7 +134,7 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
 
 
 def _left(row: RunRow) -> str | None:
-    left = row.seconds_left()
+    left = row.seconds_left
     return None if left is None else say("left", formats.seconds(left))
 
 

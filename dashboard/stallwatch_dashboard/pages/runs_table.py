@@ -49,14 +49,22 @@ _FRONTEND = Path(__file__).with_name("runs_frontend")
 _MOST_FOUND = 2000  #: characters of a run that can be searched
 
 
+def _seconds_lost(value: float) -> str:
+    return formats.seconds(value or None)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers, or of words where no `number` is told. Of numbers the highest comes first."""
+    """A column of numbers, or of words where no `field` is named. Of numbers the highest comes first."""
 
     name: str  #: of the word in its head
     width: int  #: pixels; those up to the invalidations fit into a window of 1,440
     order: str = ""  #: in the address; nothing can be sorted by a column without
-    number: Callable[[RunRow, float], float | None] | None = None
+    field: str = ""  #: of `RunRow` with the number
     shown: Callable[[float], str] = formats.number
     rising: bool = False  #: the lowest comes first
     help: str = ""
@@ -68,50 +76,20 @@ COLUMNS = (
     Column("run", 160, "run", rising=True, long=True),
     Column("open_incidents", 150, "incident", rising=True, long=True),
     Column("phase", 84, "phase", rising=True, long=True),
-    Column("step", 72, "step", lambda row, _now: row.step, formats.integer),
-    Column("total", 76, "total", lambda row, _now: row.total_steps, formats.integer),
-    Column("time_left", 96, "left", lambda row, _now: row.seconds_left(), formats.seconds),
-    Column("step_time", 84, "seconds", lambda row, _now: row.step_seconds, formats.seconds),
-    Column(
-        "against_baseline",
-        88,
-        "step_time",
-        lambda row, _now: row.pace(),
-        lambda pace: f"× {pace:.2f}",
-        help="help_baseline",
-    ),
-    Column("loss", 72, "loss", lambda row, _now: row.loss),
+    Column("step", 72, "step", "step", formats.integer),
+    Column("total", 76, "total", "total_steps", formats.integer),
+    Column("time_left", 96, "left", "seconds_left", formats.seconds),
+    Column("step_time", 84, "seconds", "step_seconds", formats.seconds),
+    Column("against_baseline", 88, "step_time", "pace", "× {:.2f}".format, help="help_baseline"),
+    Column("loss", 72, "loss", "loss"),
     Column("loss_course", 94),
-    Column("memory", 84, "memory", lambda row, _now: row.memory_bytes, formats.byte_size),
-    Column(
-        "headroom",
-        88,
-        "headroom",
-        lambda row, _now: row.headroom(),
-        formats.byte_size,
-        rising=True,
-        help="help_headroom",
-    ),
-    Column("invalidations_a_step", 100, "invalidations", lambda row, _now: row.invalidations_per_step()),
-    Column(
-        "goodput",
-        80,
-        "goodput",
-        lambda row, now: row.goodput(now),
-        lambda share: f"{share * 100:.0f} %",
-        rising=True,
-        help="help_goodput",
-    ),
-    Column(
-        "lost_to_stalls",
-        104,
-        "lost",
-        lambda row, _now: row.stalled_seconds,
-        lambda seconds: formats.seconds(seconds or None),
-        help="help_lost",
-    ),
-    Column("started", 144, "started", lambda row, _now: row.started_at),
-    Column("duration", 96, "duration", lambda row, now: row.seconds(now), formats.seconds),
+    Column("memory", 84, "memory", "memory_bytes", formats.byte_size),
+    Column("headroom", 88, "headroom", "headroom", formats.byte_size, rising=True, help="help_headroom"),
+    Column("invalidations_a_step", 100, "invalidations", "invalidations_per_step"),
+    Column("goodput", 80, "goodput", "goodput", _percent, rising=True, help="help_goodput"),
+    Column("lost_to_stalls", 104, "lost", "stalled_seconds", _seconds_lost, help="help_lost"),
+    Column("started", 144, "started", "started_at"),
+    Column("duration", 96, "duration", "seconds", formats.seconds),
     Column("host", 140, "host", rising=True, long=True),
 )
 
@@ -155,7 +133,7 @@ def _column(column: Column, say: Say) -> dict[str, Any]:
         "title": say(column.name),
         "width": column.width,
         "order": column.order,
-        "number": column.number is not None,
+        "number": bool(column.field),
         "rising": column.rising,
         "help": say(column.help) if column.help else "",
         "long": column.long,
@@ -164,7 +142,7 @@ def _column(column: Column, say: Say) -> dict[str, Any]:
 
 
 def _row(row: RunRow, now: float, zone: tzinfo | None, say: Say) -> dict[str, Any]:
-    numbers = [None if column.number is None else column.number(row, now) for column in COLUMNS]
+    numbers = [_number(column, row, now) for column in COLUMNS]
     words = {
         "state": f"{ICONS[row.state]} {say(row.state)}",
         "run": cell(row.run),
@@ -184,6 +162,11 @@ def _row(row: RunRow, now: float, zone: tzinfo | None, say: Say) -> dict[str, An
         "values": [None if value is None or not math.isfinite(value) else value for value in numbers],
         "found": plain(" ".join(_searched(row)), _MOST_FOUND),
     }
+
+
+def _number(column: Column, row: RunRow, now: float) -> float | None:
+    number = getattr(row, column.field) if column.field else None
+    return number(now) if callable(number) else number
 
 
 def _shown(column: Column, value: float | None) -> str:
