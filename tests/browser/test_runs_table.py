@@ -19,8 +19,30 @@ NOW = 1000.0
 HOST = "http://runs.test"
 HOSTILE = "<img src=x onerror=alert(1)> **a** \u202e&run=b#?"
 ROWS = [
-    RunRow("slow", "degraded", "node2", ("torchrun", "sft.py"), 50, 100, 2.0, 4.0, 1.0, started_at=10.0),
-    RunRow("Fast", "training", "node1", ("torchrun", "dpo.py"), 50, 1000, 0.5, 1.0, 1.0, started_at=20.0),
+    RunRow(
+        "slow",
+        "degraded",
+        "node2",
+        ("torchrun", "sft.py"),
+        step=50,
+        total_steps=100,
+        loss=2.0,
+        step_seconds=4.0,
+        baseline_seconds=1.0,
+        started_at=10.0,
+    ),
+    RunRow(
+        "Fast",
+        "training",
+        "node1",
+        ("torchrun", "dpo.py"),
+        step=50,
+        total_steps=1000,
+        loss=0.5,
+        step_seconds=1.0,
+        baseline_seconds=1.0,
+        started_at=20.0,
+    ),
     RunRow("new", "starting", "node1", started_at=30.0),
 ]
 
