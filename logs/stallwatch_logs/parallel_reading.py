@@ -264,8 +264,8 @@ def read_run(
 ) -> tuple[RunReading, list[InputProblem]]:
     """Read a run as for its diagnosis, for those who need more of it than that.
 
-    Every line of a small one is read; of a large one the sieve leaves out lines that say nothing is wrong, so
-    that a wording which only its middle has may be taken for unknown.
+    Every line of a small one is read; of a large one the sampled scan leaves out lines that say nothing is
+    wrong, so that a message which only its middle has may be taken for unknown.
     """
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)

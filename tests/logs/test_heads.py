@@ -14,6 +14,7 @@ from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_logs.inputs import InputError, InputProblem
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.portions import HEAD, broken_at, head_first
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 
@@ -117,7 +118,7 @@ def test_what_was_found_but_is_no_text_is_told_in_one_note(tmp_path: Path, catal
         (tmp_path / f"rank{rank}.log").write_bytes(NOISE + PLAIN)
     diagnosis, problems = diagnose_paths([tmp_path], Options(catalogue))
     assert problems == []
-    told = [note for note in diagnosis.notes if "binary" in note]
+    told = [note for note in map(render, diagnosis.notes) if "binary" in note]
     assert len(told) == 1
     assert told[0].startswith("5 files are binary")
     assert "rank1.log" in told[0] and "rank3.log, …" in told[0] and "rank5.log" not in told[0]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stallwatch_rules.failures.environment import versions_in
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -275,7 +275,7 @@ def steps_of(diagnosis: Diagnosis) -> dict[str, tuple[int | str | None, ...]]:
     """When each rule fired first and last, and how many steps are said to have followed."""
     found = {}
     for one in diagnosis.findings:
-        followed = re.search(r"(\d+) (?:steps )?followed", one.note)
+        followed = re.search(r"(\d+) (?:steps )?followed", render(one.note))
         found[one.rule] = (one.first.step, one.last.step, followed and followed[1])
     return found
 

@@ -38,8 +38,8 @@ from stallwatch_rules.text.lazy import lazy
 
 DIGITS = b"0123456789"
 
-# One of these is in the wording of every line that `extract` takes anything from; the line's end comes with
-# it, so that a wording is hit once.
+# One of these is in the template of every line that `extract` takes anything from; the line's end comes with
+# it, so that a template is hit once.
 _METRICS = (
     r"(?:[Ss][Tt][Ee][Pp]|[Ii][Tt][Ee][Rr]|[Ll][Oo][Ss][Ss]|[Nn][Uu][Mm]_[Uu][Pp][Dd]|OVERFLOW|overflow"
     r"|train_runtime|MA |MemAlloc|memory \(MB\) \||\xe2\x94\x81|Average reward|amples/sec:|Progress on:"
@@ -47,17 +47,17 @@ _METRICS = (
 )
 # So is this in that of a line which may tell the time: hours stand behind no letter but a "T".
 _STAMPS = r"[^A-SU-Za-z_]::[^\n]*\n"
-# A wording of lines that begin with a full stamp; with neither of the words, they tell their source's time.
+# A template of lines that begin with a full stamp; with neither of the words, they tell their source's time.
 _CLOCK = lazy(rb"\[?--[ T]::")
 _RANKED = (b"ank", b"ANK", b"[default", b"]<std", b"[trainer", b"[worker")
 # Bars without a name or numbers of their own: of those that follow one another in a line, the last counts.
 _NAMELESS = lazy(rb" {0,2}%\|\| / \[:+<(?::+|\?), *\.(?:it/s|s/it)\]")
 _GLUED = lazy(rb"(?:it\]|/s\])(?=[!-~])[^\]),]")  # something was printed behind a bar's end
 
-READ, CLOCK, BAR, EMPTY = 1, 2, 4, 8  #: kinds of wordings, as flags
-_MOST_WORDINGS = 20_000
+READ, CLOCK, BAR, EMPTY = 1, 2, 4, 8  #: kinds of templates, as flags
+_MOST_TEMPLATES = 20_000
 _MOST_BORING = 100_000
-_LONG = 1000  # bytes of a wording that is not kept in mind if it is boring
+_LONG = 1000  # bytes of a template that is not kept in mind if it is boring
 _MOST_GLUES = 4
 
 Codes = np.ndarray[Any, np.dtype[np.int32]]
@@ -65,7 +65,7 @@ Kinds = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass
-class Wording:
+class Template:
     """Lines that differ in their digits (and in what a bar looks like) only."""
 
     kinds: int
@@ -74,12 +74,12 @@ class Wording:
     plan: Plan | None = None
 
 
-class Wordings:
+class Templates:
     """Those of one source. The first is that of all lines which hold nothing, the second that of none at all,
     the third stands for those that came when there were too many, the fourth for those that tell the time."""
 
     def __init__(self) -> None:
-        self.all = [Wording(0), Wording(EMPTY), Wording(READ, learnt=True), Wording(CLOCK)]
+        self.all = [Template(0), Template(EMPTY), Template(READ, learnt=True), Template(CLOCK)]
         self.glues: set[bytes] = set()  #: what shows that a line was printed behind a bar
         self._names: dict[bytes, int] = {}
         self._codes = {b"": 1}
@@ -90,7 +90,7 @@ class Wordings:
         self._scratch: Any = hyperscan.Scratch(self._database)
 
     def codes(self, texts: list[bytes]) -> Codes:
-        """Which wording each line has, by its place in ``all``; the lines come without their digits."""
+        """Which template each line has, by its place in ``all``; the lines come without their digits."""
         try:
             return self._looked_up(texts)
         except KeyError:
@@ -104,8 +104,8 @@ class Wordings:
         return np.fromiter(map(self._codes.__getitem__, texts), np.int32, len(texts))
 
     def kinds(self) -> Kinds:
-        """The kinds of all wordings."""
-        return np.array([wording.kinds for wording in self.all], np.uint8)
+        """The kinds of all templates."""
+        return np.array([template.kinds for template in self.all], np.uint8)
 
     def _classify(self, new: Sequence[bytes]) -> None:
         self._codes.update(dict.fromkeys(new, 0))
@@ -121,9 +121,9 @@ class Wordings:
         for index, (_, kind) in zip(np.searchsorted(ends, [end - 1 for end, _ in hits]), hits, strict=True):
             kinds[index] = kinds.get(index, 0) | kind
         for index, kind in kinds.items():
-            self._codes[new[index]] = self._wording(new[index], kind)
+            self._codes[new[index]] = self._template(new[index], kind)
 
-    def _wording(self, text: bytes, kind: int) -> int:
+    def _template(self, text: bytes, kind: int) -> int:
         text = PICTURE.sub(b"%||", text)
         if kind == CLOCK and _is_clock(text):
             return 3
@@ -132,10 +132,10 @@ class Wordings:
             self.glues.add(glue[0])
         index = self._names.get(text)
         if index is None:
-            if len(self.all) >= _MOST_WORDINGS:
+            if len(self.all) >= _MOST_TEMPLATES:
                 return 2
             index = self._names[text] = len(self.all)
-            self.all.append(Wording(READ | (BAR if _NAMELESS.fullmatch(text) else 0)))
+            self.all.append(Template(READ | (BAR if _NAMELESS.fullmatch(text) else 0)))
         return index
 
     def _forget(self, new: Sequence[bytes]) -> None:
@@ -184,24 +184,24 @@ class Picked(NamedTuple):
 class Portion:
     """One block, cut at line feeds, carriage returns, and where a line stands behind a bar."""
 
-    def __init__(self, data: bytes, wordings: Wordings) -> None:
+    def __init__(self, data: bytes, templates: Templates) -> None:
         if b"\0" in data:  # holes that a truncated file leaves
             data = data.replace(b"\0", b"")
         known = -1
-        while known < len(wordings.glues):  # a wording may show what is glued to bars in this log
-            known = len(wordings.glues)
+        while known < len(templates.glues):  # a template may show what is glued to bars in this log
+            known = len(templates.glues)
             text = data
-            for glue in wordings.glues:
+            for glue in templates.glues:
                 text = text.replace(glue, glue[:3] + b"\r" + glue[3:])
-            codes = wordings.codes(text.translate(_RETURNS, DIGITS).split(b"\n"))[:-1]
+            codes = templates.codes(text.translate(_RETURNS, DIGITS).split(b"\n"))[:-1]
         array = np.frombuffer(text, np.uint8)
         returns = b"\r" in text
         ends = all_ends(text)
         starts_line = np.ones(len(ends), bool)
         starts_line[1:] = array[ends[:-1]] == _LF
-        self.wordings: Codes = codes
+        self.templates: Codes = codes
         self.lines: Codes = np.cumsum(starts_line, dtype=np.int32) - 1  #: the line of each segment
-        kinds = wordings.kinds()[codes]
+        kinds = templates.kinds()[codes]
         if returns:  # only what a line begins with surely tells its time
             kinds[(kinds == CLOCK) & ~starts_line] = READ
         self.dropped = _redrawn_bars(kinds, self.lines)  #: bars that the next one of their line stands for
@@ -239,7 +239,7 @@ def _redrawn_bars(kinds: Kinds, lines: Codes) -> Whole:
     return followed
 
 
-_WORTH_A_PLAN = 6  #: so many lines of a wording
+_WORTH_A_PLAN = 6  #: so many lines of a template
 _STAMP = 48  # bytes that a time at a line's start may have
 
 _Odd = tuple[int, bytes]  # a segment that is read by itself: its place, and its bytes
@@ -261,7 +261,7 @@ class BulkReader:
         self._number = 1
         self._times: dict[int | None, float] = {}
         self._near: float | None = None  # the last time of any rank
-        self._wordings = Wordings()
+        self._templates = Templates()
         self._bars = BarSteps()
         self._shapes: dict[bytes, Plan] = {}
 
@@ -271,7 +271,7 @@ class BulkReader:
             return self._read(data)
 
     def _read(self, data: bytes) -> Block:
-        portion = Portion(data, self._wordings)
+        portion = Portion(data, self._templates)
         planned, odd = self._by_plans(portion)
         block = self._rows(portion, planned)
         if odd:
@@ -283,24 +283,24 @@ class BulkReader:
         return place_losses(block, self._bars)
 
     def _by_plans(self, portion: Portion) -> tuple[list[_Planned], list[_Odd]]:
-        wordings = portion.wordings[portion.read]
-        order = np.argsort(wordings, kind="stable")
+        templates = portion.templates[portion.read]
+        order = np.argsort(templates, kind="stable")
         picked = portion.pick(portion.read[order])
-        firsts = np.flatnonzero(np.diff(wordings[order], prepend=-1)).tolist()
+        firsts = np.flatnonzero(np.diff(templates[order], prepend=-1)).tolist()
         planned: list[_Planned] = []
         odd: list[_Odd] = []
         bars = False  # whether a bar has to be read by itself
         for first, behind in pairwise([*firsts, len(order)]):
-            wording = self._wordings.all[wordings[order[first]]]
+            template = self._templates.all[templates[order[first]]]
             text, places = picked.text(first, behind), picked.places[first:behind]
-            plan = self._plan(wording, text, behind - first)
+            plan = self._plan(template, text, behind - first)
             if plan is None or plan.useful:
                 left = len(odd)
                 if plan is None:
                     odd += zip(places.tolist(), text.split(b"\n"), strict=False)
                 else:
                     planned.append(_matched(plan, places, text, odd))
-                bars = bars or (wording.kinds & BAR != 0 and len(odd) > left)
+                bars = bars or (template.kinds & BAR != 0 and len(odd) > left)
         if bars:  # then those before it are not left out for certain
             dropped = portion.pick(portion.dropped)
             odd += zip(
@@ -308,13 +308,13 @@ class BulkReader:
             )
         return planned, odd
 
-    def _plan(self, wording: Wording, text: bytes, count: int) -> Plan | None:
-        wording.seen += count
-        if not wording.learnt and wording.seen >= _WORTH_A_PLAN:
-            wording.plan, wording.learnt = self._learn(text[: text.find(b"\n")]), True
-            if wording.plan is not None and not wording.plan.useful:
-                wording.kinds = 0
-        return wording.plan
+    def _plan(self, template: Template, text: bytes, count: int) -> Plan | None:
+        template.seen += count
+        if not template.learnt and template.seen >= _WORTH_A_PLAN:
+            template.plan, template.learnt = self._learn(text[: text.find(b"\n")]), True
+            if template.plan is not None and not template.plan.useful:
+                template.kinds = 0
+        return template.plan
 
     def _learn(self, example: bytes) -> Plan | None:
         like = shape(example)

@@ -1,4 +1,4 @@
-"""How to read all lines of one wording at once: learnt from one of them by changing its numbers.
+"""How to read all lines of one template at once: learnt from one of them by changing its numbers.
 
 Lines that differ in their digits only are read alike. Which number of the line becomes which value is found
 by changing one number after the other and reading the line the usual way; what cannot be explained by one
@@ -29,7 +29,7 @@ _SOME_TIME = 1.7e9
 
 @dataclass
 class Plan:
-    """How the lines of one wording are read."""
+    """How the lines of one template are read."""
 
     reads: re.Pattern[bytes]  #: the whole line; a group for each number that is needed
     groups: list[tuple[str, float]] = field(default_factory=list)  #: name and factor (0: one over it)
@@ -79,7 +79,7 @@ def _told(sample: Sample) -> Outcome:
 
 
 def learn(raw: bytes, rank: int | None) -> Plan | None:
-    """The plan for lines of this one's wording; ``None`` if there is none."""
+    """The plan for lines of this one's template; ``None`` if there is none."""
     raw = PICTURE.sub(b"%||", raw)
     tokens = list(TOKEN.finditer(raw))
     base = _outcome(raw, rank) if len(tokens) <= _MOST_TOKENS and len(raw) <= MAX_LINE else None

@@ -40,7 +40,7 @@ class Match(NamedTuple):
     captures: dict[str, str]
 
     def bucket(self, seconds: float) -> float | None:
-        """The beginning of the stretch of time in which it fired."""
+        """The beginning of the period in which it fired."""
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 
