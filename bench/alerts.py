@@ -27,8 +27,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from stallwatch_alerts.channels import Notice
 from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore

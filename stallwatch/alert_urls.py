@@ -9,7 +9,7 @@ from stallwatch.config import NOBODY, Config, ConfigError, place_in_route
 
 if TYPE_CHECKING:
     from stallwatch_alerts.channels.errors import ChannelError
-    from stallwatch_alerts.delivery.channel import Channel
+    from stallwatch_alerts.notice import Channel
 
 _NOBODY = f"no chat is left that can be used: {NOBODY} of stalls and failures"
 
@@ -37,12 +37,12 @@ def unusable(config: Config) -> list[ConfigError]:
 
 def connecting(config: Config, url: str) -> Channel:
     """The chat behind a URL; what is wrong with it is told with its place and what to do."""
+    from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError
     from stallwatch_alerts.channels.remedies import remedy
-    from stallwatch_alerts.delivery.channel import apprise_channel
 
     try:
-        return apprise_channel(url)
+        return open_channel(url)
     except ChannelError as error:
         advice = remedy(error.chat, error.code, config["ui.language"])
         alone = all(one == url or _refused(one) is not None for *_, one in _placed(config))

@@ -6,8 +6,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, TextIO
 
-from stallwatch_alerts.channels.notice import incident_notice
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.compose import Message
+from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.notices import tell

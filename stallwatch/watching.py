@@ -16,14 +16,13 @@ from stallwatch.alert_urls import connecting
 from stallwatch.commands.context import tell
 from stallwatch.config import Config
 from stallwatch.terminal_sink import TerminalSink
-from stallwatch_alerts.messages import ending_line
+from stallwatch_alerts.messages.compose import ending_line
 from stallwatch_rules.locale import render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stallwatch_alerts.deadman_sink import DeadmanSink
-    from stallwatch_alerts.delivery.ledger import Ledger
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.people import People
     from stallwatch_alerts.sink import ChatSink
@@ -77,7 +76,7 @@ class Listeners:
             self._orphans.start()
         settings = checked_settings(config, catalogue, tell)
         if settings.all_urls:
-            if find_spec("apprise") is None:
+            if find_spec("apprise") is None or self._store is None:
                 tell("[alerts] urls are set, but no message can leave: pip install 'stallwatch[alerts]'")
             else:
                 from stallwatch_alerts.sink import ChatSink
@@ -169,18 +168,16 @@ def told_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
     For the messages of ``open_spool``. Where that is the same database, what we are about to tell counts as
     told: there it is asked only of what a relay kept for later.
     """
-    ledgers: list[Ledger] = []
+    opened: list[Outbox] = []
 
-    def asked(url: str, keys: Sequence[str]) -> bool:
-        from stallwatch_alerts.delivery.fingerprint import fingerprint
-        from stallwatch_alerts.delivery.ledger import Ledger
-        from stallwatch_alerts.relay.dispatching import told_meanwhile
+    def asked(channel: str, keys: Sequence[str]) -> bool:
+        from stallwatch_alerts.delivery.outbox import Outbox
 
-        if not ledgers:
-            ledgers.append(Ledger(open_store(config).engine))
+        if not opened:
+            opened.append(Outbox(open_store(config).engine))
         if config["alerts.incidents_url"]:
-            return ledgers[0].has_all(fingerprint(url), keys)
-        return told_meanwhile(ledgers[0], fingerprint(url), keys)
+            return opened[0].has_all(channel, keys)
+        return opened[0].told_meanwhile(channel, keys)
 
     return asked
 

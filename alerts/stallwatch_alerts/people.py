@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from sqlalchemy import Engine, and_, delete, insert, or_, select, update
 
+from stallwatch_alerts.delivery.outbox import withdraw_escalations
 from stallwatch_alerts.storage.engine import writing
 from stallwatch_alerts.storage.migrate import migrate
 from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, MESSAGES, SILENCES
@@ -87,26 +88,16 @@ class People:
                 connection.execute(
                     insert(HISTORY).values(incident=incident, at=now, what="acknowledged", who=who, text="")
                 )
-            waiting = and_(
-                MESSAGES.c.about == incident, MESSAGES.c.state == "waiting", MESSAGES.c.escalation == 1
-            )
-            connection.execute(
-                update(MESSAGES).where(waiting).values(state="withdrawn", reason="acknowledged")
-            )
+            withdraw_escalations(connection, MESSAGES.c.about == incident, "acknowledged")
         return True
 
     def acknowledge_alerts(self, name: str) -> list[str]:
         """Call nobody because of alerts that have no incident: of this id, or of a run. Which these were."""
         mine = and_(
-            or_(MESSAGES.c.about == name, MESSAGES.c.run == name),
-            MESSAGES.c.about.startswith("alert/"),
-            MESSAGES.c.state == "waiting",
-            MESSAGES.c.escalation == 1,
+            or_(MESSAGES.c.about == name, MESSAGES.c.run == name), MESSAGES.c.about.startswith("alert/")
         )
         with writing(self._engine) as connection:
-            found = sorted(set(connection.scalars(select(MESSAGES.c.about).where(mine))))
-            connection.execute(update(MESSAGES).where(mine).values(state="withdrawn", reason="acknowledged"))
-        return found
+            return withdraw_escalations(connection, mine, "acknowledged")
 
     def is_acknowledged(self, incident: str) -> bool:
         """Whether somebody cares for it, as it was opened last."""

@@ -9,23 +9,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_alerts.channels.notice import incident_notice, linked
-from stallwatch_alerts.delivery.channel import Channel, apprise_channel
-from stallwatch_alerts.delivery.courier import Retry
-from stallwatch_alerts.delivery.memoryoffice import MemoryOffice
+from stallwatch_alerts.channels import open_channel
+from stallwatch_alerts.delivery.office import PostOffice
 from stallwatch_alerts.delivery.planning import Letter, Planner
-from stallwatch_alerts.delivery.postoffice import PostOffice
-from stallwatch_alerts.delivery.ways import Ways
+from stallwatch_alerts.notice import Channel, incident_notice, linked
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import RANKS, Incident
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.delivery.sender import Sender
     from stallwatch_alerts.people import People
     from stallwatch_rules.pages.catalogue import Catalogue
-
-__all__ = ["ChatSink", "Retry"]
 
 _REMEMBERED = 10_000
 
@@ -35,7 +31,8 @@ class ChatSink:
 
     `spool` opens the database in which messages are kept until they arrived, `people` that of silences and
     acknowledgements, both from another thread; without a spool, messages live in memory. `report` is told of
-    URLs that cannot be used and of messages that were not taken, `delivered` of each URL and its news;
+    URLs that cannot be used and of messages that were not taken, `delivered` of each chat's
+    fingerprint and its news;
     `settled` says whether a relay told a chat meanwhile what the spool kept for later.
     """
 
@@ -46,11 +43,10 @@ class ChatSink:
         *,
         spool: Callable[[], Outbox] | None = None,
         people: Callable[[], People] | None = None,
-        retry: Retry | None = None,
         report: Callable[[str], None] = lambda _: None,
-        connect: Callable[[str], Channel] = apprise_channel,
-        delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None,
-        settled: Callable[[str, Sequence[str]], bool] = lambda _url, _keys: False,
+        connect: Callable[[str], Channel] = open_channel,
+        delivered: Callable[[str, Sequence[str]], None] = lambda _channel, _keys: None,
+        settled: Callable[[str, Sequence[str]], bool] = lambda _channel, _keys: False,
         clock: Callable[[], float] = steady.now,
         warning_seconds: float = 0.0,
     ) -> None:
@@ -62,12 +58,28 @@ class ChatSink:
         self._warning_seconds = warning_seconds
         self._held: dict[str, tuple[float, Incident]] = {}  # warnings, and since when
         planner = Planner(settings, people)
-        ways = Ways(connect, report, delivered, clock, retry or Retry(), settled)
-        self._office: PostOffice | MemoryOffice
-        if spool is None:
-            self._office = MemoryOffice(settings, planner, ways)
-        else:
-            self._office = PostOffice(settings, spool, planner, ways)
+
+        def senders_of(outbox: Outbox) -> list[Sender]:
+            from stallwatch_alerts.delivery.sender import Sender  # takes as long as SQLAlchemy to import
+
+            return [
+                Sender(
+                    url,
+                    outbox,
+                    connect,
+                    language=settings.language,
+                    report=report,
+                    delivered=delivered,
+                    acknowledged=planner.is_acknowledged,
+                    settled=settled,
+                    clock=clock,
+                )
+                for url in settings.all_urls
+            ]
+
+        self._office = PostOffice(
+            planner, spool, senders_of, keep_days=settings.keep_days, report=report, clock=clock
+        )
 
     def __call__(self, incident: Incident) -> None:
         """Queue a message where this change deserves one."""

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_alerts.delivery.fingerprint import fingerprint
-from stallwatch_alerts.delivery.keys import key_of_planned
 from stallwatch_alerts.masking import hide_secrets
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
 
 if TYPE_CHECKING:
-    from stallwatch_alerts.delivery.ledger import Ledger
     from stallwatch_alerts.store import IncidentStore
 
 
@@ -28,7 +25,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 class _Told(msgspec.Struct, frozen=True):
     """A chat took a message."""
 
-    url: str
+    channel: str
     keys: tuple[str, ...]
     at: float
 
@@ -53,7 +50,6 @@ class StoreSink:
         self._report = report
         self._url = url
         self._keep_days = keep_days
-        self._ledger: Ledger | None = None
         self._complained = False
         self._worker: Worker[Incident | _Told] = Worker(
             "stallwatch-incidents", self._write, capacity=_CAPACITY
@@ -63,10 +59,10 @@ class StoreSink:
         """Queue the incident as it is now."""
         self._worker.put(msgspec.structs.replace(incident))
 
-    def told(self, url: str, keys: Sequence[str]) -> None:
-        """Queue a note of what the chat at `url` was told, so that no relay tells it again."""
+    def told(self, channel: str, keys: Sequence[str]) -> None:
+        """Queue a note of what this chat (a fingerprint) was notified of, so that no relay repeats it."""
         if keys:
-            self._worker.put(_Told(url, tuple(keys), time.time()))
+            self._worker.put(_Told(channel, tuple(keys), time.time()))
 
     @property
     def failed(self) -> int:
@@ -97,7 +93,9 @@ class StoreSink:
             self._store = self._open_store()
             self._prune(self._store)
         if isinstance(item, _Told):
-            self._note(self._store, item)
+            from stallwatch_alerts.delivery.outbox import Outbox
+
+            Outbox(self._store.engine).note(item.channel, item.keys, item.at)
         else:
             self._store.upsert(item)
 
@@ -120,14 +118,6 @@ class StoreSink:
 
             with contextlib.suppress(Exception):  # the next agent tries again
                 prune(store.engine, time.time(), self._keep_days)
-
-    def _note(self, store: IncidentStore, item: _Told) -> None:
-        if self._ledger is None:
-            from stallwatch_alerts.delivery.ledger import Ledger
-
-            self._ledger = Ledger(store.engine)
-        for key in item.keys:
-            self._ledger.note(fingerprint(item.url), key_of_planned(key) or key, item.at)
 
     def _reason(self, error: Exception) -> str:
         """Its first line: below it, SQLAlchemy shows the statement."""

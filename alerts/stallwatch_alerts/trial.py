@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel
 from stallwatch_alerts.channels.errors import ChannelError
-from stallwatch_alerts.channels.notice import test_notice
 from stallwatch_alerts.channels.remedies import remedy
 from stallwatch_alerts.masking import mask_url
+from stallwatch_alerts.notice import test_notice
 
 
 @dataclass(frozen=True)

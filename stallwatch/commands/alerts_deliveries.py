@@ -18,8 +18,7 @@ from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
     from stallwatch.config import Config
-    from stallwatch_alerts.delivery.outbox import Outbox
-    from stallwatch_alerts.delivery.records import Delivery
+    from stallwatch_alerts.delivery.outbox import Delivery, Outbox
 
 _LISTED = 10_000
 _NAME = 12  # characters of a chat's fingerprint: enough to tell it from the others
@@ -80,26 +79,16 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     from stallwatch.alert_urls import connecting
     from stallwatch.handover import alert_settings
     from stallwatch.watching import told_elsewhere
-    from stallwatch_alerts.delivery.fingerprint import fingerprint
-    from stallwatch_alerts.delivery.keys import key_of_planned
-    from stallwatch_alerts.delivery.ledger import Ledger
+    from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.delivery.sender import Sender
-    from stallwatch_alerts.relay.dispatching import told_meanwhile
+    from stallwatch_alerts.notice import fingerprint
 
     settings = alert_settings(config)
     store, people = opened(config)
     outboxes = _outboxes(config)
     for named in drop:
         _drop(outboxes, named, settings.all_urls, language_of(config))
-    ledger = Ledger(store.engine)  # agents and relays look there for what is told already
-
-    def note(url: str, keys: Sequence[str]) -> None:
-        for key in keys:
-            ledger.note(fingerprint(url), key_of_planned(key) or key, time.time())
-
-    def told_of_kept(url: str, keys: Sequence[str]) -> bool:
-        return told_meanwhile(ledger, fingerprint(url), keys)
-
+    shared = Outbox(store.engine)  # agents and relays look there for what is told already
     senders = [
         Sender(
             url,
@@ -107,11 +96,11 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
             partial(connecting, config),
             language=settings.language,
             report=tell,
-            delivered=note,
+            delivered=lambda channel, keys: shared.note(channel, keys, time.time()),
             acknowledged=people.is_acknowledged,
             settled=settled,
         )
-        for outbox, settled in zip(outboxes, (told_of_kept, told_elsewhere(config)), strict=False)
+        for outbox, settled in zip(outboxes, (shared.told_meanwhile, told_elsewhere(config)), strict=False)
         for url in settings.all_urls
     ]
     channels = [fingerprint(url) for url in settings.all_urls]
@@ -143,7 +132,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
 
 def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
     """Give up what waits for the only chat whose fingerprint begins so, and that no URL here has."""
-    from stallwatch_alerts.delivery.fingerprint import fingerprint
+    from stallwatch_alerts.notice import fingerprint
 
     configured = {fingerprint(url) for url in urls}
     left = [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]

@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallwatch_alerts.channels.notice import incident_notice
-from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Letter, Planner
-from stallwatch_alerts.messages import render
+from stallwatch_alerts.messages.compose import render
+from stallwatch_alerts.notice import fingerprint, incident_notice
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.routing import Route
 from stallwatch_alerts.settings import AlertSettings
@@ -183,7 +182,7 @@ class Desk:
         letter = Letter(incident, incident_notice(incident, "en", None))
         names = {fingerprint(url): url for url in (FIRST, BOSS)}
         drafts = self._outbox.put(
-            lambda told: self._planner.drafts([letter], told, self._outbox, incident.updated_at),
+            lambda told, called: self._planner.drafts([letter], told, called, incident.updated_at),
             incident.updated_at,
         )
         return [(names[draft.channel], draft.escalation) for draft in drafts]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stallwatch_alerts.channels.notice import incident_notice, linked
 from stallwatch_alerts.delivery.grouping import group_of, merged, written
-from stallwatch_alerts.messages import render
+from stallwatch_alerts.messages.compose import render
 from stallwatch_alerts.messages.layout import Links, blocks_of
+from stallwatch_alerts.notice import incident_notice, linked
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.catalogue import load_catalogue

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stallwatch.terminal_sink import TerminalSink
-from stallwatch_alerts.channels.notice import Notice, incident_notice
+from stallwatch_alerts.notice import Notice, incident_notice
 from stallwatch_alerts.people import Silence
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink

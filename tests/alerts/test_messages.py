@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stallwatch_alerts.channels import incident_notice
-from stallwatch_alerts.messages import render, render_test
+from stallwatch_alerts.messages.compose import render, render_test
+from stallwatch_alerts.notice import incident_notice
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import span

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_alerts.messages.plain import plain
+from stallwatch_alerts.messages.links import plain
 
 
 @pytest.mark.parametrize(

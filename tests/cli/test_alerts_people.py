@@ -11,10 +11,9 @@ import pytest
 from click.testing import Result
 from msgspec.structs import replace
 
-from stallwatch_alerts.channels import incident_notice
-from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.delivery.planning import Draft
+from stallwatch_alerts.notice import fingerprint, incident_notice
 from stallwatch_alerts.people import People
 from stallwatch_alerts.storage.tables import MESSAGES
 from stallwatch_alerts.store import IncidentStore
@@ -167,7 +166,7 @@ def test_messages_that_wait_are_listed_and_sent(
     outbox = Outbox(store.engine)
     notice = incident_notice(incident(), "en", None)
     draft = Draft(fingerprint(URL), "json://127.0.0.1:1/****", "myrun", notice, (notice.key,), ID)
-    outbox.put(lambda told: [draft], time.time())
+    outbox.put(lambda *_: [draft], time.time())
     result = stallwatch("alerts", "deliveries")
     assert "waiting" in result.stdout and "[myrun] stalled" in result.stdout
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
@@ -183,7 +182,7 @@ def test_messages_that_wait_are_listed_and_sent(
         later = incident(f"myrun/stall/x/{number}")
         notice = incident_notice(later, "en", None)
         kept = changed(draft, notice=notice, keys=(notice.key,), not_before=tonight, escalation=escalation)
-        outbox.put(lambda told, kept=kept: [kept], time.time())  # type: ignore[misc]
+        outbox.put(lambda *_, kept=kept: [kept], time.time())  # type: ignore[misc]
     with store.engine.begin() as connection:
         connection.execute(MESSAGES.delete().where(MESSAGES.c.not_before == 0))
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)

@@ -13,12 +13,9 @@ from click.testing import Result
 from stallwatch import alert_urls
 from stallwatch.config import load
 from stallwatch.watching import Listeners, open_store, told_elsewhere
-from stallwatch_alerts.channels import Notice, incident_notice
-from stallwatch_alerts.delivery.fingerprint import fingerprint
-from stallwatch_alerts.delivery.keys import planned_key, told_key
-from stallwatch_alerts.delivery.ledger import Ledger
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.delivery.planning import Draft
+from stallwatch_alerts.notice import Notice, fingerprint, incident_notice, planned_key, told_key
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -52,7 +49,7 @@ def keep(outbox: Outbox, run: str, *, planned: bool = False) -> None:
     notice = incident_notice(stall(run), "en", None)
     keys = (planned_key(key(run)) if planned else key(run),)
     draft = Draft(CHAT, "chat", run, notice, keys, stall(run).id, not_before=LONG_AGO if planned else 0.0)
-    outbox.put(lambda told: [draft], LONG_AGO)
+    outbox.put(lambda *_: [draft], LONG_AGO)
 
 
 @pytest.fixture
@@ -86,10 +83,10 @@ def test_what_the_relay_kept_is_told_once_and_noted(
     store = IncidentStore.at_home(database.parent)
     if elsewhere:
         monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{database}")
-    ledger = Ledger(store.engine)
+    ledger = Outbox(store.engine)
     for run in ("told-by-its-agent", "untold"):
         keep(Outbox(store.engine), run, planned=True)
-    ledger.note(CHAT, key("told-by-its-agent"), LONG_AGO)
+    ledger.note(CHAT, [key("told-by-its-agent")], LONG_AGO)
     assert stallwatch("alerts", "send").exit_code == 0
     assert heard == ["untold"]
     assert ledger.has_all(CHAT, [key("untold")])
@@ -102,10 +99,10 @@ def test_what_this_host_kept_is_told_unless_the_relay_told_it_and_noted_for_the_
     spool = Outbox(IncidentStore.in_file(home, "spool.db").engine)
     store = IncidentStore(f"sqlite:///{tmp_path / 'shared.db'}")
     monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{tmp_path / 'shared.db'}")
-    ledger = Ledger(store.engine)
+    ledger = Outbox(store.engine)
     for run in ("told-by-relay", "untold"):
         keep(spool, run)
-    ledger.note(CHAT, key("told-by-relay"), LONG_AGO)
+    ledger.note(CHAT, [key("told-by-relay")], LONG_AGO)
     assert stallwatch("alerts", "send").exit_code == 0
     assert heard == ["untold"]
     assert ledger.has_all(CHAT, [key("untold")])
@@ -117,10 +114,10 @@ def test_an_agent_does_not_repeat_what_a_relay_on_its_own_database_kept(
 ) -> None:
     monkeypatch.setattr("stallwatch.watching.connecting", alert_urls.connecting)
     store = IncidentStore.at_home(tmp_path / "stallwatch-home")
-    outbox, ledger = Outbox(store.engine), Ledger(store.engine)
+    outbox = ledger = Outbox(store.engine)
     for run in ("told-by-its-agent", "untold"):
         keep(outbox, run, planned=True)
-    ledger.note(CHAT, key("told-by-its-agent"), LONG_AGO)
+    ledger.note(CHAT, [key("told-by-its-agent")], LONG_AGO)
     listeners = Listeners(load(), Catalogue.of([]))
     assert listeners._chat is not None
     listeners._chat(stall("news"))
@@ -144,7 +141,7 @@ def test_what_waits_for_a_chat_that_is_gone_is_named_and_dropped_when_asked(
     ):
         notice = incident_notice(stall(run), "en", None)
         draft = Draft(channel, name, run, notice, (key(run),), stall(run).id)
-        outbox.put(lambda told, draft=draft: [draft], LONG_AGO)  # type: ignore[misc]
+        outbox.put(lambda *_, draft=draft: [draft], LONG_AGO)  # type: ignore[misc]
     told = stallwatch("alerts", "send", "--wait", "0.1")
     assert told.exit_code == 1 and heard == []
     assert "2 wait for slack://****: no URL of this chat" in told.stderr
@@ -171,10 +168,10 @@ def test_what_others_told_a_chat_is_known_from_the_incident_database(
     if elsewhere:
         monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{tmp_path / 'shared.db'}")
     config = load()
-    asked, ledger = told_elsewhere(config), Ledger(open_store(config).engine)
-    assert not asked(URL, [key("a")])
-    ledger.note(CHAT, key("a"), LONG_AGO)
-    assert asked(URL, [key("a")]) is elsewhere
-    assert asked(URL, [planned_key(key("a"))]) is not elsewhere
-    assert not asked("json://127.0.0.1:1/another", [key("a")])
-    assert not asked(URL, [key("a"), key("b")])
+    asked, ledger = told_elsewhere(config), Outbox(open_store(config).engine)
+    assert not asked(CHAT, [key("a")])
+    ledger.note(CHAT, [key("a")], LONG_AGO)
+    assert asked(CHAT, [key("a")]) is elsewhere
+    assert asked(CHAT, [planned_key(key("a"))]) is not elsewhere
+    assert not asked(fingerprint("json://127.0.0.1:1/another"), [key("a")])
+    assert not asked(CHAT, [key("a"), key("b")])

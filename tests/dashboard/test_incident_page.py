@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_alerts.channels import incident_notice
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.delivery.planning import Draft
+from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -56,7 +56,7 @@ def test_what_became_of_each_message_is_told_in_the_readers_language(incident: I
     store = IncidentStore.at_home(home)
     outbox = Outbox(store.engine)
     chats = ("first", "second", "third", "fourth")
-    outbox.put(lambda told: [Draft(one, one, incident.run, notice, (one,)) for one in chats], time.time())
+    outbox.put(lambda *_: [Draft(one, one, incident.run, notice, (one,)) for one in chats], time.time())
     first, second = (outbox.claim(chat, time.time()) for chat in chats[:2])
     assert first is not None and second is not None
     outbox.sent(first, "first", time.time())

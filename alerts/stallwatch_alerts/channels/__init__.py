@@ -1,7 +1,17 @@
-"""Ways to people. Each takes a ``Notice`` and says whether it arrived."""
+"""Destinations: each takes a notification, and says whether it arrived."""
 
 from __future__ import annotations
 
-from stallwatch_alerts.channels.notice import Notice, incident_notice, test_notice
+from typing import TYPE_CHECKING
 
-__all__ = ["Notice", "incident_notice", "test_notice"]
+if TYPE_CHECKING:
+    from stallwatch_alerts.notice import Channel
+
+
+def open_channel(url: str) -> Channel:
+    """Return the chat behind an Apprise URL. Only who has URLs pays for the import: half a second."""
+    try:
+        from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+    except ModuleNotFoundError as error:
+        raise RuntimeError(f"{error.name} is not installed; pip install 'stallwatch[alerts]'") from error
+    return AppriseChannel(url)

@@ -15,7 +15,6 @@ from stallwatch_alerts.channels.addresses import apprise_url, no_channel
 from stallwatch_alerts.channels.chats import chat_of
 from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.channels.faces import headline
-from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.overhearing import Heard, listen_to, overheard, silence_libraries
 from stallwatch_alerts.channels.posting import Line, post, retry_after
 from stallwatch_alerts.channels.smtp import code_of
@@ -23,6 +22,7 @@ from stallwatch_alerts.channels.unreached import reason_of, wants_tls
 from stallwatch_alerts.masking import hide_secrets, learn_schemes, mask_url
 from stallwatch_alerts.messages.layout import clipped
 from stallwatch_alerts.messages.page import html_page
+from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.redact import redact
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class AppriseChannel:
         self._own_fields = dict(plugin.payload_extras) if isinstance(plugin, NotifyJSON) else {}
         self._own_priority = isinstance(plugin, NotifyNtfy) and plugin.priority != NtfyPriority.NORMAL
         if isinstance(plugin, NotifyNtfy):
-            plugin.request_rate_per_sec = 0  # Apprise would sleep for 5.5 s; ``delivery.limits`` knows better
+            plugin.request_rate_per_sec = 0  # Apprise would sleep for 5.5 s; ``delivery.pacing`` knows better
         self._apprise = apprise.Apprise(asset=asset)
         self._apprise.add(plugin)
         listen_to(plugin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.notice import Notice
 
 _SIGNS = {"failure": "🔴", "warning": "🟠", "info": "🔵", "success": "🟢"}
 COLOURS = {"failure": 0xD92D20, "warning": 0xF79009, "info": 0x2E90FA, "success": 0x12B76A}

@@ -1,8 +1,9 @@
-"""Who claimed a message: the claim tells, so that one whose holder died on this host need not run out.
+"""Which messages are tried next, and by whom.
 
-A claim has 32 characters: a digest of where process numbers mean the same (``process_namespace``), the
-holder's process number and birth, and some that no other claim has. Those of older versions are all chance:
-they are taken for somebody's elsewhere.
+A claim names its holder, so that one whose holder died on this host need not run out. It has 32 characters:
+a digest of where process numbers mean the same (``process_namespace``), the holder's process number and
+birth, and some that no other claim has. Those of older versions are all chance: they are taken for
+somebody's elsewhere.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import functools
 import hashlib
 import os
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import psutil
 
@@ -46,3 +49,52 @@ def holder_is_gone(claim: str) -> bool:
 def _here() -> str:
     namespace = process_namespace()
     return hashlib.sha256(namespace.encode()).hexdigest()[:_PART] if namespace else ""
+
+
+LOOKED_AT = 500
+# A message that was refused so often holds up only news of its own incident, and takes no other one with it:
+# it may be the message that the chat does not like.
+_IN_ORDER = 5
+_ONE_BY_ONE = 3  # so few are told each by itself
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is minded of a message that waits."""
+
+    attempts: int
+    is_due: bool
+    is_claimed: bool  #: somebody is trying it
+    about: str = ""  #: whose news must come in their order
+    alone: bool = False
+
+
+def chosen(rows: Sequence[Row]) -> slice:
+    """Which of the `rows`, the oldest first, to send; empty where order or patience forbid it."""
+    passed: set[str] = set()
+    for at, row in enumerate(rows):
+        if row.is_claimed:
+            return slice(0)
+        if row.is_due and row.about not in passed:
+            return slice(at, at + _together(rows[at:], passed))
+        if row.attempts < _IN_ORDER and row.about not in passed:
+            return slice(0)  # those after it wait, too
+        passed.add(row.about)
+    return slice(0)
+
+
+def _together(rows: Sequence[Row], passed: set[str]) -> int:
+    if _goes_alone(rows[0]):
+        return 1
+    count = 0
+    for row in rows:
+        if _goes_alone(row) or row.about in passed or row.is_claimed:
+            break
+        if row.attempts and not row.is_due:
+            break
+        count += 1
+    return count if count > _ONE_BY_ONE else 1
+
+
+def _goes_alone(row: Row) -> bool:
+    return row.alone or row.attempts >= _IN_ORDER

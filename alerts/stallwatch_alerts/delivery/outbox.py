@@ -1,41 +1,93 @@
-"""Messages that were accepted for a chat and must arrive: kept in a database until they did.
+"""The messages of one database, and which chat was notified of what.
 
-Whoever puts one in may forget it. Several processes may empty the same outbox: messages are claimed for as
-long as one try takes, and a claim that its holder did not live to give back runs out; at once where it is
-seen that he has ended.
+Whoever puts a message in may forget it. Several processes may empty the same outbox: messages are claimed
+for as long as one try takes, and a claim that its holder did not live to give back runs out; at once if the
+holder is seen to have ended.
 
 All times handed in are steady (``stallwatch_exporter.steady``); the database holds wall-clock times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any
+import contextlib
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, and_, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from stallwatch_alerts.delivery import pacing
-from stallwatch_alerts.delivery.claims import holder_is_gone, new_claim
-from stallwatch_alerts.delivery.compaction import compact, stored_group
-from stallwatch_alerts.delivery.ledger import told
-from stallwatch_alerts.delivery.limits import Limit
-from stallwatch_alerts.delivery.moments import Moments
-from stallwatch_alerts.delivery.records import Batch, Delivery, Draft
-from stallwatch_alerts.delivery.selection import LOOKED_AT, Row, chosen
-from stallwatch_alerts.delivery.waits import LONGEST_PAUSE
+from stallwatch_alerts.delivery.claims import LOOKED_AT, Row, chosen, holder_is_gone, new_claim
+from stallwatch_alerts.delivery.grouping import Group, compact, stored_group
+from stallwatch_alerts.delivery.pacing import LONGEST_PAUSE, Limit, Moments
+from stallwatch_alerts.notice import key_of_planned
 from stallwatch_alerts.storage.engine import writing
 from stallwatch_alerts.storage.migrate import migrate
 from stallwatch_alerts.storage.retention import prune
 from stallwatch_alerts.storage.tables import MESSAGES, TOLD
 from stallwatch_exporter import steady
 
+if TYPE_CHECKING:
+    from stallwatch_alerts.delivery.planning import Called, Draft, Told
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Messages that were claimed for one try, the oldest first."""
+
+    claim: str
+    ids: tuple[int, ...]
+    groups: tuple[Group, ...]
+    told: tuple[tuple[str, ...], ...]  #: the keys of each
+    attempts: int  #: tries of the first one that failed before
+    created_at: float  #: of the oldest, in steady time
+    expired: int = 0  #: messages that were given up, of which the chat does not know yet
+    escalates: str = ""  #: the incident's id, where it is an escalation
+    deferred: frozenset[int] = frozenset()  #: the ids of those that were kept for a later time from the start
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all of them."""
+        return tuple(key for keys in self.told for key in keys)
+
+    def only(self, ids: Collection[int]) -> Batch:
+        """These of them."""
+        kept = [at for at, id_ in enumerate(self.ids) if id_ in ids]
+        return replace(
+            self,
+            ids=tuple(self.ids[at] for at in kept),
+            groups=tuple(self.groups[at] for at in kept),
+            told=tuple(self.told[at] for at in kept),
+        )
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What became of a message, for the log of deliveries."""
+
+    name: str
+    run: str
+    title: str
+    state: str
+    attempts: int
+    created_at: float
+    sent_at: float | None
+    reason: str
+    channel: str = ""  #: the chat's fingerprint
+    not_before: float = 0.0  #: when it may leave: quiet hours, escalations
+    escalation: bool = False
+
+
+_IN_ONE_QUERY = 500  # SQLite takes 32,766 parameters, older ones 999
+
+
 CLAIM_SECONDS = 60.0
 CLOCKS_APART = 300.0  #: by which the clocks of two hosts may differ; a claim that ran out before that is over
 _TITLES = 300
 _TRIED_LATELY = 10.0
-
-Make = Callable[[Callable[[str, Iterable[str]], set[str]]], Sequence[Draft]]
 
 
 class Outbox:
@@ -46,17 +98,19 @@ class Outbox:
         self._moments = Moments()
         migrate(engine)
 
-    def put(self, make: Make, now: float, over: Iterable[str] = ()) -> list[Draft]:
+    def put(
+        self, make: Callable[[Told, Called], Sequence[Draft]], now: float, over: Iterable[str] = ()
+    ) -> list[Draft]:
         """Keep the messages that `make` writes, and note what they tell, all or nothing.
 
         Because of incidents that are `over` nobody is called any more.
 
-        `make` is given a function that says which keys a chat was told already. An ``IntegrityError`` says
-        that another relay told one of them in between: the caller asks again.
+        An ``IntegrityError`` says that another relay notified a chat of one of them in between: the caller
+        asks again.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:
-            drafts = list(make(lambda channel, keys: told(connection, channel, keys)))
+            drafts = list(make(partial(_told, connection), partial(_called, connection)))
             told_now = [
                 {"channel": draft.channel, "key": key, "at": at} for draft in drafts for key in draft.keys
             ]
@@ -65,7 +119,7 @@ class Outbox:
             if drafts:
                 connection.execute(insert(MESSAGES), [_row(draft, at) for draft in drafts])
             for incident in over:
-                _withdraw_escalations(connection, incident, "over")
+                withdraw_escalations(connection, MESSAGES.c.about == incident, "over")
             for channel in {draft.channel for draft in drafts}:
                 compact(connection, channel, at)
         return drafts
@@ -140,12 +194,6 @@ class Outbox:
             gone = update(MESSAGES).where(waiting).values(state="withdrawn", reason=reason[:1000])
             return connection.execute(gone).rowcount
 
-    def escalated(self, incident: str) -> set[str]:
-        """The chats that were called because nobody had acknowledged it."""
-        mine = and_(MESSAGES.c.about == incident, MESSAGES.c.state == "sent", MESSAGES.c.escalation == 1)
-        with self._engine.connect() as connection:
-            return set(connection.scalars(select(MESSAGES.c.channel).where(mine)))
-
     def waiting(self, channels: Iterable[str] | None = None, before: float | None = None) -> int:
         """How many messages have not arrived yet: of these chats, of those that may leave `before` then."""
         count = select(func.count()).select_from(MESSAGES).where(MESSAGES.c.state == "waiting")
@@ -157,9 +205,26 @@ class Outbox:
             return int(connection.scalar(count) or 0)
 
     def told(self, channel: str, keys: Iterable[str]) -> set[str]:
-        """Those of the `keys` that the chat was told, or will be."""
+        """Return those of the `keys` that the chat was notified of, or will be."""
         with self._engine.connect() as connection:
-            return told(connection, channel, keys)
+            return _told(connection, channel, keys)
+
+    def has_all(self, channel: str, keys: Iterable[str]) -> bool:
+        """Return whether the chat was notified of all of them."""
+        wanted = set(keys)
+        return self.told(channel, wanted) == wanted
+
+    def told_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
+        """Return whether another notified the chat of all that was kept for later under these keys."""
+        wanted = [key_of_planned(key) for key in keys]
+        return all(wanted) and self.has_all(channel, wanted)
+
+    def note(self, channel: str, keys: Iterable[str], at: float) -> None:
+        """Note at wall-clock time `at` that the chat was notified, also of what was kept for later."""
+        for key in keys:
+            known = {"channel": channel, "key": key_of_planned(key) or key}
+            with contextlib.suppress(IntegrityError), writing(self._engine) as connection:
+                connection.execute(insert(TOLD).values(**known, at=at))
 
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None
@@ -263,9 +328,12 @@ class Outbox:
         connection.execute(update(MESSAGES).where(mine).values(given))
 
 
-def _withdraw_escalations(connection: Connection, incident: str, reason: str) -> None:
-    mine = and_(MESSAGES.c.about == incident, MESSAGES.c.state == "waiting", MESSAGES.c.escalation == 1)
-    connection.execute(update(MESSAGES).where(mine).values(state="withdrawn", reason=reason))
+def withdraw_escalations(connection: Connection, whose: ColumnElement[bool], reason: str) -> list[str]:
+    """Call nobody any more because of these messages' incidents; return the ids of the incidents."""
+    waiting = and_(whose, MESSAGES.c.state == "waiting", MESSAGES.c.escalation == 1)
+    found = sorted(set(connection.scalars(select(MESSAGES.c.about).where(waiting))))
+    connection.execute(update(MESSAGES).where(waiting).values(state="withdrawn", reason=reason))
+    return found
 
 
 def _row(draft: Draft, at: float) -> dict[str, Any]:
@@ -285,3 +353,20 @@ def _row(draft: Draft, at: float) -> dict[str, Any]:
         "escalation": int(draft.escalation),
         "keys": list(draft.keys),
     }
+
+
+_IN_ONE_QUERY = 500  # SQLite takes 32,766 parameters, older ones 999
+
+
+def _told(connection: Connection, channel: str, keys: Iterable[str]) -> set[str]:
+    wanted, found = list(dict.fromkeys(keys)), set()
+    for begin in range(0, len(wanted), _IN_ONE_QUERY):
+        some = wanted[begin : begin + _IN_ONE_QUERY]
+        mine = select(TOLD.c.key).where(TOLD.c.channel == channel, TOLD.c.key.in_(some))
+        found |= set(connection.scalars(mine))
+    return found
+
+
+def _called(connection: Connection, incident: str) -> set[str]:
+    mine = and_(MESSAGES.c.about == incident, MESSAGES.c.state == "sent", MESSAGES.c.escalation == 1)
+    return set(connection.scalars(select(MESSAGES.c.channel).where(mine)))

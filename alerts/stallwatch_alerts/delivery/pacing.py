@@ -1,19 +1,132 @@
-"""When a chat may be sent something at all: its limits, the pauses it asked for, and what was left out.
+"""When a chat may get its next message: its limits, pauses that it asked for, and waits after a refusal.
 
 `now` is steady time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from stallwatch_alerts.delivery.limits import LONGEST_WINDOW, Limit, has_room
-from stallwatch_alerts.delivery.moments import Moments
-from stallwatch_alerts.delivery.waits import LONGEST_PAUSE
 from stallwatch_alerts.storage.tables import CHANNELS, SENDS
+from stallwatch_exporter import steady
+
+LONGEST_WINDOW = 60.0
+_MARGIN = 0.5  # seconds: a message may be late on its way, and its successor not
+
+
+@dataclass(frozen=True)
+class Limit:
+    """At most `count` messages within `seconds`."""
+
+    count: int
+    seconds: float
+
+
+# Sources: DingTalk 20 a minute for each robot, then nothing for ten minutes (open.dingtalk.com, "custom
+# robot access"); WeCom 20 a minute for each group robot (developer.work.weixin.qq.com, path 91770); Feishu
+# and Lark 100 a minute and 5 a second (open.feishu.cn, "custom bot guide"); Slack one a second
+# (docs.slack.dev, "Rate limits"); Telegram one a second for each chat and 20 a minute for each group
+# (core.telegram.org/bots/faq); Teams four a second (learn.microsoft.com, "Create an Incoming Webhook");
+# Discord five in two seconds and 30 a minute for each webhook (as its X-RateLimit headers say); ntfy one in
+# five seconds after the first 60 (docs.ntfy.sh, "Limitations").
+_MINUTE_20 = (Limit(20, 60.0),)
+_LIMITS: dict[str, tuple[Limit, ...]] = {
+    "dingtalk": _MINUTE_20,
+    "wecombot": _MINUTE_20,
+    "feishu": (Limit(100, 60.0), Limit(5, 1.0)),
+    "lark": (Limit(100, 60.0), Limit(5, 1.0)),
+    "slack": (Limit(1, 1.0),),
+    "tgram": (Limit(1, 1.0), Limit(20, 60.0)),
+    "msteams": (Limit(4, 1.0),),
+    "workflows": (Limit(4, 1.0),),
+    "workflow": (Limit(4, 1.0),),
+    "discord": (Limit(5, 2.0), Limit(30, 60.0)),
+    "ntfy": (Limit(12, 60.0),),
+    "ntfys": (Limit(12, 60.0),),
+    "mailto": (Limit(30, 60.0),),  # ours: no mail server publishes one, and nobody reads more
+    "mailtos": (Limit(30, 60.0),),
+}
+# Chats with webhooks that may be given as plain https:// URLs, which Apprise recognises.
+_HOSTS = {
+    "oapi.dingtalk.com": "dingtalk",
+    "qyapi.weixin.qq.com": "wecombot",
+    "open.feishu.cn": "feishu",
+    "open.larksuite.com": "lark",
+    "hooks.slack.com": "slack",
+    "discord.com": "discord",
+}
+
+
+def limits_of(url: str) -> tuple[Limit, ...]:
+    """The limits of the chat behind an Apprise URL; none for generic webhooks, which are somebody's own."""
+    scheme, _, rest = url.strip().partition("://")
+    host = rest.partition("/")[0].lower()
+    return _LIMITS.get(_HOSTS.get(host, scheme.lower()), ())
+
+
+def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
+    """Whether one more message may leave `now`, after those that left at the steady times `sent`."""
+    return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
+
+
+GIVE_UP_AFTER = 86400.0  #: seconds for which a message is tried
+_TRIES_AT_LEAST = 30  # where nobody sent for a day, a message is old before its first try
+LONGEST_PAUSE = 3600.0  #: a chat that asks for a longer one is asked again after this
+_FIRST, _LONGEST = 1.0, 60.0
+
+
+def wait_after(failures: int, chance: float, asked: float | None = None) -> float:
+    """Seconds until the next try: doubling up to a minute, and what the chat asked for where it is longer.
+
+    `chance` in 0..1 spreads those that were refused together; it never shortens what was asked for.
+    """
+    full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
+    waited = full * (0.5 + 0.5 * chance)
+    return waited if asked is None else min(LONGEST_PAUSE, max(waited, asked + waited - 0.5 * full))
+
+
+def is_expired(created_at: float, attempts: int, now: float) -> bool:
+    """Whether to give a message up that was just refused for the time `attempts`. Steady times."""
+    return attempts >= _TRIES_AT_LEAST and now - created_at >= GIVE_UP_AFTER
+
+
+_REMEMBERED = 20_000
+
+
+class Moments:
+    """Each stored time keeps the steady time that it had when it was stored, or first seen, by this process.
+
+    It is never in the future. So what was stored before the clock was set back, or by a host whose clock is
+    ahead, waits at most as long again as it was meant to.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, float] = OrderedDict()
+
+    def store(self, now: float) -> float:
+        """Return the wall-clock time to store for the steady time `now`."""
+        at = steady.wall(now)
+        self._keep(at, now)
+        return at
+
+    def of(self, at: float, now: float) -> float:
+        """Return the steady time of the stored time `at`."""
+        return self._keep(at, min(now, at - steady.moved()))
+
+    def first_seen(self, what: str, now: float) -> float:
+        """Return when this was first asked about something that another host may have stored."""
+        return self._keep(what, now)
+
+    def _keep(self, key: Hashable, moment: float) -> float:
+        kept = self._known.setdefault(key, moment)
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        return kept
 
 
 def may_send(

@@ -7,22 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from stallwatch_alerts.channels.notice import Notice
-from stallwatch_alerts.delivery.fingerprint import fingerprint
-from stallwatch_alerts.delivery.keys import escalated_key, opening_keys
-from stallwatch_alerts.delivery.records import Draft
 from stallwatch_alerts.masking import mask_url
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.compose import Message
+from stallwatch_alerts.notice import Notice, escalated_key, fingerprint, opening_keys
 from stallwatch_alerts.routing import Stop, stops
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.locale import say
 
 if TYPE_CHECKING:
-    from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.people import People, Silence
 
-Told = Callable[[str, Iterable[str]], set[str]]
+Told = Callable[[str, Iterable[str]], set[str]]  #: which of these keys a chat was notified of
+Called = Callable[[str], set[str]]  #: which chats were called because nobody acknowledged an incident
 _SILENCES_SECONDS = 10.0
 
 
@@ -38,6 +35,20 @@ class Letter:
 def _is_news(incident: Incident) -> bool:
     """Whether the end is news, too, to who did not hear of the beginning."""
     return not incident.is_settled and not incident.unwatched
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A message to be kept, with what it tells its chat."""
+
+    channel: str  #: the chat's fingerprint
+    name: str  #: its URL, masked
+    run: str
+    notice: Notice
+    keys: tuple[str, ...]
+    about: str = ""  #: the incident's id
+    not_before: float = 0.0  #: when it may leave
+    escalation: bool = False  #: withdrawn where somebody acknowledges the incident, or it resolves
 
 
 class Planner:
@@ -69,14 +80,8 @@ class Planner:
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 
-    def urls_now(self, letter: Letter, now: float) -> list[str]:
-        """The chats that hear of it at once, where nothing can be kept for later."""
-        if self.is_silenced(letter.incident, now):
-            return []
-        return [stop.url for stop in self._stops(letter, now) if stop.not_before <= now]
-
-    def drafts(self, letters: Sequence[Letter], told: Told, outbox: Outbox, now: float) -> list[Draft]:
-        """The messages to be kept. An end goes to whoever heard, or will hear, of the beginning."""
+    def drafts(self, letters: Sequence[Letter], told: Told, called: Called, now: float) -> list[Draft]:
+        """Return the messages to be kept. An end goes to whoever heard, or will hear, of the beginning."""
         found: list[Draft] = []
         new: set[tuple[str, str]] = set()
 
@@ -84,7 +89,7 @@ class Planner:
             return (channel, key) in new or bool(told(channel, [key]))
 
         for letter in letters:
-            for draft in self._drafts_of(letter, knows, outbox, now):
+            for draft in self._drafts_of(letter, knows, called, now):
                 fresh = tuple(key for key in draft.keys if not knows(draft.channel, key))
                 if draft.keys and not fresh:
                     continue
@@ -93,7 +98,7 @@ class Planner:
         return found
 
     def _drafts_of(
-        self, letter: Letter, knows: Callable[[str, str], bool], outbox: Outbox, now: float
+        self, letter: Letter, knows: Callable[[str, str], bool], called: Called, now: float
     ) -> list[Draft]:
         incident = letter.incident
         ends = incident.status == "resolved"
@@ -105,7 +110,7 @@ class Planner:
                 self._draft(letter, channel, by_url.get(url, Stop(url)))
                 for channel, url in zip(self.channels, self._settings.all_urls, strict=True)
                 if any(knows(channel, opening) for opening in opening_keys(incident))
-                or channel in outbox.escalated(incident.id)
+                or channel in called(incident.id)
             ]
         # A crash is news to everybody, and somebody has to care for it.
         if (not ends or _is_news(incident)) and not self.is_silenced(incident, now):

@@ -1,4 +1,4 @@
-"""Empties the outbox: one thread per chat, so that a dead one delays no other."""
+"""Delivers one chat's messages from the outbox, with patience."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from stallwatch_alerts.channels.notice import Notice
-from stallwatch_alerts.delivery.channel import Channel, EditingChannel, retry_after
-from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.grouping import expiry_notice, merged, written
-from stallwatch_alerts.delivery.limits import Limit, limits_of
-from stallwatch_alerts.delivery.records import Batch
-from stallwatch_alerts.delivery.waits import is_expired, wait_after
+from stallwatch_alerts.delivery.outbox import Batch
+from stallwatch_alerts.delivery.pacing import Limit, is_expired, limits_of, wait_after
 from stallwatch_alerts.masking import mask_url
+from stallwatch_alerts.notice import Channel, EditingChannel, Notice, fingerprint
 from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
+
+
+def retry_after(error: Exception) -> float | None:
+    """The seconds for which the chat asked to be left alone."""
+    asked = getattr(error, "retry_after", None)
+    return float(asked) if isinstance(asked, (int, float)) and asked >= 0 else None
+
 
 _LATE_SECONDS = 60.0  # before, nobody else can have told it, and asking another database takes time
 _EDIT_SECONDS = 5.0  # between two edits: the chat's limits are for its messages
@@ -31,10 +35,10 @@ _LOOK_SECONDS = 1.0  # also for what another process put in, and for tries that 
 class Sender:
     """Delivers one chat's messages from `outbox`, until closed.
 
-    `report` is told of what fails, without secrets; `count` of ``sent``, ``failed`` and ``given-up``, once
-    for each try; `delivered` of what the chat was told; `acknowledged` says whether somebody cares for an
-    incident, `settled` whether another told the chat meanwhile all of a message that was kept for later
-    or could not be sent.
+    `report` gets what fails, without secrets; `count` gets ``sent``, ``failed`` and ``given-up``, once for
+    each try; `delivered` gets each chat and the keys of its news. `acknowledged` says
+    whether somebody cares for an incident, `settled` whether another notified the chat meanwhile of all of a
+    message that was kept for later or could not be sent.
     """
 
     def __init__(
@@ -46,9 +50,9 @@ class Sender:
         language: str = "en",
         report: Callable[[str], None] = lambda _: None,
         count: Callable[[str], None] = lambda _: None,
-        delivered: Callable[[str, Sequence[str]], None] = lambda _url, _keys: None,
+        delivered: Callable[[str, Sequence[str]], None] = lambda _channel, _keys: None,
         acknowledged: Callable[[str], bool] = lambda _: False,
-        settled: Callable[[str, Sequence[str]], bool] = lambda _url, _keys: False,
+        settled: Callable[[str, Sequence[str]], bool] = lambda _channel, _keys: False,
         clock: Callable[[], float] = steady.now,
         limits: Sequence[Limit] | None = None,
         start: bool = True,
@@ -170,7 +174,7 @@ class Sender:
         self.sent += sum(group.count for group in batch.groups)
         self._count("sent")
         with contextlib.suppress(Exception):
-            self._delivered(self._url, batch.keys)
+            self._delivered(channel, batch.keys)
         self._outbox.sent(batch, channel, self._clock())
 
     def _notice(self, batch: Batch) -> Notice:
@@ -215,7 +219,7 @@ class Sender:
             Exception
         ):  # in doubt it is told twice; and who does not answer is not asked again
             for id_, keys in zip(batch.ids, batch.told, strict=True):
-                if (late or id_ in batch.deferred) and keys and self._settled(self._url, keys):
+                if (late or id_ in batch.deferred) and keys and self._settled(self._fingerprint, keys):
                     found.add(id_)
         return found
 

@@ -1,7 +1,1 @@
-"""An incident in words for a chat, in English or Chinese: ``render(incident, language, page)``."""
-
-from __future__ import annotations
-
-from stallwatch_alerts.messages.compose import Message, ending_line, render, render_test
-
-__all__ = ["Message", "ending_line", "render", "render_test"]
+"""Incidents and alerts in words, in English or Chinese: plain text, and how chats lay it out."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch_alerts.messages.plain import plain
+from stallwatch_alerts.messages.links import plain
 from stallwatch_alerts.messages.ranks import commands, pid_of, remedy, stack, who
 from stallwatch_alerts.neutral import neutralise, shorten
 from stallwatch_exporter.incident import RANK_GONE, Ending, Incident

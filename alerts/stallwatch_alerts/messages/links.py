@@ -1,13 +1,33 @@
-"""The addresses under a message: the rule's page, the run's page. Ours alone: none ever comes from a log."""
+"""Links under a message, and a rule page's Markdown as plain text."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from stallwatch_alerts.messages.layout import clipped
+from stallwatch_alerts.neutral import shorten
 from stallwatch_rules.locale import say
+from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_rules.pages.page import RulePage
 
 TEXT_LIMIT = 2000  #: of a whole message; without links and groups it is shorter
+
+
+BLOB = "https://github.com/stallwatch/stallwatch/blob/main"
+DOCS = f"{BLOB}/docs/alerts.md"
+
+
+def runbook_of(page: RulePage) -> str:
+    """Return the address of a packaged rule's page; that of the documentation for a page of one's own."""
+    path = Path(page.path)
+    if "stallwatch_rules" in path.parts[-5:-3]:  # of the catalogue, or of a pack
+        inside = path.parts[len(path.parts) - path.parts[::-1].index("stallwatch_rules") :]
+        return "/".join((BLOB, "rules/stallwatch_rules", *inside))
+    return f"{BLOB}/docs/rules.md"
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
@@ -22,3 +42,28 @@ def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str
 def with_links(text: str, lines: str, limit: int = TEXT_LIMIT) -> str:
     """The text with links under it; what is too long is cut above them."""
     return f"{clipped(text, limit - len(lines) - 2)}\n\n{lines}" if lines else clipped(text, limit)
+
+
+_LINK = lazy(r"!?\[([^\]]*)\]\([^)]*\)|<https?://[^>\s]*>")
+_BARE_LINK = lazy(r"\s*\(?https?://[^\s)]+\)?")
+_CODE = lazy(r"(`[^`]*`)")
+_EMPHASIS = lazy(r"(\*\*|(?<!\w)\*)(?=\S)(.+?)(?<=\S)\1")
+_SENTENCE_END = lazy(r"[.!?](?=\s)|[。！？]")
+_OPEN_END = (":", "：")  # what it announces is left out
+
+
+def plain(markdown: str, limit: int) -> str:
+    """The first paragraph, links replaced by their words and marks taken off; at most `limit` long."""
+    text = " ".join(markdown.strip().split("\n\n")[0].split())
+    text = _LINK.sub(lambda found: found[1] or "", text)
+    text = _BARE_LINK.sub("", text)
+    text = "".join(
+        part[1:-1] if part.startswith("`") else _EMPHASIS.sub(r"\2", part) for part in _CODE.split(text)
+    )
+    if len(text) <= limit and not text.endswith(_OPEN_END):
+        return text
+    ends = [found.end() for found in _SENTENCE_END.finditer(text, 0, limit)]
+    # Whole sentences, unless they would leave next to nothing.
+    if ends and ends[-1] >= min(limit, len(text)) // 3:
+        return text[: ends[-1]]
+    return shorten(text, limit) if len(text) > limit else text[:-1].rstrip() + "…"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from stallwatch_alerts.messages.plain import plain
-from stallwatch_alerts.prometheus.links import DOCS, runbook_of
+from stallwatch_alerts.messages.links import DOCS, plain, runbook_of
 from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.fixes import fixes_for

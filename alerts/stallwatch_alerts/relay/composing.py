@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from stallwatch_alerts.channels.notice import Fact, Notice, incident_notice, test_notice
-from stallwatch_alerts.messages import Message
-from stallwatch_alerts.messages.compose import render_alert
-from stallwatch_alerts.messages.links import TEXT_LIMIT, link_lines
+from stallwatch_alerts.messages.compose import Message, render_alert
+from stallwatch_alerts.messages.links import TEXT_LIMIT, link_lines, runbook_of
 from stallwatch_alerts.neutral import shorten
-from stallwatch_alerts.prometheus.links import runbook_of
+from stallwatch_alerts.notice import Fact, Notice, incident_notice, test_notice
 from stallwatch_alerts.relay.joining import TEST, Story
 from stallwatch_rules.locale import say
 

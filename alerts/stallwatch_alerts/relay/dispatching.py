@@ -2,7 +2,7 @@
 
 What is to be told later (quiet hours, escalations) an agent with a spool of its own may have kept as well,
 where we cannot see it. So the agent gets the first word: our message waits a little longer, and is withdrawn
-where the chat was told meanwhile (see ``delivery.keys.planned_key``).
+where the chat was told meanwhile (see ``notice.planned_key``).
 """
 
 from __future__ import annotations
@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_alerts.channels.notice import Notice
-from stallwatch_alerts.delivery.keys import escalated_key, key_of_planned, opening_keys, planned_key
-from stallwatch_alerts.delivery.planning import Letter, Planner
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.delivery.planning import Called, Draft, Letter, Planner, Told
+from stallwatch_alerts.messages.compose import Message
+from stallwatch_alerts.notice import Notice, escalated_key, opening_keys, planned_key
 from stallwatch_alerts.relay.joining import TEST, Story
 from stallwatch_exporter.incident import RANKS
 
 if TYPE_CHECKING:
-    from stallwatch_alerts.delivery.ledger import Ledger
-    from stallwatch_alerts.delivery.outbox import Outbox
-    from stallwatch_alerts.delivery.records import Draft
     from stallwatch_alerts.relay.composing import Composer
     from stallwatch_alerts.settings import AlertSettings
     from stallwatch_rules.pages.catalogue import Catalogue
@@ -31,8 +27,6 @@ if TYPE_CHECKING:
 AGENT_FIRST_SECONDS = 30.0
 _NO_RUN = "-"
 _UNWRITTEN = Notice(Message("", ""), "info", {})
-
-Told = Callable[[str, Iterable[str]], set[str]]
 
 
 @dataclass(frozen=True)
@@ -68,18 +62,18 @@ class Dispatcher:
         self._catalogue = catalogue
 
     def drafts(
-        self, found: Sequence[Story], told: Told, outbox: Outbox, now: float
+        self, found: Sequence[Story], told: Told, called: Called, now: float
     ) -> tuple[list[Draft], Tally]:
         """The messages to keep for these stories, the worst first."""
         heard = self._memory(found, told)
         by_key = {story.key: story for story in found}
         # Alertmanager repeats large groups: only what is news is put into words.
-        news = self._planned(found, heard, outbox, now, lambda _: _UNWRITTEN)
+        news = self._planned(found, heard, called, now, lambda _: _UNWRITTEN)
         keys = {draft.notice.key for draft in news}
         planned = self._planned(
             [story for story in found if story.key in keys],
             heard,
-            outbox,
+            called,
             now,
             lambda story: self._composer([story]),
         )
@@ -88,10 +82,10 @@ class Dispatcher:
         for draft in planned:
             story = by_key[draft.notice.key]
             if draft.escalation and story.over:
-                called = (escalated_key(opening_keys(story.subject)[0]),)
-                if story.subject.is_settled or heard(draft.channel, called):
+                calls = (escalated_key(opening_keys(story.subject)[0]),)
+                if story.subject.is_settled or heard(draft.channel, calls):
                     continue  # it went on for too short a time to call anybody, or they are called already
-                draft = replace(draft, keys=called)
+                draft = replace(draft, keys=calls)
             if draft.not_before <= now or story.alert.name == TEST:  # whoever tests wants to see it
                 at_once.setdefault(draft.channel, []).append(draft)
             else:
@@ -116,12 +110,12 @@ class Dispatcher:
         self,
         found: Sequence[Story],
         heard: Told,
-        outbox: Outbox,
+        called: Called,
         now: float,
         written: Callable[[Story], Notice],
     ) -> list[Draft]:
         letters = [letter for story in found for letter in self._letters(story, written(story))]
-        return self._planner.drafts(letters, heard, outbox, now)
+        return self._planner.drafts(letters, heard, called, now)
 
     def _letters(self, story: Story, notice: Notice) -> list[Letter]:
         notice = replace(notice, key=story.key)
@@ -165,19 +159,6 @@ class Dispatcher:
             else:
                 counts["untold"] += 1
         return Tally(**counts)
-
-
-def told_meanwhile(ledger: Ledger, channel: str, keys: Sequence[str]) -> bool:
-    """Whether an agent told the chat all that we kept for later."""
-    wanted = [key_of_planned(key) for key in keys]
-    return all(wanted) and ledger.has_all(channel, wanted)
-
-
-def note_delivered(ledger: Ledger, channel: str, keys: Sequence[str], at: float) -> None:
-    """What was kept for later was told: no agent need tell it any more."""
-    for key in keys:
-        if wanted := key_of_planned(key):
-            ledger.note(channel, wanted, at)
 
 
 def _later(draft: Draft, story: Story) -> Draft:

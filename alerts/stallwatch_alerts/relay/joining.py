@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast, get_args
 
-from stallwatch_alerts.delivery.keys import told_key
+from stallwatch_alerts.notice import told_key
 from stallwatch_alerts.relay.webhook import Alert
 from stallwatch_exporter.incident import RANKS, Incident, Severity
 

@@ -7,16 +7,15 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from stallwatch_alerts.channels import open_channel
 from stallwatch_alerts.deadman import Deadman
-from stallwatch_alerts.delivery.channel import Channel, apprise_channel
-from stallwatch_alerts.delivery.fingerprint import fingerprint
-from stallwatch_alerts.delivery.ledger import Ledger
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Planner
 from stallwatch_alerts.delivery.sender import Sender
+from stallwatch_alerts.notice import Channel
 from stallwatch_alerts.people import People
 from stallwatch_alerts.relay.composing import Composer
-from stallwatch_alerts.relay.dispatching import Dispatcher, note_delivered, told_meanwhile
+from stallwatch_alerts.relay.dispatching import Dispatcher
 from stallwatch_alerts.relay.numbers import RelayNumbers
 from stallwatch_alerts.relay.relaying import Receipt, Relaying
 from stallwatch_alerts.relay.server import RelayServer
@@ -56,22 +55,19 @@ class Relay:
         planner = Planner(alerts, lambda: People(store.engine))
         dispatcher = Dispatcher(alerts, planner, composer, catalogue)
         self._relaying = Relaying(store, self._outbox, dispatcher, clock)
-        ledger = Ledger(store.engine)
         numbers = RelayNumbers()
         numbers.follow(self._outbox.waiting, self._watchdog_at)
         self._senders = [
             Sender(
                 url,
                 self._outbox,
-                connect or apprise_channel,
+                connect or open_channel,
                 language=alerts.language,
                 report=report,
                 count=numbers.delivery,
-                delivered=lambda url, keys: note_delivered(
-                    ledger, fingerprint(url), keys, steady.wall(clock())
-                ),
+                delivered=lambda chat, keys: self._outbox.note(chat, keys, steady.wall(clock())),
                 acknowledged=planner.is_acknowledged,
-                settled=lambda url, keys: told_meanwhile(ledger, fingerprint(url), keys),
+                settled=self._outbox.told_meanwhile,
                 clock=clock,
             )
             for url in alerts.all_urls

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import IntegrityError
 
-from stallwatch_alerts.relay.dispatching import Dispatcher, Tally, Told
+from stallwatch_alerts.relay.dispatching import Dispatcher, Tally
 from stallwatch_alerts.relay.joining import WATCHDOG, Story, doubt, stories
 from stallwatch_alerts.relay.webhook import read_notification
 from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
-    from stallwatch_alerts.delivery.records import Draft
+    from stallwatch_alerts.delivery.planning import Called, Draft, Told
     from stallwatch_alerts.relay.webhook import Alert
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_exporter.incident import Incident
@@ -96,9 +96,9 @@ class Relaying:
         for left in reversed(range(_TRIES)):
             tally, now = Tally(), self._clock()
 
-            def make(told: Told, at: float = steady.wall(now)) -> list[Draft]:
+            def make(told: Told, called: Called, at: float = steady.wall(now)) -> list[Draft]:
                 nonlocal tally
-                drafts, tally = self._dispatcher.drafts(found, told, self._outbox, at)
+                drafts, tally = self._dispatcher.drafts(found, told, called, at)
                 return drafts
 
             try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
@@ -33,6 +33,16 @@ def open_engine(url: str) -> Engine:
     given: dict[str, Any] = {"pool_pre_ping": backend != "sqlite"}
     if backend == "postgresql":
         given["connect_args"] = {"connect_timeout": _PATIENCE_SECONDS}
+    return _made(address, **given)
+
+
+def memory_engine() -> Engine:
+    """Return an empty SQLite database in memory: its threads take turns with the one connection."""
+    shared = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
+    return _made(make_url("sqlite://"), connect_args={"check_same_thread": False}, **shared)
+
+
+def _made(address: URL, **given: Any) -> Engine:
     # Payloads are plain data; msgspec turns NaN into null, which every database's JSON takes.
     # What an incident holds is nobody's business in an error message.
     engine = create_engine(
@@ -41,7 +51,7 @@ def open_engine(url: str) -> Engine:
         hide_parameters=True,
         **given,
     )
-    if backend == "sqlite":
+    if address.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _for_several_processes)
         event.listen(engine, "begin", _begin)
     return engine

@@ -11,7 +11,7 @@ _DAY = 86400.0
 # Who heard of a beginning is to hear of the end. A spool, and a relay of alerts without incidents, cannot
 # look up whether that is still to come: they wait so many times longer.
 _OPEN_FOR = 4
-_BEGINNINGS = ("/open", "/open/escalated")  # see delivery.keys
+_BEGINNINGS = ("/open", "/open/escalated")  # see ``notice``
 _ENDS = ("/resolved", "/ended")
 
 

@@ -11,8 +11,7 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.records import Delivery
+from stallwatch_alerts.delivery.outbox import Delivery, Outbox
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.store import Change, IncidentStore
 from stallwatch_exporter.incident import Incident

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from stallwatch_alerts.channels.notice import Notice
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.compose import Message
+from stallwatch_alerts.notice import Notice
 
 
 def _neighbour(name: str) -> ModuleType:

@@ -15,9 +15,9 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from channels_edge import Call, Reply, reply
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
-from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.remedies import remedy
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.compose import Message
+from stallwatch_alerts.notice import Notice
 
 
 class Mailbox:

@@ -10,8 +10,8 @@ from channels_chats import CHATS
 from channels_edge import reply
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
-from stallwatch_alerts.channels.notice import Notice
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.compose import Message
+from stallwatch_alerts.notice import Notice
 
 NAME = "myrun/stall/x/1"
 EDITABLE = ("slack-bot", "discord", "telegram")

@@ -12,8 +12,8 @@ import pytest
 from channels_chats import CHATS
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel
-from stallwatch_alerts.channels.notice import Notice, incident_notice
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.compose import Message
+from stallwatch_alerts.notice import Notice, incident_notice
 from stallwatch_exporter.incident import Incident
 
 HOSTILE = (

@@ -11,8 +11,8 @@ from channels_edge import Reply, reply
 from channels_protocols import dingtalk
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
-from stallwatch_alerts.channels.notice import Notice
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.compose import Message
+from stallwatch_alerts.notice import Notice
 
 EVERY = pytest.mark.parametrize("name", CHATS)
 LONG = [

@@ -12,7 +12,7 @@ import pytest
 from channels_edge import Reply
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
-from stallwatch_alerts.channels.notice import Notice
+from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.trial import test_message as send_test_message
 
 UUID = "693a91f6-7bbc-4bc4-97a0-0ec2f1fa5aaa"

@@ -18,13 +18,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from stallwatch_alerts.channels import Notice, incident_notice
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel
-from stallwatch_alerts.delivery.fingerprint import fingerprint
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.delivery.planning import Draft
 from stallwatch_alerts.delivery.sender import Sender
 from stallwatch_alerts.masking import mask_url
+from stallwatch_alerts.notice import Notice, fingerprint, incident_notice
 from stallwatch_alerts.storage.engine import open_engine, writing
 from stallwatch_exporter.incident import Incident
 
@@ -266,7 +265,7 @@ class Mail:
             )
             for one in notices
         ]
-        self.outbox.put(lambda told: drafts, self.clock.now)
+        self.outbox.put(lambda *_: drafts, self.clock.now)
 
     def pass_time(self, seconds: float, step: float = 1.0) -> None:
         """Let it look every `step` seconds for so long."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stallwatch_alerts.channels import Notice
 from stallwatch_alerts.delivery import sender
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.waits import GIVE_UP_AFTER
+from stallwatch_alerts.delivery.pacing import GIVE_UP_AFTER
+from stallwatch_alerts.notice import Notice
 
 Make = Callable[..., Notice]
 HOUR = 3600.0

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallwatch_alerts.channels import Notice
 from stallwatch_alerts.delivery.grouping import TITLE_LIMIT, Group, group_of, merged, written
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.compose import Message
 from stallwatch_alerts.messages.links import TEXT_LIMIT
+from stallwatch_alerts.notice import Notice
 
 Make = Callable[..., Notice]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from stallwatch_alerts.channels import Notice
-from stallwatch_alerts.delivery.compaction import MOST_WAITING
-from stallwatch_alerts.delivery.limits import Limit
+from stallwatch_alerts.delivery.grouping import MOST_WAITING
 from stallwatch_alerts.delivery.outbox import CLAIM_SECONDS, Outbox
-from stallwatch_alerts.delivery.records import Draft
+from stallwatch_alerts.delivery.pacing import Limit
+from stallwatch_alerts.delivery.planning import Draft
+from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.storage.engine import open_engine
 
 Make = Callable[..., Notice]
@@ -28,7 +28,7 @@ def draft(notice: Notice, **changes: Any) -> Draft:
 
 
 def put(outbox: Outbox, *drafts: Draft, now: float = NOW) -> None:
-    outbox.put(lambda told: drafts, now)
+    outbox.put(lambda *_: drafts, now)
 
 
 def test_a_message_is_claimed_by_one_of_many(database: str, notice: Make) -> None:

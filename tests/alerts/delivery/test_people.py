@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from sqlalchemy import Engine
 
-from stallwatch_alerts.channels import incident_notice
 from stallwatch_alerts.delivery.grouping import group_of, merged, written
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Letter, Planner
-from stallwatch_alerts.messages import Message
+from stallwatch_alerts.messages.compose import Message
+from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.routing import QuietHours, Route
 from stallwatch_alerts.settings import AlertSettings
@@ -61,7 +61,7 @@ class Desk:
         letter = Letter(incident, incident_notice(incident, "en", None), "hang")
         now = self.clock.now
         ended = [incident.id] if incident.is_settled else []
-        self.outbox.put(lambda told: self.planner.drafts([letter], told, self.outbox, now), now, ended)
+        self.outbox.put(lambda *known: self.planner.drafts([letter], *known, now), now, ended)
 
     def pass_time(self, seconds: float) -> None:
         end = self.clock.now + seconds
@@ -161,7 +161,7 @@ def test_who_is_called_reads_first_how_to_acknowledge(desk: Any, stall: Stall, c
     incident = stall(evidence=["x" * 400] * 40)
     notice = incident_notice(incident, "en", None)
     letter = Letter(incident, replace(notice, message=Message(notice.message.title, "long " * 300)))
-    first, boss = at.planner.drafts([letter], lambda _channel, _keys: set(), at.outbox, clock.now)
+    first, boss = at.planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), clock.now)
     sent = written(merged([group_of(boss.notice)]), "en").message.text
     assert sent.startswith(f"Whoever takes care of it: stallwatch alerts ack {ID}\n\n") and len(sent) <= 2000
     assert "ack" not in first.notice.message.text
@@ -223,7 +223,7 @@ def test_a_database_that_is_away_silences_nothing_and_calls_in_doubt(
 
     planner = Planner(AlertSettings(urls=(FIRST,)), away, tick=clock)
     letter = Letter(stall(), incident_notice(stall(), "en", None))
-    assert len(planner.drafts([letter], lambda *_: set(), spool, clock.now)) == 1
+    assert len(planner.drafts([letter], lambda *_: set(), lambda _: set(), clock.now)) == 1
 
 
 def test_notes_stand_in_the_history(engine: Engine, stall: Stall, database: str) -> None:

@@ -10,18 +10,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from stallwatch_alerts.delivery.fingerprint import fingerprint
-from stallwatch_alerts.delivery.keys import escalated_key, told_key
-from stallwatch_alerts.delivery.ledger import Ledger
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Planner
+from stallwatch_alerts.notice import escalated_key, fingerprint, told_key
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.relay.composing import Composer
 from stallwatch_alerts.relay.dispatching import (
     AGENT_FIRST_SECONDS,
     Dispatcher,
-    note_delivered,
-    told_meanwhile,
 )
 from stallwatch_alerts.relay.relaying import Relaying
 from stallwatch_alerts.routing import QuietHours, Route
@@ -43,8 +39,7 @@ class Relayed:
     ) -> None:
         self.store = IncidentStore(database)
         self.people = People(self.store.engine)
-        self.ledger = Ledger(self.store.engine)
-        self.outbox = Outbox(self.store.engine)
+        self.outbox = self.ledger = Outbox(self.store.engine)
         self.clock = clock
         self.heard: dict[str, list[str]] = {FIRST: [], BOSS: [], SWEEPS: []}
         chats = AlertSettings(urls=(FIRST,), **settings)
@@ -57,8 +52,8 @@ class Relayed:
                 self.outbox,
                 connect=self._connect,
                 acknowledged=planner.is_acknowledged,
-                settled=lambda url, keys: told_meanwhile(self.ledger, fingerprint(url), keys),
-                delivered=lambda url, keys: note_delivered(self.ledger, fingerprint(url), keys, clock()),
+                settled=self.outbox.told_meanwhile,
+                delivered=lambda channel, keys: self.outbox.note(channel, keys, clock()),
                 limits=(),
             )
             for url in self.heard
@@ -159,7 +154,7 @@ def test_an_acknowledgement_an_end_or_the_agents_own_call_withdraws_ours(relayed
     at.store.upsert(over)
     at.alert(run="over", incident="stall", firing=False)
     # Its agent has a spool of its own, and was first.
-    at.ledger.note(fingerprint(BOSS), escalated_key(told_key(called)), began + 601)
+    at.ledger.note(fingerprint(BOSS), [escalated_key(told_key(called))], began + 601)
     at.pass_time(900)
     assert at.heard[BOSS] == []
     reasons = {one.run: one.reason for one in at.outbox.deliveries() if one.state == "withdrawn"}
@@ -208,7 +203,7 @@ def test_quiet_hours_hold_a_message_until_they_are_over_unless_the_agent_told_it
         assert at.alert(run=incident.run, rule="slow") == "1 repeated"
     at.pass_time(360)
     assert counts(at) == (0, 0, 0)
-    at.ledger.note(fingerprint(FIRST), told_key(warnings[1]), clock.now)
+    at.ledger.note(fingerprint(FIRST), [told_key(warnings[1])], clock.now)
     at.pass_time(60)
     (told,) = at.heard[FIRST]
     assert "[ours]" in told
@@ -230,7 +225,7 @@ def test_of_a_group_that_was_kept_only_what_no_agent_told_is_told(
         at.store.upsert(incident)
         at.alert(run=incident.run, rule="slow")
         if incident.run != "ours":
-            at.ledger.note(fingerprint(FIRST), told_key(incident), clock.now)
+            at.ledger.note(fingerprint(FIRST), [told_key(incident)], clock.now)
     clock.now += 420
     at.alert(run="fresh")  # one that was not kept for later is among them
     at.pass_time(20)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine, func, select
 
-from stallwatch_alerts.delivery.keys import escalated_key, told_key
-from stallwatch_alerts.delivery.ledger import Ledger
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.notice import escalated_key, told_key
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.storage.retention import prune
 from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, SILENCES, TOLD
@@ -26,19 +26,19 @@ def rows(engine: Engine) -> list[int]:
 
 def test_what_was_over_goes_with_all_that_belongs_to_it(database: str, stall: Stall) -> None:
     store = IncidentStore(database)
-    people, ledger = People(store.engine), Ledger(store.engine)
+    people, ledger = People(store.engine), Outbox(store.engine)
     begin = 100 * DAY
     old = stall(id="a_%/stall/x/1", opened_at=begin, updated_at=begin)
     open_one = stall(id="a_%/stall/x/11", opened_at=begin, updated_at=begin)
     for one in (old, open_one):
         store.upsert(one)
         people.acknowledge(one.id, "ann", begin)
-        ledger.note("chat", told_key(one), begin)
+        ledger.note("chat", [told_key(one)], begin)
     over = stall(
         id=old.id, status="resolved", opened_at=begin, updated_at=begin + DAY, resolved_at=begin + DAY
     )
     store.upsert(over)
-    ledger.note("chat", told_key(over), begin + DAY)
+    ledger.note("chat", [told_key(over)], begin + DAY)
     people.silence(Silence(begin, begin + DAY))
     assert rows(store.engine) == [2, 5, 2, 3, 1]
     assert prune(store.engine, begin + 90 * DAY, 90) == 0
@@ -54,16 +54,16 @@ def test_without_incidents_beside_it_who_heard_only_of_a_beginning_stays_told_fo
 ) -> None:
     """As in the spool of a host whose incidents are in a database elsewhere."""
     store = IncidentStore(database)
-    ledger = Ledger(store.engine)
+    ledger = Outbox(store.engine)
     begin = 1000 * DAY
     lasting, over = (
         stall(id=f"run/finding/open-files/{number}", opened_at=begin, updated_at=begin) for number in (1, 2)
     )
     called = [key for one in (lasting, over) for key in (told_key(one), escalated_key(told_key(one)))]
     for key in called:
-        ledger.note("chat", key, begin)
+        ledger.note("chat", [key], begin)
     ended = told_key(over, "resolved")
-    ledger.note("chat", ended, begin + DAY)
+    ledger.note("chat", [ended], begin + DAY)
     prune(store.engine, begin + 90.5 * DAY, 90)
     assert ledger.told("chat", [*called, ended]) == {*called[:2], ended}
     prune(store.engine, begin + 359 * DAY, 90)

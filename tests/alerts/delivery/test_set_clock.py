@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stallwatch_alerts.channels import Notice
 from stallwatch_alerts.delivery import sender
-from stallwatch_alerts.delivery.limits import Limit
 from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.delivery.pacing import Limit
+from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.storage.engine import open_engine
 
 Make = Callable[..., Notice]

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from stallwatch_alerts.channels import Notice
-from stallwatch_alerts.delivery.compaction import MOST_WAITING
+from stallwatch_alerts.delivery.grouping import MOST_WAITING
 from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.storage.engine import open_engine
@@ -171,7 +171,6 @@ def test_a_full_disk_delays_nothing(
     sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool, report=said.append)
     for number in range(20):
         sink(stall(id=f"run/{number}", evidence=["x" * 4000] * 3))
-    chat.wait_for(10)
     sink.close(120)
     heard = {name for body in chat.bodies for name in body.get("incidents", body["id"]).split(",")}
     assert heard == {f"run/{number}" for number in range(20)}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from alertmanager import alert, group, told
 
-from stallwatch_alerts.delivery.fingerprint import fingerprint
-from stallwatch_alerts.delivery.ledger import Ledger
+from stallwatch_alerts.delivery.outbox import Outbox
+from stallwatch_alerts.notice import fingerprint
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -100,11 +100,11 @@ def test_what_is_old_is_forgotten_while_alertmanager_has_its_answer_already(
 
 
 def test_who_was_told_is_kept_by_a_name_that_is_no_secret(store: IncidentStore) -> None:
-    ledger = Ledger(store.engine)
+    ledger = Outbox(store.engine)
     url = "slack://TokenA/TokenB"
     assert fingerprint(url) == fingerprint(f" {url} ") != fingerprint("slack://TokenA/TokenC")
-    ledger.note(fingerprint(url), "a/open", 1.0)
-    ledger.note(fingerprint(url), "a/open", 2.0)
+    ledger.note(fingerprint(url), ["a/open"], 1.0)
+    ledger.note(fingerprint(url), ["a/open"], 2.0)
     keys = ["a/open", "b/open", *(str(number) for number in range(2000))]
     assert ledger.told(fingerprint(url), keys) == {"a/open"}
     assert ledger.told("another", keys) == set()

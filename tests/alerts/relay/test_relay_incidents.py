@@ -88,9 +88,9 @@ def test_what_the_agent_told_a_chat_itself_the_relay_does_not_tell_it(
 ) -> None:
     store.upsert(stall())
     sink = StoreSink(lambda: IncidentStore(str(store.engine.url)))
-    from stallwatch_alerts.channels.notice import incident_notice
+    from stallwatch_alerts.notice import fingerprint, incident_notice
 
-    sink.told(chat_server.url, (incident_notice(stall(), "en", None).key,))
+    sink.told(fingerprint(chat_server.url), (incident_notice(stall(), "en", None).key,))
     assert sink.close(120)
     post = start(alerts={"urls": (chat_server.url, other_chat_server.url)})
     assert post.answer(group(alert(incident="stall")))[1] == "stored: 1 new\n"

@@ -29,8 +29,8 @@ from stallwatch_alerts.channels.chats.teams import Teams
 from stallwatch_alerts.channels.chats.telegram import Telegram
 from stallwatch_alerts.channels.chats.wecom import WeCom
 from stallwatch_alerts.channels.errors import ChannelError
-from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.posting import Answer, Request
+from stallwatch_alerts.notice import Notice
 
 
 class Chat(Protocol):

@@ -22,9 +22,9 @@ from apprise.plugins.lark import NotifyLark
 
 from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.channels.faces import headline
-from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, bold_label, fitted
+from stallwatch_alerts.notice import Notice
 
 _LIMIT = 19_000  # of 20 KB; the signature is still to come
 _TEMPLATES = {"failure": "red", "warning": "orange", "info": "blue", "success": "green"}

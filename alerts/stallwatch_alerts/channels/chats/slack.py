@@ -21,9 +21,9 @@ from apprise.plugins.slack import CHANNEL_RE, SlackMode
 
 from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.channels.faces import headline
-from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, clipped, fitted
+from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _HEADER = 150

@@ -16,9 +16,9 @@ from typing import Any
 
 from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.channels.faces import headline
-from stallwatch_alerts.channels.notice import Notice
 from stallwatch_alerts.channels.posting import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, fitted
+from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 27_000

@@ -1,0 +1,168 @@
+"""Takes news of incidents at once; stores them, and delivers them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.notice import Notice
+from stallwatch_alerts.worker import Worker
+from stallwatch_exporter import steady
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.delivery.sender import Sender
+
+_CAPACITY = 5000  # letters that are not on disk yet; some 20 MB
+_AT_ONCE = 200
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class _Mail:
+    """An outbox with a sender for each chat."""
+
+    outbox: Outbox
+    senders: Sequence[Sender]
+
+
+class PostOffice:
+    """Takes letters at once; a thread stores them, and one thread for each chat delivers.
+
+    If the disk takes nothing, or there is no spool, letters are kept in memory. Messages that earlier agents
+    left behind are delivered, too, and messages that we leave behind by the next one, or by ``stallwatch
+    relay``.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        open_spool: Callable[[], Outbox] | None,
+        senders_of: Callable[[Outbox], Sequence[Sender]],
+        *,
+        keep_days: float,
+        report: Callable[[str], None],
+        clock: Callable[[], float] = steady.now,
+    ) -> None:
+        self._planner = planner
+        self._open_spool = open_spool
+        self._senders_of = senders_of
+        self._keep_days = keep_days
+        self._report = report
+        self._clock = clock
+        self._spool: _Mail | None = None
+        self._memory: _Mail | None = None
+        self._troubled = self._closed = False
+        self._letters: deque[Letter] = deque()
+        self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
+        self._lost = 0
+        self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
+
+    def put(self, letter: Letter) -> None:
+        """Take it; never waits."""
+        if len(self._letters) >= _CAPACITY:
+            self._lost += 1
+            return
+        self._letters.append(letter)
+        self._worker.put(None)  # there is something to take; once is enough
+
+    def amend(self, notice: Notice) -> None:
+        """Bring the message of an open incident up to date where a chat can; never waits."""
+        self._edits.append(notice)
+        self._worker.put(None)
+
+    @property
+    def sent(self) -> int:
+        """Messages delivered, over all URLs."""
+        return sum(sender.sent for sender in self._senders)
+
+    @property
+    def failed(self) -> int:
+        """Messages that will not be delivered any more."""
+        left = self._waiting(self._memory) if self._closed else 0
+        return self._lost + left + sum(sender.given_up for sender in self._senders)
+
+    def kept(self) -> int:
+        """Messages that wait on disk, and may leave."""
+        return self._waiting(self._spool)
+
+    def close(self, timeout: float) -> bool:
+        """Deliver what is there within `timeout` seconds, and whether that was all; the rest is on disk."""
+        deadline = time.monotonic() + timeout
+        self._worker.close(timeout)
+        self._lost += len(self._letters)
+        self._letters.clear()
+        while self.kept() + self._waiting(self._memory) and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        self._closed = True
+        for sender in self._senders:
+            sender.close(max(0.2, deadline - time.monotonic()))
+        return not self.failed and not self.kept()
+
+    @property
+    def _senders(self) -> list[Sender]:
+        return [sender for mail in (self._spool, self._memory) if mail is not None for sender in mail.senders]
+
+    def _waiting(self, mail: _Mail | None) -> int:
+        with contextlib.suppress(Exception):
+            if mail is not None:
+                return mail.outbox.waiting(self._planner.channels, self._clock())
+        return 0
+
+    def _open(self) -> None:
+        """Open the spool, and start the senders; again with the next letter if it does not work."""
+        if self._open_spool is not None:
+            outbox = self._open_spool()
+            with contextlib.suppress(Exception):
+                outbox.prune(self._clock(), self._keep_days)
+            self._spool = _Mail(outbox, self._senders_of(outbox))
+
+    def _take(self, _item: None, give_up: threading.Event) -> None:
+        while self._letters and not give_up.is_set():
+            some = [self._letters.popleft() for _ in range(min(_AT_ONCE, len(self._letters)))]
+            try:
+                if self._spool is None:
+                    self._open()
+                self._keep(self._spool or self._in_memory(), some)
+                self._troubled = False
+            except Exception as error:
+                self._without_disk(some, error)
+        while self._edits:
+            notice = self._edits.popleft()
+            for sender in self._senders:
+                sender.amend(notice)
+
+    def _without_disk(self, letters: Sequence[Letter], error: Exception) -> None:
+        if not self._troubled:
+            self._troubled = True
+            with contextlib.suppress(Exception):
+                self._report(
+                    f"messages cannot be kept on disk ({type(error).__name__}); they are sent from memory"
+                )
+        try:
+            self._keep(self._in_memory(), letters)
+        except Exception:
+            self._lost += len(letters)
+
+    def _in_memory(self) -> _Mail:
+        if self._memory is None:
+            from stallwatch_alerts.delivery.outbox import Outbox
+            from stallwatch_alerts.storage.engine import memory_engine
+
+            outbox = Outbox(memory_engine())
+            self._memory = _Mail(outbox, self._senders_of(outbox))
+        return self._memory
+
+    def _keep(self, mail: _Mail, letters: Sequence[Letter]) -> None:
+        now = self._clock()
+        over = [letter.incident.id for letter in letters if letter.incident.is_settled]
+        at = steady.wall(now)
+        if mail.outbox.put(lambda told, called: self._planner.drafts(letters, told, called, at), now, over):
+            for sender in mail.senders:
+                sender.wake()

@@ -1,0 +1,156 @@
+"""A notification on its way: its words, its facts, the channel it takes, and the keys that say who got it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from stallwatch_alerts.messages.compose import Message, render, render_test
+from stallwatch_alerts.messages.links import link_lines, runbook_of, with_links
+from stallwatch_exporter.incident import Incident
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.settings import AlertSettings
+    from stallwatch_rules.pages.page import RulePage
+
+Fact = str | int | None
+Level = Literal["failure", "warning", "info", "success"]
+_LEVELS: dict[str, Level] = {"critical": "failure", "warning": "warning"}
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One message on its way."""
+
+    message: Message
+    level: Level
+    facts: dict[str, Fact]  #: keys of the JSON body that generic webhooks get, besides title and text
+    key: str = ""  #: under which it is noted who was told; empty where nobody need know
+
+
+class Channel(Protocol):
+    """Where notices go; see ``channels``."""
+
+    name: str
+
+    def send(self, notice: Notice) -> None:
+        """Deliver, or raise with a reason that holds no secret.
+
+        The exception may have an attribute ``retry_after``: the seconds for which the chat asked to be left
+        alone, or ``None``.
+        """
+
+
+class EditingChannel(Channel, Protocol):
+    """A channel that may be able to edit what it sent."""
+
+    def has_message(self, incident: str) -> bool:
+        """Return whether it sent a message of this open incident that can be edited."""
+
+    def edit(self, notice: Notice) -> None:
+        """Bring that message up to date, or raise."""
+
+
+def facts_of(**known: Fact) -> dict[str, Fact]:
+    """Return the facts of a notice: every key, with what is `known`."""
+    unknown: dict[str, Fact] = {
+        "id": "",
+        "run": "stallwatch",
+        "kind": "",
+        "rule": "",
+        "severity": "info",
+        "status": "open",
+        "outcome": None,
+        "resolution": "",
+        "episode": 1,
+        "rank": None,
+        "odd_ranks": "",
+        "step": None,
+        "host": "",
+    }
+    return unknown | known
+
+
+def incident_notice(incident: Incident, language: str, page: RulePage | None) -> Notice:
+    """Return the notice of an incident that opened or resolved."""
+    odd = incident.stacks.odd if incident.stacks is not None else ()
+    facts = {name: getattr(incident, name) for name in facts_of() if name != "odd_ranks"}
+    facts = facts_of(**facts, odd_ranks=",".join(str(rank) for rank in odd))
+    return Notice(render(incident, language, page), _level(incident), facts, told_key(incident))
+
+
+def _level(incident: Incident) -> Level:
+    if incident.status == "resolved":
+        if incident.outcome == "crashed":
+            return "failure"
+        if incident.unwatched or incident.resolution == "unmended":
+            return "warning"  # nothing is known to be well
+        return "info" if incident.outlasted else "success"
+    return level_of(incident.severity)
+
+
+def level_of(severity: str) -> Level:
+    """Return the level of something open with this severity."""
+    return _LEVELS.get(severity, "info")
+
+
+def linked(notice: Notice, page: RulePage | None, run: str, settings: AlertSettings) -> Notice:
+    """Return the notice with links to the rule's page and, if there is a dashboard, to the run's."""
+    runbook = runbook_of(page) if page is not None else ""
+    lines = link_lines(runbook, run, settings.dashboard_url, settings.language)
+    return replace(notice, message=Message(notice.message.title, with_links(notice.message.text, lines)))
+
+
+def test_notice(language: str) -> Notice:
+    """Return a notice with every key of a real one, for trying a channel."""
+    facts = facts_of(id="stallwatch/test/test-message/1", kind="test", rule="test-message")
+    return Notice(render_test(language), "info", facts)
+
+
+# ---------------------------------------------------------------- who got what
+
+
+def told_key(incident: Incident, stage: str = "") -> str:
+    """Return the key of a stage of the incident, by default the present one.
+
+    The time is part of it: a run's name, and with it all ids, may come again once the old run was pruned.
+    """
+    return f"{incident.id}/{incident.opened_at:.0f}/{stage or incident.stage}"
+
+
+def opening_keys(incident: Incident) -> tuple[str, str]:
+    """Return the keys of the stages whose message says that the incident began."""
+    return told_key(incident, "open"), told_key(incident, "worse")
+
+
+def escalated_key(key: str) -> str:
+    """Return the key for: a chat was called because nobody had acknowledged the incident."""
+    return f"{key}/escalated"
+
+
+_PLANNED = "/planned"
+
+
+def planned_key(key: str) -> str:
+    """Return the key for: a message is kept for later, and another may still be the first to deliver it."""
+    return f"{key}{_PLANNED}"
+
+
+def key_of_planned(key: str) -> str:
+    """Return the key behind a ``planned_key``; "" if it is none."""
+    return key.removesuffix(_PLANNED) if key.endswith(_PLANNED) else ""
+
+
+_SALT = b"stallwatch chat url"
+_LENGTH = 16
+
+
+@functools.lru_cache(maxsize=256)
+def fingerprint(url: str) -> str:
+    """Return a chat's name in the database: the same for a URL everywhere, and no way back to it.
+
+    32 hexadecimal digits. Slow on purpose (50 ms, once per URL): a password in a URL may be weak.
+    """
+    return hashlib.scrypt(url.strip().encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=_LENGTH).hex()
