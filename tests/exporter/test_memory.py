@@ -69,7 +69,7 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     assert "Rank 0 held the most memory, up to 8.8 KiB." in render(told.detail)
     assert "held up to 10.8 MiB, of 128.0 GiB that they may use." in render(told.detail)
     assert "最高占用 10.8 MiB，可用上限为 128.0 GiB。" in render(told.detail, "zh")
-    assert "0.011 of the 128.0 GiB" in diagnosis.findings[0].note
+    assert "0.011 of the 128.0 GiB" in render(diagnosis.findings[0].note)
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0  # the run's length is no reading time
 
 
