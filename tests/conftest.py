@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 # What many tests need of the machine: ports, processes and a server.
 sys.path.append(str(Path(__file__).with_name("machine")))
+sys.path.append(str(ROOT / "tools"))
 # How long an example takes says how busy the machine is.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")

@@ -14,7 +14,6 @@ from stallwatch.commands.context import App, catalogue_of, rule_folders, rules_o
 from stallwatch.commands.rules_export import export
 from stallwatch.commands.rules_list import list_rules
 from stallwatch.commands.rules_new import new
-from stallwatch.commands.rules_verify import verify
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.catalogue import Catalogue
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def rules() -> None:
-    """List, show, check, try, verify, draft and export rules.
+    """List, show, check, try, draft and export rules.
 
     \b
     stallwatch rules list
@@ -141,7 +140,6 @@ def test(app: App, rule: str | None, file: Path, rule_dirs: tuple[Path, ...]) ->
 
 rules.add_command(list_rules)
 rules.add_command(new)
-rules.add_command(verify)
 rules.add_command(export)
 
 

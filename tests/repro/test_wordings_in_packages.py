@@ -13,9 +13,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 
 import pytest
 from wording_search import claimed, missing, missing_of_installed
-
-from stallwatch.package_sources import downloaded
-from stallwatch.source_files import SourceError
+from wordings.files import SourceError
+from wordings.packages import downloaded
 
 INSTALLED = ("torch", "transformers", "deepspeed", "accelerate")
 DOWNLOADED = {"peft": "", "trl": ""}  #: the one place for pins; empty: the newest release

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stallwatch.commands.rules_verify import look
-from stallwatch.package_sources import installed
-from stallwatch.source_files import Sources
-from stallwatch_rules.authoring.wordings import same_package
+from verify_rules import look
+from wordings.files import Sources
+from wordings.packages import installed
+from wordings.search import same_package
+
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage
 

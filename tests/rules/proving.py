@@ -1,13 +1,13 @@
 """What proves that a rule's message is real: the proofs that the ``stable`` pages stand on.
 
-``proofs.json`` names for each proven rule the releases in whose source ``stallwatch rules verify`` found its
+``proofs.json`` names for each proven rule the releases in whose source ``tools/verify_rules.py`` found its
 text, and the logs of our own runs (``tests/corpus``, ``tests/recordings``) in which it fires. A wording that
 was found in a file that the page does not name counts only where so much of it is fixed that no other message
 can be meant, and never in a package's own tests or in what it carries of others. To make it anew after a
 change of pages or packages::
 
     for package in torch deepspeed …; do
-        stallwatch rules verify --package $package --json > $package.json
+        python tools/verify_rules.py --package $package --json > $package.json
     done
     python tests/rules/proving.py *.json
 
@@ -25,14 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
-from stallwatch_rules.authoring.pieces import pieces_of
-from stallwatch_rules.authoring.wordings import same_package
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.literals import branches
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.pages.page import RulePage
 
 TESTS = Path(__file__).parents[1]
+sys.path.append(str(TESTS.parent / "tools"))
+
+from wordings.pieces import pieces_of  # noqa: E402
+from wordings.search import same_package  # noqa: E402
+
 FILE = Path(__file__).with_name("proofs.json")
 
 ENOUGH = 24  #: characters of a fixed piece, in each alternative of a pattern, in a file that no page names
@@ -70,7 +73,7 @@ def proofs(
     logs: Mapping[str, Path],
     earlier: Mapping[str, list[str]] | None = None,
 ) -> dict[str, list[str]]:
-    """Rule → what proves it; ``verified`` are results of ``stallwatch rules verify --json``."""
+    """Rule → what proves it; ``verified`` are results of ``verify_rules.py --json``."""
     found: dict[str, list[str]] = {}
     verified = list(verified)
     anew = {result["package"] for result in verified}

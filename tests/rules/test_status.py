@@ -7,8 +7,8 @@ import runpy
 from pathlib import Path
 
 import pytest
+from wordings.search import same_package
 
-from stallwatch_rules.authoring.wordings import same_package
 from stallwatch_rules.pages.catalogue import Catalogue
 
 PROVING = runpy.run_path(str(Path(__file__).with_name("proving.py")))

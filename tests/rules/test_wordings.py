@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
-from stallwatch_rules.authoring.pieces import covers, pieces_of
-from stallwatch_rules.authoring.wordings import (
+from wordings.pieces import covers, pieces_of
+from wordings.search import (
     NEAR,
     Search,
     Template,
@@ -15,6 +14,7 @@ from stallwatch_rules.authoring.wordings import (
     in_range,
     same_package,
 )
+
 from stallwatch_rules.matching.literals import branches
 from stallwatch_rules.pages.page import parse_page
 

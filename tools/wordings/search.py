@@ -14,10 +14,10 @@ from typing import Literal, NamedTuple
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from stallwatch_rules.authoring.phrases import Phrase, Phrases, rare_phrases
-from stallwatch_rules.authoring.pieces import WORD, covers, pieces_of, telling
 from stallwatch_rules.matching.literals import branches
 from stallwatch_rules.pages.page import EmittedBy, RulePage
+from wordings.phrases import Phrase, Phrases, rare_phrases
+from wordings.pieces import WORD, covers, pieces_of, telling
 
 NEAR = 20  #: lines of a source file between the pieces of one message
 _AROUND_PHRASE = 300  # bytes of source to either side in which a message stands, broken into lines

@@ -7,10 +7,10 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator
 
-from stallwatch.source_files import SourceFile
-from stallwatch_rules.authoring.phrases import Phrases
-from stallwatch_rules.authoring.pieces import GAP
-from stallwatch_rules.authoring.wordings import Template
+from wordings.files import SourceFile
+from wordings.phrases import Phrases
+from wordings.pieces import GAP
+from wordings.search import Template
 
 MAX_STRING = 2000  #: bytes of a compiled string that are looked at
 BLOCK = 32 << 20  #: bytes of a compiled file that are looked at in one go

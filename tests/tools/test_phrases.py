@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from stallwatch_rules.authoring import phrases
-from stallwatch_rules.authoring.phrases import Phrases, rare_phrases
+from wordings import phrases
+from wordings.phrases import Phrases, rare_phrases
 
 
 @pytest.fixture(params=["hyperscan", "google-re2"])

@@ -1,4 +1,4 @@
-"""``stallwatch rules verify``: the strings of a package's source, and what is told of them."""
+"""``tools/verify_rules.py``: the strings of a package's source, and what is told of them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
+from verify_rules import verify
+from wordings.files import SourceError, file_of
+from wordings.packages import installed
+from wordings.phrases import Phrases
+from wordings.search import Template
+from wordings.strings import binary_strings, c_strings, python_strings, strings_in
 
-from stallwatch.package_sources import installed
-from stallwatch.source_files import SourceError, file_of
-from stallwatch.source_strings import binary_strings, c_strings, python_strings, strings_in
-from stallwatch_rules.authoring.phrases import Phrases
-from stallwatch_rules.authoring.wordings import Template
+Verify = Callable[..., Result]
 
-Stallwatch = Callable[..., Result]
+
+@pytest.fixture
+def verifying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verify:
+    """Call the command in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(verify, list(arguments))
 
 
 def test_python_strings_are_joined_with_gaps() -> None:
@@ -137,9 +144,9 @@ def cargo(tmp_path: Path) -> Path:
     return source
 
 
-def test_found_and_missing(stallwatch: Stallwatch, cargo: Path) -> None:
-    command = ("rules", "verify", "--package", "cargo", "--path", "cargo", "--rules", "mine")
-    result = stallwatch(*command, "--json")
+def test_found_and_missing(verifying: Verify, cargo: Path) -> None:
+    command = ("--package", "cargo", "--path", "cargo", "--rules", "mine")
+    result = verifying(*command, "--json")
     assert result.exit_code == 1
     rules = json.loads(result.stdout)["rules"]
     assert {one["rule"]: (one["state"], one["file"], one["line"]) for one in rules} == {
@@ -147,36 +154,34 @@ def test_found_and_missing(stallwatch: Stallwatch, cargo: Path) -> None:
         "crane-sank": ("missing", "", 0),
     }
     (cargo / "sea.py").write_text('print("the crane sank into the sea")\n')
-    told = stallwatch(*command)
+    told = verifying(*command)
     assert told.exit_code == 0
     assert "crane-broke  found  crane.py:2" in told.stdout
     assert "cargo (version unknown): 2 found, 0 missing, 0 skipped" in told.stdout
 
 
 def test_a_file_that_holds_the_whole_text_is_read_first(
-    stallwatch: Stallwatch, cargo: Path, monkeypatch: pytest.MonkeyPatch
+    verifying: Verify, cargo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing is missing any more, files that hold less need no parsing."""
     (cargo / "crane.py").write_text('raise OSError(f"the crane {what} in two, and sank into the sea")\n')
     (cargo / "quay.py").write_text('print("the crane broke in two")\nprint("the crane sank into the sea")\n')
     parsed: list[str] = []
     monkeypatch.setattr(
-        "stallwatch.source_strings.python_strings", lambda text: parsed.append(text) or python_strings(text)
+        "wordings.strings.python_strings", lambda text: parsed.append(text) or python_strings(text)
     )
-    result = stallwatch(
-        "rules", "verify", "--package", "cargo", "--path", "cargo", "--rules", "mine", "--json"
-    )
+    result = verifying("--package", "cargo", "--path", "cargo", "--rules", "mine", "--json")
     found = [(one["rule"], one["file"], one["line"]) for one in json.loads(result.stdout)["rules"]]
     assert sorted(found) == [("crane-broke", "quay.py", 1), ("crane-sank", "quay.py", 2)]
     assert parsed == [(cargo / "quay.py").read_text()]
 
 
-def test_an_installed_package_is_found_without_importing_it(stallwatch: Stallwatch) -> None:
+def test_an_installed_package_is_found_without_importing_it(verifying: Verify) -> None:
     assert installed("click").version
     assert any(file.base == "core.py" for file in installed("click").files)
     with pytest.raises(SourceError, match="not installed here"):
         installed("no-such-package-at-all")
-    result = stallwatch("rules", "verify", "--package", "no-such-package-at-all")
+    result = verifying("--package", "no-such-package-at-all")
     assert result.exit_code == 2
     assert "--download" in result.stderr
 
@@ -188,9 +193,7 @@ def test_an_installed_package_is_found_without_importing_it(stallwatch: Stallwat
         (("--version", "1"), "--version needs --download"),
     ],
 )
-def test_options_that_do_not_go_together(
-    stallwatch: Stallwatch, arguments: tuple[str, ...], told: str
-) -> None:
-    result = stallwatch("rules", "verify", "--package", "cargo", *arguments)
+def test_options_that_do_not_go_together(verifying: Verify, arguments: tuple[str, ...], told: str) -> None:
+    result = verifying("--package", "cargo", *arguments)
     assert result.exit_code == 2
     assert told in result.stderr

@@ -12,16 +12,18 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from html.parser import HTMLParser
 from http.client import HTTPException
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
 
-from stallwatch.index_page import ACCEPT, ListedFile, listed
-from stallwatch.source_files import SourceError
+from wordings.files import SourceError
 
 INDEX = "https://pypi.org/simple"
+ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 MAX_PAGE = 64 << 20  #: bytes of an index page
 MAX_SDIST = 256 << 20
 SECONDS = 600  #: that a download may take
@@ -110,3 +112,53 @@ def _split(url: str) -> tuple[str, str]:
 
 def _host(url: str) -> str:
     return urllib.parse.urlsplit(url).hostname or "the index"
+
+
+# ------------ an index's page of a project: JSON (PEP 691), or HTML (PEP 503, many mirrors)
+
+
+class ListedFile(msgspec.Struct):
+    """A file of the project."""
+
+    filename: str
+    url: str
+    hashes: dict[str, str] = {}
+    yanked: bool | str = False  #: or why
+
+
+class _Page(msgspec.Struct):
+    files: list[ListedFile]
+
+
+def listed(page: bytes) -> list[ListedFile]:
+    """All files; ``ValueError`` where this is no such page."""
+    if page.lstrip()[:1] == b"{":
+        return msgspec.json.decode(page, type=_Page).files
+    links = _Links()
+    links.feed(page.decode())
+    if not links.found and b"<html" not in page[:1000].lower():
+        raise ValueError("neither JSON nor HTML")
+    return links.found
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[ListedFile] = []
+        self._open: ListedFile | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, Any]]) -> None:
+        given = dict(attrs)
+        if tag == "a" and given.get("href"):
+            url, fragment = urllib.parse.urldefrag(given["href"])
+            hashes = {name: values[0] for name, values in urllib.parse.parse_qs(fragment).items()}
+            self._open = ListedFile("", url, hashes, "data-yanked" in given)
+
+    def handle_data(self, data: str) -> None:
+        if self._open is not None:
+            self._open.filename += data.strip()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "a" and self._open is not None:
+            self.found.append(self._open)
+            self._open = None

@@ -1,4 +1,8 @@
-"""``stallwatch rules verify``: do the packages still print what the rules look for?"""
+"""Do packages still print what the rules look for? ``python tools/verify_rules.py --package deepspeed``.
+
+A rule is found when one of its patterns is: the pattern's fixed text in the strings of the package's Python,
+C++ and compiled files. A rule that claims other versions is skipped. ``docs/rules.md`` says what counts.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from wordings.files import SourceError, SourceFile, Sources, in_folders
+from wordings.packages import downloaded, installed
+from wordings.search import Search, Verified
+from wordings.strings import held, strings_in
 
-from stallwatch.commands.context import App, catalogue_of, rules_option
-
-if TYPE_CHECKING:
-    from stallwatch.source_files import SourceFile, Sources
-    from stallwatch_rules.authoring.wordings import Search, Verified
-    from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.pages.page import RulePage
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--package", required=True, metavar="NAME", help="The package, such as deepspeed.")
 @click.option("--version", metavar="X", help="The release to download, or the version that the folder holds.")
 @click.option(
@@ -33,10 +36,15 @@ if TYPE_CHECKING:
     "--download", is_flag=True, help="Look into the newest release (or --version); nothing of it is run."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result for programs.")
-@rules_option
-@click.pass_obj
+@click.option(
+    "--rules",
+    "rule_dirs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder of your own rule pages; may be repeated.",
+)
 def verify(
-    app: App,
     package: str,
     version: str | None,
     path: Path | None,
@@ -47,25 +55,21 @@ def verify(
     """Look whether a package's source still holds the text of the rules that name it in emitted_by.
 
     \b
-    stallwatch rules verify --package deepspeed
-    stallwatch rules verify --package trl --download
-    stallwatch rules verify --package torch --path ~/src/pytorch
-
-    A rule is found when one of its patterns is: the pattern's fixed text in the strings of the package's
-    Python, C++ and compiled files. A rule that claims other versions is skipped.
+    python tools/verify_rules.py --package deepspeed
+    python tools/verify_rules.py --package trl --download
+    python tools/verify_rules.py --package torch --path ~/src/pytorch
 
     Exit code: 1 when a rule's text is missing; 2 when there is no source to look into; else 0.
     """
-    from stallwatch.package_sources import downloaded, installed
-    from stallwatch.source_files import SourceError, Sources, in_folders
-
     if path and download:
         raise click.UsageError("--path and --download exclude each other")
     if version and not (path or download):
         raise click.UsageError("--version needs --download, or the --path of that version")
-    catalogue = catalogue_of(app.config(rules__dirs=rule_dirs))
+    catalogue = load_catalogue(rule_dirs)
+    for problem in catalogue.problems:
+        click.echo(problem, err=True)
+    source: AbstractContextManager[Sources]
     try:
-        source: AbstractContextManager[Sources]
         if download:
             source = downloaded(package, version or "")
         else:
@@ -80,14 +84,11 @@ def verify(
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
     else:
         _print(results, package, found_version)
-    raise click.exceptions.Exit(1 if any(one.state == "missing" for one in results) else 0)
+    sys.exit(1 if any(one.state == "missing" for one in results) else 0)
 
 
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
     """What is known of each rule that names the package."""
-    from stallwatch.source_strings import held, strings_in
-    from stallwatch_rules.authoring.wordings import Search
-
     search = Search(pages, package, sources.version)
     named: list[SourceFile] = []
     source: list[SourceFile] = []
@@ -161,3 +162,7 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=total)
         yield lambda: bar.advance(task)
+
+
+if __name__ == "__main__":
+    verify()

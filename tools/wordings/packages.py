@@ -16,8 +16,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from stallwatch.package_index import Sdist, fetched, newest_sdist
-from stallwatch.source_files import SourceError, Sources, in_folders, in_sdist, in_wheel
+from wordings.files import SourceError, Sources, in_folders, in_sdist, in_wheel
+from wordings.index import Sdist, fetched, newest_sdist
 
 DOWNLOAD_SECONDS = 600
 

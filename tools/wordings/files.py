@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stallwatch_logs.archives import Member, TarFile, zip_members
 from stallwatch_logs.decompress import kind_of
 from stallwatch_logs.inputs import CHUNK, InputError, Limits
-from stallwatch_rules.authoring.wordings import COMPILED
+from wordings.search import COMPILED
 
 BINARY = (".so", ".dylib", ".pyd")
 SUFFIXES = (".py", *COMPILED, *BINARY)

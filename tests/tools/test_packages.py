@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wordings.files import SourceError, in_sdist, in_wheel
+from wordings.packages import downloaded, requirement, version_of
 
-from stallwatch import package_index, source_files
-from stallwatch.package_sources import downloaded, requirement, version_of
-from stallwatch.source_files import SourceError, in_sdist, in_wheel
 from stallwatch_logs.inputs import Limits
 
 
@@ -205,7 +204,7 @@ def test_a_file_of_this_machine_is_not_read(index: Index, tmp_path: Path) -> Non
 
 def test_a_download_is_bounded(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.files = {"cargo-1.0.tar.gz": bytes(3 << 20)}
-    monkeypatch.setattr(package_index, "MAX_SDIST", 1 << 20)
+    monkeypatch.setattr("wordings.index.MAX_SDIST", 1 << 20)
     with pytest.raises(SourceError, match="more than 1 MiB"):
         texts()
 
@@ -241,14 +240,14 @@ def test_broken_and_greedy_archives_are_told(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(SourceError, match=r"cargo-1\.tar\.gz: "):
         in_sdist("cargo-1.tar.gz", whole[:60])
     assert len(in_sdist("cargo-1.tar.gz", whole)) == 3
-    monkeypatch.setattr(source_files, "LIMITS", Limits(members=2))
+    monkeypatch.setattr("wordings.files.LIMITS", Limits(members=2))
     with pytest.raises(SourceError, match="more than 2 files"):
         in_sdist("cargo-1.tar.gz", whole)
-    monkeypatch.setattr(source_files, "LIMITS", Limits(expanded=1024))
+    monkeypatch.setattr("wordings.files.LIMITS", Limits(expanded=1024))
     with pytest.raises(SourceError, match="expands to more than"):
         in_sdist("cargo-1.tar.gz", whole)
-    monkeypatch.setattr(source_files, "LIMITS", Limits())
-    monkeypatch.setattr(source_files, "MAX_ARCHIVE", 2000)
+    monkeypatch.setattr("wordings.files.LIMITS", Limits())
+    monkeypatch.setattr("wordings.files.MAX_ARCHIVE", 2000)
     with pytest.raises(SourceError, match="of source"):
         in_sdist("cargo-1.tar.gz", whole)
 
