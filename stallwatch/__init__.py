@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from stallwatch.integrations.engine import watch
+    from stallwatch.integrations.hooks import watch
     from stallwatch.integrations.lightning import LightningCallback
     from stallwatch.integrations.loop import training_run
     from stallwatch.integrations.transformers import Callback
@@ -116,7 +116,7 @@ def __getattr__(name: str) -> Any:
 
         return training_run
     if name == "watch":
-        from stallwatch.integrations.engine import watch
+        from stallwatch.integrations.hooks import watch
 
         return watch
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

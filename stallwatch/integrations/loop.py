@@ -61,8 +61,8 @@ def _alone(module: Any, name: str | None) -> Any:
     global _served
     import time
 
-    from stallwatch.config import load
-    from stallwatch.handover import exporter_settings
+    from stallwatch.config.handover import exporter_settings
+    from stallwatch.config.loading import load
     from stallwatch_exporter.notices import tell
     from stallwatch_exporter.runs.runfolder import run_name, sanitise
     from stallwatch_exporter.serving.standalone import Standalone

@@ -7,7 +7,7 @@ import io
 import msgspec
 import pytest
 
-from stallwatch.terminal_sink import TerminalSink
+from stallwatch.cli.watching import TerminalSink
 from stallwatch_alerts.notice import Notice, incident_notice
 from stallwatch_alerts.people import Silence
 from stallwatch_alerts.settings import AlertSettings

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from stallwatch import watching
-from stallwatch.config import load
+from stallwatch.cli import watching
+from stallwatch.config.loading import load
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_rules.pages.catalogue import load_catalogue
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from stallwatch import alert_urls
-from stallwatch.config import load
-from stallwatch.watching import Listeners, open_store, told_elsewhere
+from stallwatch.cli.watching import Listeners
+from stallwatch.config import chats
+from stallwatch.config.handover import notified_elsewhere, open_store
+from stallwatch.config.loading import load
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Draft
 from stallwatch_alerts.notice import Notice, fingerprint, incident_notice, planned_key, told_key
@@ -66,7 +67,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def connecting(*_: Any) -> Chat:
         return Chat()
 
-    monkeypatch.setattr("stallwatch.alert_urls.connecting", connecting)
+    for module in ("stallwatch.config.chats", "stallwatch.cli.alerts"):
+        monkeypatch.setattr(f"{module}.connecting", connecting)
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
     return found
 
@@ -112,7 +114,7 @@ def test_what_this_host_kept_is_told_unless_the_relay_told_it_and_noted_for_the_
 def test_an_agent_does_not_repeat_what_a_relay_on_its_own_database_kept(
     heard: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallwatch.watching.connecting", alert_urls.connecting)
+    monkeypatch.setattr("stallwatch.cli.watching.connecting", chats.connecting)
     store = IncidentStore.at_home(tmp_path / "stallwatch-home")
     outbox = ledger = Outbox(store.engine)
     for run in ("told-by-its-agent", "untold"):
@@ -168,7 +170,7 @@ def test_what_others_told_a_chat_is_known_from_the_incident_database(
     if elsewhere:
         monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{tmp_path / 'shared.db'}")
     config = load()
-    asked, ledger = told_elsewhere(config), Outbox(open_store(config).engine)
+    asked, ledger = notified_elsewhere(config), Outbox(open_store(config).engine)
     assert not asked(CHAT, [key("a")])
     ledger.note(CHAT, [key("a")], LONG_AGO)
     assert asked(CHAT, [key("a")]) is elsewhere

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from stallwatch.environments import PACKAGES, versions_of_python
+from stallwatch.cli.check_inputs import PACKAGES, versions_of_python
 from stallwatch_exporter.checkpoints import checking
 from stallwatch_exporter.checkpoints.checking import listed
 

@@ -16,7 +16,7 @@ from click.testing import Result
 
 import stallwatch as package
 from stallwatch.cli import cli
-from stallwatch.config_keys import KEYS
+from stallwatch.config.keys import KEYS
 
 Stallwatch = Callable[..., Result]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stallwatch.config import Config, Setting, load
-from stallwatch.config_keys import KEYS
-from stallwatch.config_values import from_text, from_toml
-from stallwatch.handover import alert_settings, dashboard_settings, exporter_settings
+from stallwatch.config.handover import alert_settings, dashboard_settings, exporter_settings
+from stallwatch.config.keys import KEYS
+from stallwatch.config.loading import Config, Setting, load
+from stallwatch.config.values import from_text, from_toml
 
 
 def load_text(tmp_path: Path, toml: str, environ: dict[str, str] | None = None, **flags: Any) -> Config:

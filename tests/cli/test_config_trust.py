@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import Result
 
-from stallwatch.config import load
+from stallwatch.config.loading import load
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
 

@@ -16,10 +16,9 @@ import psutil
 import pytest
 from processes import runs
 
-from stallwatch.config import load
-from stallwatch.demo import _environment
+from stallwatch.cli.demo import Children, _environment
+from stallwatch.config.loading import load
 from stallwatch.demo_chat import ChatEndpoint, render
-from stallwatch.demo_children import Children
 
 DEMO = [sys.executable, "-c", "from stallwatch.cli import main; main()", "demo", "--port", "0"]
 

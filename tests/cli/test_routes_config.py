@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from stallwatch.config import load
+from stallwatch.config.loading import load
 from stallwatch_alerts.routing import Route, stops
 
 Stallwatch = Callable[..., Result]

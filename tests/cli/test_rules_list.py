@@ -8,7 +8,7 @@ from collections.abc import Callable
 from click.testing import Result
 from rich.console import Console
 
-from stallwatch.commands.rules_list import print_tables
+from stallwatch.cli.rules import print_tables
 from stallwatch_rules.pages.catalogue import load_catalogue
 
 Stallwatch = Callable[..., Result]

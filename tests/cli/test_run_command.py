@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from stallwatch.config import load
-from stallwatch.watching import Listeners, kept_line
+from stallwatch.cli.watching import Listeners, kept_line
+from stallwatch.config.loading import load
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.runs.runfolder import list_runs
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -148,9 +148,9 @@ def test_the_exit_code_is_passed_on_even_if_the_watching_breaks(
 @pytest.mark.parametrize(
     "broken",
     [
-        "stallwatch.commands.context.load",
-        "stallwatch.handover.exporter_settings",
-        "stallwatch.watching.Listeners",
+        "stallwatch.cli.context.load",
+        "stallwatch.config.handover.exporter_settings",
+        "stallwatch.cli.watching.Listeners",
     ],
 )
 def test_a_watching_that_cannot_begin_leaves_the_command_to_itself(
@@ -258,7 +258,7 @@ def test_tail_reads_what_is_there_and_ends_with_ctrl_c(tmp_path: Path, chat: Cha
 def test_chats_without_the_extra_are_told_of_not_crashed_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("stallwatch.watching.find_spec", lambda name: None)
+    monkeypatch.setattr("stallwatch.cli.watching.find_spec", lambda name: None)
     config = load(environ={"STALLWATCH_ALERTS_URLS": "slack://s3cr3t"}, cwd=tmp_path)
     listeners = Listeners(config, Catalogue.of([]))
     assert len(listeners.sinks) == 1  # the terminal is always there

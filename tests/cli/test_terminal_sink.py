@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch.terminal_sink import TerminalSink
+from stallwatch.cli.watching import TerminalSink
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.catalogue import Catalogue
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from stallwatch.cli import cli
-from stallwatch.config_keys import KEYS
+from stallwatch.config.keys import KEYS
 
 SERVICES = ("prometheus", "alertmanager", "relay", "dashboard", "grafana", "demo", "demo-chat")
 VERSION = re.compile(r"[\w./-]+:v?\d+\.\d+\.\d+(-[\w.-]+)?")

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from stallwatch.environments import sources_of
+from stallwatch.cli.check_inputs import sources_of
 from stallwatch_lint.check_run import check_run
 from stallwatch_lint.script import Script, parse_script
 from stallwatch_lint.signatures import Signatures, Source

@@ -42,7 +42,7 @@ def test_it_can_be_sent_to_another_process() -> None:
 
 def test_watching_starts_without_what_only_reports_need() -> None:
     code = (
-        "import sys; import stallwatch.cli, stallwatch.watching, stallwatch_exporter.running.command as c;"
+        "import sys; import stallwatch.cli.watching, stallwatch_exporter.running.command as c;"
         "print(sorted({'rich', 'packaging', 'yaml', 'numpy', 'sqlalchemy', 'apprise'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

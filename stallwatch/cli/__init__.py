@@ -1,0 +1,141 @@
+"""The command line: ``stallwatch COMMAND``. Each module here has the commands of one subject."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from stallwatch.cli.context import CONTEXT, App, tell
+
+# In the order in which a newcomer meets them, each with the module that is imported when it is called.
+_COMMANDS = {
+    "run": "run",
+    "tail": "run",
+    "diagnose": "diagnose",
+    "check": "check",
+    "samples": "rows",
+    "matches": "rows",
+    "dashboard": "dashboard",
+    "runs": "runs",
+    "rules": "rules",
+    "alerts": "alerts",
+    "relay": "relay",
+    "grafana": "dashboard",
+    "config": "config",
+    "replay": "runs",
+    "demo": "demo",
+}
+_INTERNAL_ERROR = 70  # EX_SOFTWARE
+_UNWRITTEN = 2
+_OBJECTS = 100_000  #: made since the last collection, until the next one
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: what only a write fails with
+
+
+class StallwatchGroup(click.Group):
+    """Imports a command when it is called, and shows errors as one message on stderr."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Not by the alphabet."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the command's module."""
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"stallwatch.cli.{_COMMANDS[cmd_name]}"), cmd_name)
+        return command
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Run a command and exit with its code."""
+        kwargs["standalone_mode"] = False
+        try:
+            result = super().main(*args, **kwargs)
+            if sys.stdout is not None:  # None: it was closed before we began
+                sys.stdout.flush()
+        except click.UsageError as error:
+            message = error.format_message()
+            if error.ctx is not None:
+                usage = error.ctx.get_usage()
+                helps = message.startswith(usage)  # a group without its command: the message is its help
+                with contextlib.suppress(OSError):  # nobody may be there to read it
+                    click.echo(message if helps else usage, err=True)
+                if helps:
+                    sys.exit(error.exit_code)
+            tell(message)
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            tell(error.format_message())
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(130)
+        except BrokenPipeError:
+            # Whoever read our output has enough (`| head`); Python must not complain at exit either.
+            _write_no_more()
+            sys.exit(141)
+        except Exception as error:
+            if App.debug:
+                raise
+            if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+                # Nothing of ours: a disk is full behind what we write to, mostly behind standard output.
+                tell(f"the output cannot be written: {error.strerror}")
+                _write_no_more()
+                sys.exit(_UNWRITTEN)
+            tell(f"internal error: {type(error).__name__}: {error}; stallwatch --debug … shows where")
+            sys.exit(_INTERNAL_ERROR)
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+def _write_no_more() -> None:
+    """Let nothing that is left to write be complained of at exit."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(cls=StallwatchGroup, context_settings=CONTEXT, invoke_without_command=True)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read this configuration instead of ./stallwatch.toml or the user's.",
+)
+@click.option("--debug", is_flag=True, help="At an error of Stallwatch itself, show where it happened.")
+@click.option("--version", is_flag=True, help="Show the version and exit.")
+@click.pass_context
+def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool) -> None:
+    """Is it still training? If not, why, and what do I change?
+
+    \b
+    Watch a run:        stallwatch run -- torchrun --nproc-per-node 8 train.py
+    Ask what killed it: stallwatch diagnose logs/
+    Before it runs:     stallwatch check ds_config.json train.py
+    See it all:         stallwatch dashboard
+    See it happen:      stallwatch demo
+    """
+    App.debug = debug
+    ctx.obj = App(config_file)
+    if version:
+        from stallwatch import __version__
+
+        click.echo(f"stallwatch {__version__}")
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main() -> None:
+    """The console script."""
+    # The modules that a start loads are no garbage: collections that look through them take a sixth of it.
+    gc.set_threshold(_OBJECTS)
+    try:
+        cli(prog_name="stallwatch")
+    finally:
+        gc.freeze()  # the interpreter looks through what is left twice as it ends

@@ -1,0 +1,279 @@
+"""``stallwatch alerts``: the chats: try them, follow messages, and send those that wait."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.cli.context import (
+    App,
+    catalogue_of,
+    extra,
+    language_option,
+    local_time,
+    plain_table,
+    say,
+    show_table,
+    tell,
+    tell_all,
+    tell_wrong_alerts,
+)
+from stallwatch.cli.incidents import ack, list_incidents, note, opened, run_meant, silence, who
+from stallwatch.config.chats import connecting, misnamed, places
+from stallwatch.config.handover import alert_settings, exporter_settings, notified_elsewhere, open_spool
+from stallwatch_exporter import steady
+
+if TYPE_CHECKING:
+    from stallwatch.config.loading import Config
+    from stallwatch_alerts.delivery.outbox import Delivery, Outbox
+
+_LISTED = 10_000
+_NAME = 12  # characters of a chat's fingerprint: enough to tell it from the others
+_FIRST_TRY_SECONDS = 20.0
+
+
+@click.group()
+def alerts() -> None:
+    """Try the chats that are told of incidents; acknowledge, silence, and see what was delivered."""
+
+
+for _command in (list_incidents, ack, note, silence):
+    alerts.add_command(_command)
+
+
+@alerts.command()
+@click.option(
+    "--through",
+    type=click.Choice(["prometheus"]),
+    help="Try the whole way: metric, Prometheus, Alertmanager, relay, chats.",
+)
+@click.option(
+    "--prometheus",
+    default="http://127.0.0.1:9090",
+    metavar="URL",
+    help="Where Prometheus is (default: http://127.0.0.1:9090).",
+)
+@click.option("--alertmanager", metavar="URL", help="Where Alertmanager is (default: Prometheus tells).")
+@click.option("--relay", metavar="URL", help="Where the relay is (default: this host, port of [relay]).")
+@click.option("--host", metavar="ADDRESS", help="Where the test's metric is served (default: 127.0.0.1).")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its port; Prometheus must scrape it.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(1),
+    default=60.0,
+    metavar="SECONDS",
+    help="How long each link may take (default: 60).",
+)
+@language_option
+@click.pass_obj
+def test(
+    app: App,
+    through: str | None,
+    prometheus: str,
+    alertmanager: str | None,
+    relay: str | None,
+    host: str | None,
+    port: int | None,
+    wait: float,
+    language: str | None,
+) -> None:
+    """Send a test message to every URL in [alerts] urls and in its routes, once.
+
+    \b
+    stallwatch alerts test
+    STALLWATCH_ALERTS_URLS=slack://… stallwatch alerts test --language zh
+    stallwatch alerts test --through prometheus --prometheus http://monitor:9090
+
+    With --through prometheus the message takes the way that alerts take, and the first link that does not
+    hold is told. Exit code: 1 when a URL did not take it, a link is broken, or a route names a rule or family
+    that there is not, or the configuration has another mistake. URLs are shown masked.
+    """
+    flags = {"alerts__language": language, "exporter__host": host, "exporter__port": port}
+    config = app.config_of_chats(also=tell_wrong_alerts, **flags)
+    if through is not None:
+        at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
+        _try_the_way(config, prometheus, alertmanager or "", at, wait)
+        return
+    spoken = language or config["ui.language"]
+    urls = alert_settings(config).all_urls
+    if not urls:
+        raise click.UsageError(say("no-chat", spoken))
+    with extra("alerts", spoken):
+        from stallwatch_alerts.trial import test_message
+    names = misnamed(config, catalogue_of(config))
+    tell_all(names)
+    deliveries = test_message(urls, config["alerts.language"])
+    for url, delivery in zip(urls, deliveries, strict=True):
+        if delivery.delivered:
+            click.echo(f"ok      {delivery.url}")
+        else:
+            click.echo(f"failed  {delivery.url}: {delivery.reason}")
+            for line in filter(None, (delivery.remedy, ", ".join(places(config, url)))):
+                click.echo(f"        → {line}")
+    failed = sum(not delivery.delivered for delivery in deliveries)
+    if failed:
+        tell(say("not-taken", spoken, failed=failed, all=len(deliveries)))
+    if failed or names or config.problems:
+        raise click.exceptions.Exit(1)
+
+
+def _try_the_way(config: Config, prometheus: str, alertmanager: str, relay: str, wait: float) -> None:
+    from stallwatch_alerts.prometheus.pathtest import PathTest
+
+    # Where an agent would be: on another port Prometheus would not look.
+    exporter = replace(exporter_settings(config), port_tries=0)
+    trial = PathTest(
+        prometheus, relay, exporter, alertmanager=alertmanager, token=config["relay.token"], wait=wait
+    )
+    for link in trial.links():
+        click.echo(f"{'ok' if link.holds else 'failed':7} {link.name}: {link.said}")
+        if not link.holds:
+            raise click.exceptions.Exit(1)
+
+
+@alerts.command()
+@click.option("--run", metavar="NAME", help="Of one run only; the beginning of its name will do.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="How many (default: 50).")
+@click.pass_obj
+def deliveries(app: App, run: str | None, limit: int) -> None:
+    """List messages to chats, newest first: waiting, sent, given-up or withdrawn, and why.
+
+    Chats are masked.
+    """
+    config = app.config_of_chats()
+    run = run_meant(opened(config)[0], run) if run else None
+    found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
+    found.sort(key=lambda one: -one.created_at)
+    table = plain_table("when", "sent", "state", "tries", "chat", "title", "reason")
+    for one in found[:limit]:
+        sent = "" if one.sent_at is None else time.strftime("%H:%M:%S", time.localtime(one.sent_at))
+        table.add_row(
+            local_time(one.created_at), sent, one.state, str(one.attempts), one.name, one.title, one.reason
+        )
+    if not show_table(table):
+        tell(say("no-message", config["ui.language"]))
+
+
+@alerts.command()
+@click.option(
+    "--wait",
+    type=click.FloatRange(0.1),
+    default=30.0,
+    metavar="SECONDS",
+    help="How long to try (default: 30).",
+)
+@click.option(
+    "--drop",
+    multiple=True,
+    metavar="CHAT",
+    help="Drop first what waits for this chat, which is not configured here; may be repeated.",
+)
+@click.pass_obj
+def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
+    """Send what earlier runs on this host left waiting.
+
+    What waits then is told, by chat, and why. Exit code: 1 when a message that may leave is still there, also
+    one for a chat that is not configured here; messages of quiet hours and escalations have their time.
+    Limits and pauses of the chats hold here, too.
+
+    A chat that was taken out of the configuration is told with the name by which --drop gives up its messages
+    for good. Where hosts share a database, see that no other one has that chat.
+    """
+    config = app.config_of_chats()
+    from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.delivery.sender import Sender
+    from stallwatch_alerts.notice import fingerprint
+
+    settings = alert_settings(config)
+    store, people = opened(config)
+    outboxes = _outboxes(config)
+    for named in drop:
+        _drop(outboxes, named, settings.all_urls, config["ui.language"])
+    shared = Outbox(store.engine)  # agents and relays look there for what is told already
+    told = (shared.told_meanwhile, notified_elsewhere(config))
+    senders = [
+        Sender(
+            url,
+            outbox,
+            partial(connecting, config),
+            language=settings.language,
+            report=tell,
+            delivered=lambda channel, keys: shared.note(channel, keys, time.time()),
+            acknowledged=people.is_acknowledged,
+            settled=settled,
+        )
+        for outbox, settled in zip(
+            outboxes, (shared.told_meanwhile, notified_elsewhere(config)), strict=False
+        )
+        for url in settings.all_urls
+    ]
+    channels = [fingerprint(url) for url in settings.all_urls]
+
+    def waiting() -> int:
+        return sum(outbox.waiting(channels, steady.now()) for outbox in outboxes)
+
+    began = [sender.looked_at for sender in senders]
+    deadline = time.monotonic() + wait
+    while waiting() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    # Each tries once, however short the time: loading what sends may take longer.
+    while waiting() and began and time.monotonic() < deadline + _FIRST_TRY_SECONDS:
+        if all(sender.looked_at > before for sender, before in zip(senders, began, strict=True)):
+            break
+        time.sleep(0.1)
+    for sender in senders:
+        sender.close(5.0)
+    language = config["ui.language"]
+    click.echo(say("sent", language, count=sum(sender.sent for sender in senders)))
+    left = [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
+    now = time.time()
+    groups = Counter((one.name, _why(one, channels, now, language)) for one in left)
+    for (chat, why), count in groups.items():
+        tell(say("waiting", language, count=count, chat=chat, why=why))
+    if any(one.not_before <= now for one in left):
+        raise click.exceptions.Exit(1)
+
+
+def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
+    """Give up what waits for the only chat whose fingerprint begins so, and that no URL here has."""
+    from stallwatch_alerts.notice import fingerprint
+
+    configured = {fingerprint(url) for url in urls}
+    left = [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
+    meant = {one.channel: one.name for one in left if one.channel.startswith(named)} if named else {}
+    if len(meant) != 1:
+        raise click.UsageError(say("drop-several" if meant else "drop-none", language, name=named))
+    ((channel, chat),) = meant.items()
+    if channel in configured:
+        raise click.UsageError(say("drop-configured", language, name=named, chat=chat))
+    count = sum(outbox.drop(channel, f"dropped by {who()}", steady.now()) for outbox in outboxes)
+    click.echo(say("dropped", language, count=count, chat=chat))
+
+
+def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> str:
+    """Why a message is still there."""
+    if one.channel not in channels:
+        return say("why-unknown", language, name=one.channel[:_NAME])
+    if one.not_before > now:
+        key = "why-escalation" if one.escalation else "why-quiet"
+        return say(key, language, when=local_time(one.not_before))
+    if one.reason:
+        return say("why-refused", language, reason=one.reason)
+    return say("why-pending", language)
+
+
+def _outboxes(config: Config) -> list[Outbox]:
+    """The incident database's, and this host's own where that is elsewhere."""
+    from stallwatch_alerts.delivery.outbox import Outbox
+
+    store, _ = opened(config)
+    found = [Outbox(store.engine)]
+    if config["alerts.incidents_url"]:
+        found.append(open_spool(config))
+    return found

@@ -1,0 +1,224 @@
+"""What ``stallwatch check`` looks at: configurations, scripts, and the versions of a Python or a file."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from stallwatch_lint.batch import ranks_wanted
+from stallwatch_lint.diagnostic import Diagnostic
+from stallwatch_lint.dsconfig import DsConfig
+from stallwatch_lint.newer_python import NewerPython
+from stallwatch_lint.parse import Parsed, parse_accelerate, parse_json, strict
+from stallwatch_lint.script import Script, parse_script
+from stallwatch_lint.signatures import Source
+from stallwatch_lint.versions import parse_versions
+
+MAX_BYTES = 16 << 20
+_YAML = (".yaml", ".yml")
+KINDS = (".py", ".json", ".hjson", *_YAML)
+
+
+@dataclass
+class Inputs:
+    """What was named on the command line, read."""
+
+    configs: list[DsConfig] = field(default_factory=list)
+    scripts: list[Script] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)  #: on what could be read, but not parsed
+    problems: list[str] = field(default_factory=list)  #: on what could not be read
+    looked_at: list[str] = field(default_factory=list)
+
+
+def read_inputs(files: Iterable[Path]) -> Inputs:
+    """Read configurations (``.json``, ``.yaml``) and scripts (``.py``)."""
+    inputs = Inputs()
+    for file in files:
+        text = _text(file, inputs)
+        if text is None:
+            continue
+        if file.suffix == ".py":
+            try:
+                script = parse_script(text, str(file))
+            except NewerPython as error:
+                inputs.problems.append(str(error))
+                continue
+            if isinstance(script, Script):
+                inputs.scripts.append(script)
+            else:
+                inputs.diagnostics.append(script)
+            inputs.looked_at.append(str(file))
+        else:
+            _config(file, text, inputs)
+    if any(script.strict_json for script in inputs.scripts):
+        inputs.diagnostics = [strict(diagnostic) for diagnostic in inputs.diagnostics]
+    return inputs
+
+
+def _config(file: Path, text: str, inputs: Inputs) -> None:
+    yaml = file.suffix in _YAML
+    parsed = parse_accelerate(text, str(file)) if yaml else parse_json(text, str(file))
+    if parsed.other_file is not None:
+        parsed = _other(file, parsed, inputs)
+    inputs.diagnostics += parsed.diagnostics
+    if parsed.config is not None:
+        inputs.configs.append(parsed.config)
+        inputs.looked_at.append(_about(parsed.config))
+    elif yaml and "distributed_type" in text:
+        inputs.looked_at.append(f"{file} (no DeepSpeed)")
+    elif not parsed.diagnostics:
+        inputs.problems.append(
+            f"{file}: holds no deepspeed_config; name accelerate's configuration or DeepSpeed's own"
+        )
+
+
+def _other(file: Path, parsed: Parsed, inputs: Inputs) -> Parsed:
+    """The file that accelerate's ``deepspeed_config_file`` names: as it stands, or beside its own."""
+    named = Path(parsed.other_file or "")
+    there = next((path for path in (named, file.parent / named) if path.is_file()), named)
+    text = _text(there, inputs)
+    if text is None:
+        return Parsed(None, [])
+    found = parse_json(text, str(there))
+    if found.config is None or parsed.config is None:
+        return found
+    return Parsed(replace(found.config, world_size=parsed.config.world_size), found.diagnostics)
+
+
+def _about(config: DsConfig) -> str:
+    about = [f"ZeRO-{config.stage}"] if config.stage else []
+    if ranks := ranks_wanted(config):
+        about.append(f"{ranks} ranks")
+    return f"{config.file} ({', '.join(about)})" if about else config.file
+
+
+def _text(file: Path, inputs: Inputs) -> str | None:
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            inputs.problems.append(
+                f"{file}: larger than {MAX_BYTES >> 20} MiB; this is no configuration or script"
+            )
+            return None
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        inputs.problems.append(f"{file}: cannot be read: {error.strerror}")
+    except UnicodeDecodeError:
+        inputs.problems.append(f"{file}: is no UTF-8 text; save it as UTF-8")
+    return None
+
+
+#: those that the checks know something of; no others are looked at
+PACKAGES = (
+    "accelerate",
+    "deepspeed",
+    "huggingface-hub",
+    "numpy",
+    "peft",
+    "pydantic",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "trl",
+)
+_SECONDS = 60
+_ASK = """
+import importlib.metadata, json
+print(json.dumps([[d.metadata["Name"], d.version] for d in importlib.metadata.distributions()]))
+"""
+_FIND = """
+import importlib.util, json, sys
+found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
+print(json.dumps({name: one.origin for name, one in found.items() if one and one.origin}))
+"""
+SOURCES = ("transformers", "trl")  #: whose classes are looked up in their source
+
+
+class EnvironmentUnknown(Exception):
+    """The versions could not be found out; the message says what to do."""
+
+
+def versions_here() -> dict[str, str]:
+    """Of the Python that runs Stallwatch."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def versions_of_python(python: str) -> dict[str, str]:
+    """Of another Python: it is started and asked for its metadata; nothing of the stack is imported."""
+    try:
+        return _known((str(name), str(version)) for name, version in _answer(python, _ASK))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
+        raise EnvironmentUnknown(
+            f"--python {python}: does not answer as a Python ({error}); name its executable"
+        ) from error
+
+
+def _answer(python: str, program: str, *arguments: str) -> Any:
+    """What a short program prints as JSON in its last line, run by that Python."""
+    answer = subprocess.run(
+        [python, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    return json.loads(answer.stdout.strip().splitlines()[-1])
+
+
+def sources_of(python: str | None) -> Callable[[str], Source | None]:
+    """What reads the modules of ``SOURCES`` as they are installed, here or in another Python."""
+    origins: dict[str, str] = {}
+    if python is None:
+        for name in SOURCES:
+            spec = importlib.util.find_spec(name)  # of a package at the top: nothing is imported
+            if spec is not None and spec.origin:
+                origins[name] = spec.origin
+    else:
+        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
+            origins = _answer(python, _FIND, *SOURCES)
+
+    def read(module: str) -> Source | None:
+        top, *below = module.split(".")
+        if top not in origins:
+            return None
+        path = Path(origins[top]).parent.joinpath(*below)
+        for file, package in ((path / "__init__.py", True), (path.with_name(f"{path.name}.py"), False)):
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                return Source(file.read_text(encoding="utf-8"), package)
+        return None
+
+    return read
+
+
+def versions_in_file(path: Path) -> dict[str, str]:
+    """Of a ``requirements.txt`` or the output of ``pip freeze``; only exact pins count."""
+    try:
+        found = _known(parse_versions(path.read_text(encoding="utf-8-sig")).items())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise EnvironmentUnknown(f"--versions {path}: cannot be read: {reason}") from error
+    if not found:
+        raise EnvironmentUnknown(
+            f"--versions {path}: pins none of {', '.join(PACKAGES)}; hand over the output of pip freeze"
+        )
+    return found
+
+
+def _known(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    named = ((canonicalize_name(name), version) for name, version in pairs)
+    return {name: version for name, version in named if name in PACKAGES}

@@ -1,0 +1,110 @@
+"""``stallwatch dashboard`` and ``stallwatch grafana``: pages for a browser, and boards for Grafana."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from stallwatch.cli.context import App, extra, tell
+
+
+@click.command()
+@click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (default: 8501; 0: any).")
+@click.option("--insecure", is_flag=True, help="Listen where others can reach it, though there is no login.")
+@click.pass_obj
+def dashboard(app: App, host: str | None, port: int | None, insecure: bool) -> None:
+    """Serve the pages for a browser.
+
+    All runs, a live run, and the post-mortem of uploaded logs.
+
+    \b
+    stallwatch dashboard
+    ssh -L 8501:127.0.0.1:8501 node     # the dashboard of another machine, safely
+
+    Runs of this machine are found by themselves, those of others in [dashboard] targets.
+    """
+    from stallwatch.config.handover import dashboard_settings
+
+    config = app.sound_config(dashboard__host=host, dashboard__port=port)
+    with extra("dashboard"):
+        from stallwatch_dashboard.launch import serve
+    raise click.exceptions.Exit(serve(dashboard_settings(config, insecure)))
+
+
+@click.group()
+def grafana() -> None:
+    """Put boards into Grafana, or write them as files."""
+
+
+@grafana.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+def boards(folder: Path) -> None:
+    """Write the boards as JSON files, for Grafana to provision.
+
+    \b
+    stallwatch grafana boards /var/lib/grafana/dashboards/stallwatch
+    """
+    for uid, board in _boards().items():
+        path = folder / f"{uid}.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(board, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise click.UsageError(f"{path}: cannot be written: {error.strerror}") from error
+        click.echo(path)
+
+
+@grafana.command()
+@click.option("--url", required=True, metavar="URL", help="Grafana's address, such as http://localhost:3000.")
+@click.option(
+    "--token",
+    envvar="STALLWATCH_GRAFANA_TOKEN",
+    required=True,
+    metavar="TOKEN",
+    help="A service account's token; better in STALLWATCH_GRAFANA_TOKEN than here.",
+)
+@click.option("--prometheus", default="", metavar="URL", help="Make a data source for this Prometheus too.")
+@click.option("--annotations/--no-annotations", default=True, help="Incidents become marks on the boards.")
+@click.pass_obj
+def push(app: App, url: str, token: str, prometheus: str, annotations: bool) -> None:
+    """Put folder, boards and incidents into a Grafana; run it again to bring them up to date.
+
+    \b
+    export STALLWATCH_GRAFANA_TOKEN=…
+    stallwatch grafana push --url http://localhost:3000 --prometheus http://prometheus:9090
+
+    Exit code: 1 when Grafana did not take something.
+    """
+    found = _boards()
+    from stallwatch_dashboard.grafana.push import Grafana, PushError
+    from stallwatch_dashboard.grafana.push import push as put
+
+    incidents = _incidents(app) if annotations else []
+    try:
+        for done in put(Grafana(url, token), found, prometheus, incidents):
+            click.echo(f"{done.how:8} {done.what} {done.name}")
+    except PushError as error:
+        tell(str(error))
+        raise click.exceptions.Exit(1) from error
+
+
+def _boards() -> dict[str, dict[str, object]]:
+    with extra("grafana"):
+        from stallwatch_dashboard.grafana.boards import boards
+    return boards()
+
+
+def _incidents(app: App) -> list:  # type: ignore[type-arg]  # its type would cost the import
+    from stallwatch.config.handover import open_store
+
+    config = app.sound_config()
+    if not config["alerts.incidents_url"] and not (config["run.home"] / "incidents.db").exists():
+        return []
+    store = open_store(config)
+    try:
+        return store.list(limit=1000)
+    finally:
+        store.close()

@@ -1,0 +1,366 @@
+"""``stallwatch demo``: a recorded real stall, replayed under the real ``stallwatch run``, with page and chat.
+
+What runs is what users run: the dashboard and ``stallwatch run`` as child processes, told by environment
+variables where to keep their state and which chat to write to. Only the chat is the demo's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import webbrowser
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+import click
+import psutil
+
+from stallwatch.demo_chat import ChatEndpoint
+from stallwatch_exporter.notices import tell
+from stallwatch_exporter.runs.runfolder import read_info
+
+RUN = "demo-zero3-stall"
+_HERE = Path(__file__).resolve().parents[1]
+_REPOSITORY = _HERE.parent
+_RECORDINGS = (_REPOSITORY / "tests/recordings/zero3-stall", _HERE / "recordings/zero3-stall")
+_PROGRAM = _REPOSITORY / "tests/repro/zero3_stall.py"
+_LIVE_OPTIONS = ("--steps", "160", "--hang-at", "80", "--timeout", "45")
+_LIVE_FLOOR = 12.0
+_FLOOR = 30.0  #: what a stall takes at least where nobody tells otherwise
+_DASHBOARD_PATIENCE = 30.0
+
+_STORY = {
+    "training": "Steps advance and the loss falls: healthy. Soon DeepSpeed prints “Invalidate trace cache”, "
+    "ever more often; while steps go on, that is only a cost.",
+    "stalled": "There it is: the steps stopped, and Stallwatch says so above, on the page and in the chat "
+    "(“chat │”). The run itself prints nothing until its own timeout.",
+    "failed": "The run is over; its ending and the diagnosis are above.",
+    "finished": "The run is over; its ending and the diagnosis are above.",
+}
+_MARK = "_STALLWATCH_DEMO"  # in the environment of all children
+
+
+@click.command()
+@click.argument("recording", required=False, type=click.Path(path_type=Path), metavar="[RECORDING]")
+@click.option("--speed", type=float, default=4.0, show_default=True, help="How much faster than it was.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Of the page.")
+@click.option("--live", is_flag=True, help="Train instead of replaying; needs torch and deepspeed.")
+@click.option("--exit-when-done", is_flag=True, help="End after the diagnosis instead of waiting for Ctrl-C.")
+def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> None:
+    """Show a recorded real stall being found.
+
+    In the terminal, on the dashboard and at a local chat endpoint. RECORDING is the folder of a run
+    that `stallwatch run` kept; by default the one that comes along.
+    """
+    raise click.exceptions.Exit(
+        show_demo(recording, speed=speed, port=port, live=live, exit_when_done=exit_when_done)
+    )
+
+
+class CannotStart(Exception):
+    """Why there is nothing to show, and what to do about it."""
+
+
+def show_demo(
+    recording: Path | None = None,
+    speed: float = 4.0,
+    port: int = 8501,
+    live: bool = False,
+    exit_when_done: bool = False,
+) -> int:
+    """Show a stall from its first healthy step to its diagnosis; returns the exit code.
+
+    `recording` is a folder that ``stallwatch run`` kept (default: the one that comes with Stallwatch),
+    `speed` how much faster it is replayed, `port` the first one tried for the dashboard; `live` trains
+    instead.
+    """
+    show = _Screen()
+    try:
+        command, expected = _live_command() if live else _replay_command(recording, speed)
+    except CannotStart as error:
+        tell(str(error))
+        return 2
+    floor = _LIVE_FLOOR if live else _FLOOR / speed
+    home = Path(tempfile.mkdtemp(prefix="stallwatch-demo-"))
+    try:
+        with _signals_as_exceptions(), ChatEndpoint(show.block) as chat, Children() as children:
+            env = _environment(home, chat.url, floor)
+            page = _start_dashboard(children, env, home, port, show)
+            what = "A training run" if live else f"A recorded real run, {speed:g} times as fast"
+            show.say(
+                f"{what}: two ranks, DeepSpeed ZeRO-3. It trains well, then rebuilds its trace cache ever "
+                "more often, then one rank hangs.",
+                f"For the demo a stall is called after {floor:g} s at the least, not after {_FLOOR:g} s: "
+                f"STALLWATCH_STALL_FLOOR_SECONDS={floor:g}",
+                f"$ stallwatch run --name {RUN} -- {_short(command)}",
+            )
+            run = children.start([*_stallwatch(), "run", "--name", RUN, "--", *command], env)
+            code = _watch(run, home / "runs" / RUN, show)
+            if page and not exit_when_done:
+                show.say(f"The page stays up at {page} until you press Ctrl-C.")
+                threading.Event().wait()
+            return 0 if expected is None or code == expected else 1
+    except KeyboardInterrupt:
+        show.say("Ending everything that was started.")
+        return 0
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+class _Screen:
+    """Prints whole blocks, so that the training's output does not come in between."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+
+    def block(self, text: str) -> None:
+        with self._lock:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    def say(self, *paragraphs: str) -> None:
+        prefix = f"demo │ {time.monotonic() - self._began:3.0f} s │ "
+        width = shutil.get_terminal_size((110, 24)).columns - len(prefix)
+        lines = [
+            line
+            for paragraph in paragraphs
+            for line in textwrap.wrap(
+                paragraph, max(width, 40), break_long_words=False, break_on_hyphens=False
+            )
+        ]
+        self.block("\n".join(prefix + line for line in lines))
+
+
+def _replay_command(recording: Path | None, speed: float) -> tuple[list[str], int | None]:
+    """The command to watch and the exit code it should end with."""
+    if not speed > 0:
+        raise CannotStart(f"--speed must be above 0, not {speed:g}")
+    folders = [recording] if recording else list(_RECORDINGS)
+    folder = next((folder for folder in folders if (folder / "ranks").is_dir()), None)
+    if folder is None:
+        raise CannotStart(
+            f"no recording in {folders[0]} (no folder “ranks”). Make one: stallwatch run -- COMMAND"
+        )
+    info = read_info(folder)
+    expected = info.ending.exit_code if info and info.ending else None
+    return [*_stallwatch(), "replay", str(folder), "--speed", f"{speed:g}"], expected
+
+
+def _live_command() -> tuple[list[str], int | None]:
+    if not _PROGRAM.exists():
+        raise CannotStart(
+            "--live trains with tests/repro/zero3_stall.py: run it from a checkout (make demo-live)"
+        )
+    missing = [name for name in ("torch", "deepspeed") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CannotStart(
+            f"--live needs {' and '.join(missing)} in this environment: make demo-live installs them"
+        )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--tee", "3"]
+    return [*torchrun, str(_PROGRAM), *_LIVE_OPTIONS], 1
+
+
+def _stallwatch() -> list[str]:
+    """How to call this installation's own command line."""
+    script = Path(sys.executable).with_name("stallwatch")
+    return (
+        [str(script)]
+        if script.exists()
+        else [sys.executable, "-c", "from stallwatch.cli import main; main()"]
+    )
+
+
+def _short(command: list[str]) -> str:
+    """The command as one would type it here."""
+    here = f"{Path.cwd()}{os.sep}"
+    words = ["stallwatch" if Path(word).name == "stallwatch" else word.removeprefix(here) for word in command]
+    return shlex.join(["python", *words[1:]] if words[0] == sys.executable else words)
+
+
+def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
+    """The user's environment without their settings of Stallwatch: no real chat is told of a demo."""
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("STALLWATCH_") or name.endswith("_LANGUAGE")
+    }
+    env |= {
+        "STALLWATCH_CONFIG": os.devnull,
+        "STALLWATCH_HOME": str(home),
+        "STALLWATCH_ALERTS_URLS": chat,
+        "STALLWATCH_STALL_FLOOR_SECONDS": f"{floor:g}",
+        "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1"),
+    }
+    for name in ("NO_PROXY", "no_proxy"):  # the chat is on this machine, a proxy is not
+        env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1,localhost"]))
+    return env
+
+
+def _start_dashboard(
+    children: Children, env: dict[str, str], home: Path, port: int, show: _Screen
+) -> str | None:
+    """Start the dashboard and wait until it answers; without it the demo goes on in terminal and chat."""
+    port = _free_port(port)
+    log = home / "dashboard.log"
+    show.say("Starting the dashboard …")
+    with log.open("wb") as out:
+        child = children.start(
+            [*_stallwatch(), "dashboard", "--port", str(port)], env, stdout=out, stderr=out
+        )
+    deadline = time.monotonic() + _DASHBOARD_PATIENCE
+    while not _answers(port):
+        if child.poll() is not None or time.monotonic() > deadline:
+            last = log.read_text(errors="replace").strip().splitlines()[-3:]
+            show.say("The dashboard did not start; the demo goes on without it.", *last)
+            return None
+        time.sleep(0.1)
+    url = f"http://127.0.0.1:{port}/run?run={RUN}"
+    show.say(f"Open this page and watch it: {url}")
+    if _has_display():
+        webbrowser.open(url)
+    return url
+
+
+def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
+    """Tell the story as the run's state changes; returns the run's exit code."""
+    told = ""
+    while True:
+        ended = run.poll() is not None
+        info = read_info(folder)
+        if info is not None and info.state != told:
+            told = info.state
+            if told in _STORY:
+                show.say(_STORY[told])
+        if ended:
+            return run.returncode
+        time.sleep(0.2)
+
+
+def _free_port(first: int) -> int:
+    """The first free one from there on; 0 lets the system choose."""
+    for port in range(first, min(first + 100, 65536)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return int(probe.getsockname()[1])
+    return first
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _has_display() -> bool:
+    if not sys.stdout.isatty():
+        return False
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+@contextlib.contextmanager
+def _signals_as_exceptions() -> Iterator[None]:
+    """SIGTERM and a closed terminal unwind like Ctrl-C does, so that every child is ended."""
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Children:
+    """Starts processes and, on leaving the ``with`` block, ends them with all that they started.
+
+    Descendants are known by a mark in their environment: torchrun's ranks have sessions of their own, and a
+    process whose parent died is no longer in the tree.
+    """
+
+    def __init__(self, patience: float = 8.0) -> None:
+        self._patience = patience
+        self._token = secrets.token_hex(8)
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str], **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start one. Ctrl-C in the terminal does not reach it: the demo decides when it ends."""
+        child = subprocess.Popen(
+            command,
+            env={**env, _MARK: self._token},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            **options,
+        )
+        self._started.append(child)
+        return child
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _signals_held():
+            self.end()
+
+    def end(self) -> None:
+        """Ask all politely, newest first; what is still there after a while is terminated, then killed."""
+        for child in reversed(self._started):
+            if child.poll() is None:
+                # What a person would send: `stallwatch run` then ends its command and says how it ended.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGINT)
+        family = self._family()
+        for sign in (None, signal.SIGTERM, signal.SIGKILL):
+            for process in family:
+                if sign is not None:
+                    with contextlib.suppress(psutil.Error):
+                        process.send_signal(sign)
+            psutil.wait_procs(family, timeout=self._patience / 2)
+            family = self._family()  # again: a dying process may have started another
+            if not family:
+                break
+        for child in self._started:
+            child.poll()
+
+    def _family(self) -> list[psutil.Process]:
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(_MARK) == self._token and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.Error, OSError):
+            return False
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """An impatient second Ctrl-C must not leave half of the children behind."""
+    held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)

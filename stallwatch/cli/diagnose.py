@@ -1,0 +1,294 @@
+"""``stallwatch diagnose``: what the logs of a run say."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.cli.context import (
+    App,
+    catalogue_of,
+    language_option,
+    progress_bar,
+    rendered,
+    rules_option,
+    tell,
+    tell_all,
+)
+from stallwatch_rules.records import IN_TROUBLE, JobTold
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stallwatch_exporter.postmortem.jobs import JobsResult
+    from stallwatch_logs.inputs import InputProblem
+    from stallwatch_logs.parallel_reading import Parallel
+    from stallwatch_rules.failures.unexplained import Baseline
+    from stallwatch_rules.pages.catalogue import Catalogue
+    from stallwatch_rules.records import Diagnosis
+
+_FEW = 3  # paths
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
+@click.option("--json", "as_json", is_flag=True, help="Print the report for programs.")
+@click.option("--brief", "as_brief", is_flag=True, help="Print the verdict, the cause and the first fix.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the report for an issue tracker.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the report to this file.",
+)
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the report with its charts to this HTML file, which loads nothing, beside what is printed.",
+)
+@click.option(
+    "--explain", is_flag=True, help="Show which rules matched and how each assessor changed the findings."
+)
+@click.option(
+    "--each",
+    is_flag=True,
+    help="Diagnose every file by itself, as logs of different runs: a table of verdicts.",
+)
+@click.option("--job", metavar="NAME", help="Of logs of several jobs, diagnose only this one.")
+@click.option("--together", is_flag=True, help="Read all files as one run, whatever their names say.")
+@click.option(
+    "--baseline",
+    "healthy",
+    multiple=True,
+    metavar="PATH",
+    help="Logs of a healthy run: lines that it does not have are told as new. May be repeated.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Processes that read large inputs; by default one for each processor, 8 at most. 1 starts none.",
+)
+@language_option
+@rules_option
+@click.pass_obj
+def diagnose(
+    app: App,
+    paths: tuple[str, ...],
+    as_json: bool,
+    as_brief: bool,
+    as_markdown: bool,
+    output: Path | None,
+    page: Path | None,
+    explain: bool,
+    each: bool,
+    job: str | None,
+    together: bool,
+    healthy: tuple[str, ...],
+    workers: int | None,
+    language: str | None,
+    rule_dirs: tuple[Path, ...],
+) -> None:
+    """Say what stopped a run, from its logs alone.
+
+    PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
+    standard input. An excerpt will do: paste a traceback.
+
+    \b
+    stallwatch diagnose logs/
+    stallwatch diagnose slurm-1234.out --markdown -o report.md
+    stallwatch diagnose logs/ --html report.html
+    stallwatch diagnose --each runs/*.log
+    stallwatch diagnose logs/ --baseline logs-of-last-week/
+    kubectl logs my-job-0 | stallwatch diagnose - --json
+
+    All files are taken for one run, except where their names say for certain that they are of several jobs
+    (slurm-1001.out, slurm-1002.out). Each of those is diagnosed by itself: a table tells of them, the newest
+    first, and the report is that of the newest that is in trouble, else of the newest training.
+
+    Exit code: 1 when the run, or any of the jobs, failed, stalled or died of something unknown; 2 when
+    something could not be read (the rest is still diagnosed); else 0.
+    """
+    from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
+    from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs
+    from stallwatch_logs.parallel_reading import Parallel, default_workers
+
+    form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
+    _form(each=each, job=job is not None, together=together)
+    if explain and (each or form not in (None, "json")):
+        raise click.UsageError("--explain works only with one report, on the terminal or with --json")
+    if each and page is not None:
+        raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
+    config = app.config(ui__language=language, rules__dirs=rule_dirs)
+    catalogue = catalogue_of(config)
+    parallel = Parallel(workers=workers or default_workers(), may_fork=True)
+    baseline, problems = _baseline(healthy, catalogue, parallel)
+    asked_language, language = language, str(config["ui.language"])
+    with progress_bar() as progress:
+        how = Options(catalogue, progress, baseline=baseline, parallel=parallel)
+        if each:
+            found, unread = diagnose_each(paths, how)
+        else:
+            try:
+                told = diagnose_jobs(paths, how, job=job, together=together)
+            except NoSuchJob as error:
+                raise click.UsageError(f"--job: {error}") from error
+            diagnosis, unread = told.diagnosis, told.problems
+            # The one that is reported is in trouble where any job is.
+            found = [("", diagnosis)]
+    problems += unread
+    tell_all(problems)
+    if each:
+        unwritten = not _deliver(report_each(found, form, language), output)
+    elif form is None and output is None and problems and _is_of_nothing(diagnosis):
+        unwritten = False  # a verdict on nothing would only stand in front of why nothing was read
+    else:
+        options = [
+            *(["--language", asked_language] if asked_language is not None else []),
+            *(word for folder in rule_dirs for word in ("--rules", str(folder))),
+            *(word for pack in app.packs for word in ("--rules-pack", pack)),
+            *(word for path in healthy for word in ("--baseline", path)),
+        ]
+        unwritten = not _deliver(
+            _report(told, paths, options, form, language, output, explain=explain), output
+        )
+    if page is not None:
+        from stallwatch_rules.report.html import to_html
+
+        unwritten = not _deliver(to_html(diagnosis, language, jobs=told.jobs), page) or unwritten
+    if problems or config.problems or catalogue.problems or unwritten:
+        raise click.exceptions.Exit(2)
+    raise click.exceptions.Exit(1 if any(one.verdict in IN_TROUBLE for _, one in found) else 0)
+
+
+def _is_of_nothing(diagnosis: Diagnosis) -> bool:
+    """No file was read, nor is it known how the run ended: a run that printed nothing may have."""
+    return not diagnosis.stats.files and diagnosis.verdict == "no-training-log"
+
+
+def _form(**asked: bool) -> str | None:
+    """The one that was asked for; ``None`` for the terminal's."""
+    forms = [name for name, wanted in asked.items() if wanted]
+    if len(forms) > 1:
+        raise click.UsageError(f"{' and '.join(f'--{name}' for name in forms)} exclude each other: give one")
+    return forms[0] if forms else None
+
+
+def _baseline(
+    paths: tuple[str, ...], catalogue: Catalogue, parallel: Parallel
+) -> tuple[Baseline | None, list[InputProblem]]:
+    """What the healthy run says, where one is given."""
+    if not paths:
+        return None, []
+    from stallwatch_logs.parallel_reading import read_baseline
+
+    baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, parallel=parallel)
+    if problems and not baseline.exemplars:
+        return None, problems  # nothing to compare with; the problems say why
+    if verdict not in ("healthy", "degraded"):
+        tell(
+            f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"
+            " its lines count as known all the same"
+        )
+    return baseline, problems
+
+
+def _report(
+    told: JobsResult,
+    paths: tuple[str, ...],
+    options: Sequence[str],
+    form: str | None,
+    language: str,
+    output: Path | None,
+    *,
+    explain: bool,
+) -> str:
+    diagnosis, jobs = told.diagnosis, told.jobs
+    if form == "json":
+        from stallwatch_rules.report.json import to_json
+
+        return to_json(diagnosis, language, jobs=jobs, explain=explain).decode()
+    if form == "markdown":
+        from stallwatch_rules.report.markdown import to_markdown
+
+        return to_markdown(diagnosis, language, jobs).rstrip("\n") + "\n"
+    if form == "brief":
+        from stallwatch_rules.report.brief import to_brief
+
+        return to_brief(diagnosis, language, jobs)
+    from stallwatch_rules.report.terminal import print_jobs, print_report
+
+    def show(console: Console) -> None:
+        if jobs:
+            print_jobs(jobs, console, language, another(told, paths, options))
+        print_report(diagnosis, console, language, explain=explain)
+
+    # Rendered first and printed in one go, coloured only where a terminal reads it.
+    return rendered(show, coloured=output is None and sys.stdout.isatty())
+
+
+def _deliver(report: str, output: Path | None) -> bool:
+    if output is None:
+        click.echo(report, nl=False)
+        return True
+    try:
+        output.write_text(report, encoding="utf-8")
+    except OSError as error:
+        tell(f"{output}: cannot be written: {error.strerror}; name another file")
+        return False
+    return True
+
+
+def report_each(found: Sequence[tuple[str, Diagnosis]], form: str | None, language: str) -> str:
+    """A short table, as Markdown where that is asked for; for programs a list with the whole diagnoses."""
+    if form == "json":
+        from stallwatch_rules.report.json import to_json
+
+        told = [{"file": name, "diagnosis": json.loads(to_json(each, language))} for name, each in found]
+        return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    from stallwatch_rules.report.table import to_markdown_table, to_text
+
+    return to_markdown_table(found, language) if form == "markdown" else to_text(found, language)
+
+
+def another(told: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
+    """A command that shows the next job's report: of those in trouble if there is one, of the newest else.
+
+    ``options`` are those of this call that change what is told.
+    """
+    others = sorted(
+        (job for job in told.jobs if not job.reported), key=lambda job: job.verdict not in IN_TROUBLE
+    )
+    return next((command for job in others if (command := _command(job, told, paths, options))), "")
+
+
+def _command(job: JobTold, told: JobsResult, paths: Sequence[str], options: Sequence[str]) -> str:
+    from stallwatch_rules.report.jobtable import OTHER
+
+    own = told.paths.get(job.name, [])
+    again = "-" not in paths  # standard input is read once
+    if own and (len(own) <= _FEW or not again):
+        # Of files that are of no job that is known, nobody said that they are of one.
+        apart = ["--together"] if len(own) > 1 and job.name.startswith(OTHER) else []
+        if command := _shell([*options, *apart], own):
+            return command
+    return _shell([*options, "--job", job.name], paths) if again else ""
+
+
+def _shell(options: Sequence[str], paths: Sequence[str]) -> str:
+    from stallwatch_rules.report.clean import clean_path
+
+    words = [*options, *(["--"] if any(path.startswith("-") for path in paths) else []), *paths]
+    # What a terminal obeys, or cannot show, cannot be copied from there; a secret is shown nowhere.
+    if any(clean_path(word) != word or not word.isprintable() for word in words):
+        return ""
+    return shlex.join(["stallwatch", "diagnose", *words])

@@ -1,0 +1,315 @@
+"""``stallwatch alerts list|ack|note|silence``: what people say about incidents."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.cli.context import (
+    App,
+    catalogue_of,
+    extra,
+    local_time,
+    open_incidents,
+    plain_table,
+    say,
+    show_table,
+    tell,
+)
+from stallwatch.config.chats import known_rules, near_rules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stallwatch.config.loading import Config
+    from stallwatch_alerts.people import People, Silence
+    from stallwatch_alerts.store import IncidentStore
+    from stallwatch_exporter.incident import Incident
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SHOWN = 100
+
+
+@click.command("list")
+@click.option("--run", metavar="NAME", help="Of one run only; the beginning of its name will do.")
+@click.option("--ended", is_flag=True, help="Those that are over, instead.")
+@click.option("--all", "everything", is_flag=True, help="Open ones and those that are over.")
+@click.pass_obj
+def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> None:
+    """List incidents that are open, newest first, and the silences in force."""
+    config = app.config_of_chats()
+    language = config["ui.language"]
+    store, people = opened(config)
+    which = "all" if everything else "ended" if ended else "open"
+    columns = ["id", "severity", "status", "since", *(() if which == "open" else ("until",)), "acknowledged"]
+    table = plain_table(*(say(f"head-{name}", language) for name in columns))
+    status = {"open": "open", "ended": "resolved", "all": None}[which]
+    run = run_meant(store, run) if run else None
+    found = store.list(run=run, status=status, limit=_SHOWN + 1)
+    for incident in found[:_SHOWN]:
+        cells = [incident.id, incident.severity, _state(incident, config["run.home"], language)]
+        cells.append(local_time(incident.opened_at))
+        if which != "open":
+            cells.append("" if incident.resolved_at is None else local_time(incident.resolved_at))
+        table.add_row(*cells, say("yes", language) if people.is_acknowledged(incident.id) else "")
+    if not show_table(table):
+        tell(say(f"empty-{which}", language))
+    if len(found) > _SHOWN:
+        tell(say("more", language, count=_SHOWN))
+    for silence in people.silences(time.time()):
+        what = " ".join(filter(None, (silence.run, silence.rule, silence.severity)))
+        what = what or say("everything", language)
+        line = say("silence", language, number=silence.id, until=local_time(silence.ends_at), what=what)
+        click.echo(f"{line}  {silence.comment}".rstrip())
+
+
+@click.command()
+@click.argument("incidents", nargs=-1, required=True, metavar="ID|RUN…")
+@click.option("--comment", default="", help="Kept with the incident.")
+@click.pass_obj
+def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
+    """Acknowledge incidents: somebody cares, so nobody else is called.
+
+    \b
+    stallwatch alerts ack myrun/stall/silent-hang-no-error/1
+    stallwatch alerts ack myrun      # all open ones of the run, and its end
+
+    The beginning of an id or of a run's name will do where only one begins so. Exit code: 1 when there is no
+    such incident, or none is open any more.
+    """
+    config = app.config_of_chats()
+    language = config["ui.language"]
+    store, people = opened(config)
+    now, missing = time.time(), 0
+    for name in incidents:
+        found = meant(store, name)
+        alerts = people.acknowledge_alerts(name)  # of Prometheus, without an incident: the relay told them
+        for one in alerts:
+            click.echo(say("acknowledged", language, incident=one))
+        if not found.incidents and not alerts:
+            _tell_none(name, found, language)
+            missing += 1
+        for incident in found.incidents:
+            people.acknowledge(incident.id, who(), now)
+            if comment:
+                people.note(incident.id, who(), comment, now)
+            click.echo(_acknowledged(incident, language))
+    if missing:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.argument("incident", metavar="ID|RUN")
+@click.argument("text")
+@click.pass_obj
+def note(app: App, incident: str, text: str) -> None:
+    """Keep a remark with an incident, also with one that is over.
+
+    A run's name, or the beginning of an id, will do where it can mean one incident only. Exit code: 1 when
+    there is no such incident.
+    """
+    config = app.config_of_chats()
+    language = config["ui.language"]
+    if not text.strip():
+        raise click.UsageError(say("empty-note", language))
+    store, people = opened(config)
+    found = meant(store, incident, one=True)
+    if not found.incidents:
+        _tell_none(incident, found, language)
+        raise click.exceptions.Exit(1)
+    people.note(found.incidents[0].id, who(), text, time.time())
+    click.echo(say("noted", language, incident=found.incidents[0].id))
+
+
+@click.command()
+@click.option("--run", default="", metavar="NAME", help="Runs of this name; may hold * and ?.")
+@click.option("--rule", default="", metavar="ID", help="Incidents of this rule; may hold * and ?.")
+@click.option("--severity", type=click.Choice(["info", "warning", "critical"]), help="Only of this severity.")
+@click.option("--all", "everything", is_flag=True, help="Incidents of every run and rule.")
+@click.option("--for", "duration", default="1h", metavar="TIME", help="How long: 30m, 2h, 1d (default: 1h).")
+@click.option("--comment", default="", help="Why.")
+@click.option("--end", type=int, metavar="NUMBER", help="End this silence now instead.")
+@click.pass_obj
+def silence(
+    app: App,
+    run: str,
+    rule: str,
+    severity: str | None,
+    everything: bool,
+    duration: str,
+    comment: str,
+    end: int | None,
+) -> None:
+    """Tell nobody of incidents for a while; they are still kept, and their end is told to who knows of them.
+
+    \b
+    stallwatch alerts silence --run 'sweep-*' --for 8h --comment 'known, ends tonight'
+    stallwatch alerts silence --end 3
+
+    Where [alerts] alertmanager_url is set, Alertmanager silences the same. Agents notice within ten seconds.
+    """
+    from stallwatch_alerts.people import Silence
+
+    config = app.config_of_chats()
+    language = config["ui.language"]
+    now = time.time()
+    if end is not None:
+        if not opened(config)[1].expire(end, now):
+            raise click.ClickException(say("no-silence", language, number=end))
+        return
+    if not (run or rule or severity or everything):
+        raise click.UsageError(say("silence-what", language))
+    seconds = _seconds(duration, language)
+    if rule:
+        _refuse_unknown(config, rule, language)
+    _, people = opened(config)
+    wanted = Silence(now, now + seconds, run, rule, severity or "", who(), comment)
+    number = people.silence(wanted)
+    click.echo(say("silenced", language, number=number, until=local_time(wanted.ends_at)))
+    if config["alerts.alertmanager_url"]:
+        _silence_there(config["alerts.alertmanager_url"], wanted, language)
+
+
+def _silence_there(url: str, wanted: Silence, language: str) -> None:
+    from stallwatch_alerts.alertmanager import silence_there
+    from stallwatch_alerts.masking import hide_secrets
+
+    try:
+        click.echo(say("silenced-there", language, incident=silence_there(url, wanted)))
+    except (OSError, ValueError, LookupError) as error:
+        said = hide_secrets(str(error), url)
+        raise click.ClickException(say("not-there", language, reason=said)) from None
+
+
+def opened(config: Config) -> tuple[IncidentStore, People]:
+    """The incident database and what people said there; a `ClickException` if it cannot be opened."""
+    store = open_incidents(config)
+    with extra("alerts", config["ui.language"]):
+        from stallwatch_alerts.people import People
+    return store, People(store.engine)
+
+
+def _tell_none(name: str, found: Meant, language: str) -> None:
+    """What there is instead of an open incident of that name."""
+    if found.several:
+        tell(say("several", language, name=name, found=", ".join(found.several)))
+    elif found.over:
+        tell(say("over", language, name=name))
+        for one in found.over[:3]:
+            since = local_time(one.resolved_at or one.updated_at)
+            how = say(one.resolution or "ended", language)
+            tell("  " + say("became", language, incident=one.id, how=how, when=since))
+    else:
+        tell(say("no-incident", language, name=name))
+
+
+def _acknowledged(incident: Incident, language: str) -> str:
+    if incident.status == "open" or incident.is_last_word:
+        return say("acknowledged", language, incident=incident.id)
+    since = local_time(incident.resolved_at or incident.updated_at)
+    how = say(incident.resolution or "ended", language)
+    return say("acknowledged-over", language, incident=incident.id, how=how, when=since)
+
+
+def _state(incident: Incident, home: Path, language: str) -> str:
+    if incident.status == "open":
+        return say("unwatched" if _is_unwatched(incident, home) else "open", language)
+    return say(incident.resolution or "ended", language)
+
+
+def _is_unwatched(incident: Incident, home: Path) -> bool:
+    """Whether its agent, of this host, is gone without having said so."""
+    from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
+
+    info = read_info(runs_home(home) / incident.run)
+    return info is not None and info.ended_at is None and not agent_alive(info)
+
+
+def _refuse_unknown(config: Config, rule: str, language: str) -> None:
+    known = known_rules(catalogue_of(config))
+    near = near_rules(rule, known)
+    if near:
+        raise click.UsageError(say("no-rule-near", language, rule=rule, names=", ".join(near)))
+    if near is not None:
+        raise click.UsageError(say("no-rule", language, rule=rule))
+
+
+def _seconds(text: str, language: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip().lower())
+    if found is None or float(found[1]) == 0:
+        raise click.UsageError(say("bad-time", language, text=text))
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def who() -> str:
+    """The person at this terminal, such as ``anna@node-1``."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"[:100]
+    except (OSError, KeyError):  # a user without a name, as in some containers
+        return socket.gethostname()[:100]
+
+
+_LOOKED_AT = 1000
+_CANDIDATES = 8
+
+
+@dataclass(frozen=True)
+class Meant:
+    """What was found under a name."""
+
+    incidents: tuple[Incident, ...] = ()
+    over: tuple[Incident, ...] = ()  #: of the run that was named, where none of its incidents is open
+    several: tuple[str, ...] = ()  #: names that begin so, where it is not clear which is meant
+
+
+def meant(store: IncidentStore, name: str, *, one: bool = False) -> Meant:
+    """The incident of this id, or of a run all that somebody may care for; with `one`, but one of them."""
+    exact = store.get(name)
+    if exact is not None:
+        return Meant((exact,))
+    of_run = store.list(run=name)
+    if not of_run and name:
+        found = store.beginning_with(name, _LOOKED_AT)
+        runs = _names(incident.run for incident in found)
+        if len(runs) > 1:
+            return Meant(several=tuple(sorted(runs))[:_CANDIDATES])
+        if runs and len(name) > len(runs[0]):  # the beginning of an id: behind the run comes a slash
+            return _chosen(found)
+        of_run = store.list(run=runs[0]) if runs else []
+    caring = tuple(incident for incident in of_run if _is_cared_for(incident))
+    if one:
+        return _chosen(caring or of_run)
+    return Meant(caring) if caring else Meant(over=tuple(of_run))
+
+
+def run_meant(store: IncidentStore, name: str) -> str:
+    """The run of this name, else the only one whose name begins so; the name itself where there is none."""
+    if store.list(run=name, limit=1):
+        return name
+    runs = _names(incident.run for incident in store.beginning_with(name, _LOOKED_AT))
+    return runs[0] if len(runs) == 1 else name
+
+
+def _chosen(found: Iterable[Incident]) -> Meant:
+    """The only one, or the only one that is open."""
+    among = tuple(found)
+    still_open = tuple(incident for incident in among if incident.status == "open")
+    if len(among) == 1 or len(still_open) == 1:
+        return Meant(still_open or among)
+    return Meant(several=tuple(sorted(_names(incident.id for incident in among)))[:_CANDIDATES])
+
+
+def _is_cared_for(incident: Incident) -> bool:
+    """Open, or nobody knows whether it is over, or what the run left: its end, a broken checkpoint."""
+    return incident.status == "open" or incident.unwatched or incident.is_last_word
+
+
+def _names(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(given))

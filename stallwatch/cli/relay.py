@@ -1,0 +1,84 @@
+"""``stallwatch relay``: between Alertmanager and the chats."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from stallwatch.cli.context import (
+    App,
+    catalogue_of,
+    extra,
+    language_option,
+    open_incidents,
+    rules_option,
+    say,
+    tell,
+)
+from stallwatch.config.chats import checked_settings, connecting
+from stallwatch.config.handover import alert_settings, relay_settings
+from stallwatch_exporter.settings import is_own_address
+
+
+@click.command()
+@click.option("--host", metavar="ADDRESS", help="Where it listens (default: 127.0.0.1).")
+@click.option("--port", type=click.IntRange(0, 65535), help="Its port (default: 19401; 0: any).")
+@click.option("--insecure", is_flag=True, help="Listen where others can reach it, though there is no token.")
+@language_option
+@rules_option
+@click.pass_obj
+def relay(
+    app: App,
+    host: str | None,
+    port: int | None,
+    insecure: bool,
+    language: str | None,
+    rule_dirs: tuple[Path, ...],
+) -> None:
+    """Take alerts from Alertmanager and tell the chats, each with its diagnosis.
+
+    \b
+    stallwatch relay
+    STALLWATCH_RELAY_TOKEN=… stallwatch relay --host 0.0.0.0
+
+    Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). What was accepted is kept in the
+    incident database until it arrived. An alert is joined with the incident of its run there, and told as
+    [[alerts.routes]] say; a chat that was told by the run's own agent is not told again. Ends with Ctrl-C.
+    """
+    given = {"relay__host": host, "relay__port": port, "alerts__language": language, "rules__dirs": rule_dirs}
+    config = app.config_of_relay(**given)
+    if not alert_settings(config).all_urls:
+        raise click.UsageError(say("no-chat", config["ui.language"]))
+    with extra("alerts", config["ui.language"]):
+        from stallwatch_alerts.masking import mask_url
+        from stallwatch_alerts.relay.relay import Relay
+    if any(problem.loses_chats for problem in config.problems):
+        chats = ", ".join(map(mask_url, alert_settings(config).all_urls))
+        tell(say("relay-without", config["ui.language"], chats=chats))
+    catalogue = catalogue_of(config)
+    settings = replace(relay_settings(config), alerts=checked_settings(config, catalogue, tell))
+    if not insecure and not settings.token and not is_own_address(settings.host):
+        raise click.UsageError(
+            f"{settings.host} can be reached by others, who could write into your chats;"
+            " keep 127.0.0.1, set [relay] token (STALLWATCH_RELAY_TOKEN), or say --insecure"
+        )
+    store = open_incidents(config)
+    try:
+        running = Relay(settings, store, catalogue, report=tell, connect=partial(connecting, config))
+    except OSError as error:
+        raise click.UsageError(
+            f"{settings.host}:{settings.port} cannot be had: {error.strerror}; give another --port"
+        ) from error
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    tell(f"Alertmanager may post to http://{shown}:{running.server.port}/alertmanager")
+    ended.wait()
+    running.close()
+    store.close()

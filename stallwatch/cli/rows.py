@@ -1,0 +1,170 @@
+"""``stallwatch matches`` and ``stallwatch samples``: rows out of logs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.cli.context import App, catalogue_of, progress_bar, rules_option, tell, tell_all
+
+if TYPE_CHECKING:
+    from stallwatch_rules.pages.catalogue import Catalogue
+    from stallwatch_rules.scan.matches import Match
+
+_NOTHING = 1
+_NOT_ALL = 2
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line, with the captures.")
+@click.option("--rule", "only", multiple=True, metavar="ID", help="Only this rule; may be repeated.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Count the matches of each rule in stretches of time of this length instead.",
+)
+@rules_option
+@click.pass_obj
+def matches(
+    app: App,
+    paths: tuple[str, ...],
+    as_json: bool,
+    only: tuple[str, ...],
+    every: float | None,
+    rule_dirs: tuple[Path, ...],
+) -> None:
+    """Show every line in logs at which a rule fires, as grep would.
+
+    PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
+    standard input. What the matches mean for the run, stallwatch diagnose says.
+
+    \b
+    stallwatch matches logs/
+    stallwatch matches logs/ --rule nccl-timeout --json
+    stallwatch matches slurm-1234.out --every 60
+
+    Exit code: 2 when something could not be read (the rest still is); 1 when no rule fires; else 0.
+    """
+    from stallwatch_logs.file_reading import Matching
+    from stallwatch_rules.matching.matcher import Matcher
+
+    config = app.config(rules__dirs=rule_dirs)
+    catalogue = _chosen(catalogue_of(config), only)
+    with progress_bar() as progress:
+        matching = Matching(list(paths), Matcher(catalogue), progress=progress)
+        found = matching.matches()
+        count = 0
+        for text in _counts(found, every, as_json) if every is not None else _places(found, as_json):
+            click.echo(text)
+            count += 1
+    tell_all(matching.problems)
+    if matching.problems or config.problems or catalogue.problems:
+        raise click.exceptions.Exit(_NOT_ALL)
+    raise click.exceptions.Exit(0 if count else _NOTHING)
+
+
+def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
+    """The catalogue, or of it the rules that the user named."""
+    from stallwatch_rules.pages.catalogue import Catalogue
+
+    unknown = [rule for rule in only if rule not in catalogue.pages]
+    if unknown:
+        raise click.UsageError(f"--rule {unknown[0]}: no such rule; stallwatch rules list shows all")
+    if not only:
+        return catalogue
+    return Catalogue.of([catalogue.pages[rule] for rule in dict.fromkeys(only)], store=catalogue.store)
+
+
+def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
+    """A line for each match; log text is redacted, as everywhere."""
+    import msgspec
+
+    from stallwatch_rules.text.controls import without_controls
+    from stallwatch_rules.text.redact import redact
+    from stallwatch_rules.text.reported import iso, shown
+
+    for rule, line, captures in found:
+        text = without_controls(shown(line.text))
+        if as_json:
+            clean = {name: without_controls(redact(value)) for name, value in captures.items()}
+            one = {"rule": rule, "file": line.source, "line": line.number, "rank": line.rank}
+            yield msgspec.json.encode(
+                {**one, "time": iso(line.time), "captures": clean, "text": text}
+            ).decode()
+        else:
+            yield f"{line.source}:{line.number}: {rule}: {text}"
+
+
+def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str]:
+    """A line for each stretch of time and rule, in the order of time; what has no time comes last."""
+    import msgspec
+
+    from stallwatch_rules.text.reported import iso
+
+    counted = Counter((one.bucket(every), one.rule) for one in found)
+    for (start, rule), count in sorted(
+        counted.items(), key=lambda item: (item[0][0] is None, item[0][0] or 0, item[0][1])
+    ):
+        if as_json:
+            yield msgspec.json.encode({"time": iso(start), "rule": rule, "count": count}).decode()
+        else:
+            yield f"{iso(start) or '-':24} {count:7d} {rule}"
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write this file: .csv or .parquet. Default: CSV on standard output.",
+)
+def samples(paths: tuple[str, ...], output: Path | None) -> None:
+    """Make a table of the numbers in logs: losses, norms, rates, memory, by rank and step.
+
+    PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
+    standard input.
+
+    \b
+    stallwatch samples train.log > samples.csv
+    stallwatch samples logs/ -o samples.parquet
+
+    Exit code: 2 when something could not be read (the rest is still written), or FILE cannot be written; 1
+    when there were no samples; else 0.
+    """
+    from stallwatch_exporter.sampling.files import MissingLibrary, replacing, write_csv, write_parquet
+    from stallwatch_exporter.sampling.rows import Sampling
+    from stallwatch_rules.text.digest import counted
+
+    parquet = output is not None and output.suffix.lower() == ".parquet"
+    if output is not None and not parquet and output.suffix.lower() != ".csv":
+        raise click.UsageError(f"{output}: the name must end in .csv or .parquet")
+    with progress_bar() as progress:
+        sampling = Sampling(list(paths), progress=progress)
+        try:
+            if output is None:
+                count = write_csv(sampling, sys.stdout.buffer)
+            else:
+                with replacing(output) as out:
+                    count = write_parquet(sampling, out) if parquet else write_csv(sampling, out)
+        except MissingLibrary as error:
+            raise click.ClickException(str(error)) from None
+        except OSError as error:
+            if output is None:
+                raise  # the entry of all commands tells of standard output
+            tell(f"{output}: cannot be written: {error.strerror or error}; name another file with -o")
+            raise click.exceptions.Exit(_NOT_ALL) from None
+    tell_all(sampling.problems)
+    if not count and not sampling.problems:
+        tell("no samples were found; stallwatch diagnose says what the log tells")
+    elif output is not None and count:
+        tell(f"{counted(count, 'sample')} in {output}")
+    raise click.exceptions.Exit(_NOT_ALL if sampling.problems else 0 if count else _NOTHING)

@@ -1,0 +1,368 @@
+"""``stallwatch rules``: what is known to go wrong, for readers and for authors of rules."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.cli.context import App, catalogue_of, rules_option, tell, tell_all
+from stallwatch.config.handover import rule_folders
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from stallwatch_logs.inputs import InputProblem
+    from stallwatch_rules.pages.catalogue import Catalogue
+    from stallwatch_rules.pages.page import RulePage
+    from stallwatch_rules.reading import RunReading
+    from stallwatch_rules.records import Line
+
+_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
+_STATUS = ("stable", "incubating", "retired")
+
+
+@click.group()
+def rules() -> None:
+    """List, show, check, try, draft and export rules.
+
+    \b
+    stallwatch rules list
+    stallwatch rules show zero3-trace-cache-invalidated
+    stallwatch rules check my-rules/
+    stallwatch rules test failing.log
+    """
+
+
+@rules.command()
+@click.argument("rule", metavar="ID")
+@rules_option
+@click.pass_obj
+def show(app: App, rule: str, rule_dirs: tuple[Path, ...]) -> None:
+    """Show the page of one rule: what happened, why, what to do, sample lines.
+
+    Off a terminal it is the page's Markdown, as it stands in the file. If its patterns use fragments, they
+    follow in full.
+    """
+    config = app.config(rules__dirs=rule_dirs)
+    page = _page(catalogue_of(config), rule)
+    text = Path(page.path).read_text(encoding="utf-8")
+    if "${" in text.partition("\n---")[0]:
+        text += _patterns_in_full(page)
+    if not sys.stdout.isatty():
+        click.echo(text, nl=False)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    _, _, body = text.removeprefix("---").partition("\n---")
+    console = Console()
+    console.print(f"[bold]{page.title}[/] · {page.title_zh}", highlight=False)
+    console.print(f"{page.id} · {page.family} · {page.role} · {page.harm} · {page.status}", style="dim")
+    if page.tags:
+        console.print(f"tags: {', '.join(page.tags)}", style="dim")
+    console.print(page.path, style="dim", highlight=False)
+    console.print(Markdown(body))
+
+
+def _patterns_in_full(page: RulePage) -> str:
+    lists = {"patterns": page.patterns, "requires": page.requires, "unless": page.unless}
+    lines = [line for name, found in lists.items() if found for line in (f"{name}:", *map(_item, found))]
+    return "\n".join(("", "## Patterns in full", "", "```yaml", *lines, "```", ""))
+
+
+def _item(pattern: str) -> str:
+    return "  - '" + pattern.replace("'", "''") + "'"
+
+
+@rules.command()
+@click.argument("folder", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
+@rules_option
+@click.pass_obj
+def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
+    """Check rule pages: their form, their patterns, and that their samples do what they say.
+
+    Without DIR the packaged rules and the configured folders are checked. Sections that are still to be
+    written are told. Exit code 2 when a page is wrong.
+    """
+    from stallwatch_rules.authoring.checking import check_catalogue
+    from stallwatch_rules.pages.catalogue import load_catalogue
+    from stallwatch_rules.pages.fixes import unwritten
+
+    config = app.config(rules__dirs=(*rule_dirs, folder) if folder else rule_dirs)
+    catalogue = load_catalogue(rule_folders(config))
+    problems = check_catalogue(catalogue)
+    parts = [part for page in catalogue.pages.values() for part in page.parts]
+    pages = len(catalogue.pages)
+    if folder is not None:  # the packaged pages were loaded for what the folder's refer to
+        problems = [problem for problem in problems if _lies_in(problem.path, folder)]
+        pages = sum(_lies_in(part.path, folder) for part in parts)
+    tell_all(problems)
+    for page in catalogue.pages.values():
+        unfinished = unwritten(page) if folder is None or _lies_in(page.path, folder) else []
+        if unfinished:
+            tell(f"warning: {page.path}: still to be written: {', '.join(unfinished)}")
+    click.echo(f"{_count(pages, 'page')}, {_count(len(problems), 'problem')}")
+    _exit_with_problems(config.problems or problems)
+
+
+@rules.command()
+@click.option("--rule", metavar="ID", help="Try this rule only.")
+@click.argument("file", default="-", type=click.Path(path_type=Path), metavar="[FILE|-]")
+@rules_option
+@click.pass_obj
+def test(app: App, rule: str | None, file: Path, rule_dirs: tuple[Path, ...]) -> None:
+    """Print which rules fire on which lines, with what they captured.
+
+    \b
+    stallwatch rules test failing.log
+    grep -i nccl train.log | stallwatch rules test --rule nccl-watchdog-timeout
+
+    Exit code: 0 when a rule fired, 1 when none did.
+    """
+    from stallwatch_rules.matching.matcher import Matcher
+    from stallwatch_rules.pages.catalogue import Catalogue
+
+    config = app.config(rules__dirs=rule_dirs)
+    catalogue = catalogue_of(config)
+    if rule is not None:
+        page = _page(catalogue, rule)
+        if page.judged:
+            tell(f"{rule} has no pattern: it is concluded from a whole run; use stallwatch diagnose")
+        catalogue = Catalogue.of([page])
+    lines = list(_lines(file))
+    hits = Matcher(catalogue).match_stream(lines)
+    for index, fired, captures in hits:
+        line = lines[index]
+        caught = "".join(f" {name}={value!r}" for name, value in captures.items())
+        click.echo(f"{line.source}:{line.number}: {fired}{caught}")
+    raise click.exceptions.Exit(0 if hits else 1)
+
+
+def _lines(file: Path) -> Iterator[Line]:
+    from stallwatch_rules.lines.reader import LineReader
+
+    name = "-" if str(file) == "-" else str(file)
+    reader = LineReader(name)
+    if name == "-" and sys.stdin.isatty():
+        tell("reading lines from the terminal; Ctrl-D ends them")
+    try:
+        with click.open_file(name, "rb") as stream:
+            while data := stream.read(1 << 20):
+                yield from reader.feed(data)
+    except OSError as error:
+        raise click.UsageError(f"{name}: cannot be read: {error.strerror}; name a file or -") from error
+    yield from reader.finish()
+
+
+def _page(catalogue: Catalogue, rule: str) -> RulePage:
+    page = catalogue.pages.get(rule)
+    if page is None:
+        near = difflib.get_close_matches(rule, list(catalogue.pages), n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise click.UsageError(f"no rule {rule!r}; {hint}stallwatch rules list names all")
+    return page
+
+
+def _lies_in(path: str, folder: Path) -> bool:
+    return str(Path(path).absolute()).startswith(str(folder.absolute()))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def _exit_with_problems(problems: object) -> None:
+    if problems:
+        raise click.exceptions.Exit(2)
+
+
+@rules.command(name="list")
+@click.option(
+    "--family", "families", multiple=True, metavar="NAME", help="Only this family; may be repeated."
+)
+@click.option(
+    "--status", "states", multiple=True, type=click.Choice(_STATUS), help="Only rules of this status."
+)
+@rules_option
+@click.pass_obj
+def list_rules(
+    app: App, families: tuple[str, ...], states: tuple[str, ...], rule_dirs: tuple[Path, ...]
+) -> None:
+    """List every rule: id, family, role, harm, status, title.
+
+    On a terminal it is a table for each family; elsewhere the columns are separated by tabs.
+
+    \b
+    stallwatch rules list --family collectives
+    stallwatch rules list --status incubating
+    """
+    config = app.config(rules__dirs=rule_dirs)
+    catalogue = catalogue_of(config)
+    pages = sorted(catalogue.pages.values(), key=lambda page: (page.family, page.id))
+    _refuse_unknown(families, sorted({page.family for page in pages}))
+    chosen = [
+        page
+        for page in pages
+        if (not families or page.family in families) and (not states or page.status in states)
+    ]
+    language = config["ui.language"]
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        print_tables(chosen, Console(), language)
+    else:
+        for page in chosen:
+            columns = (page.id, page.family, page.role, page.harm, page.status, _title(page, language))
+            click.echo("\t".join(columns))
+    if config.problems or catalogue.problems:
+        raise click.exceptions.Exit(2)
+
+
+def print_tables(pages: Sequence[RulePage], console: Console, language: str = "en") -> None:
+    """A table for each family, as wide as the terminal; only titles are wrapped."""
+    from rich.table import Table
+    from rich.text import Text
+
+    width = max((len(page.id) for page in pages), default=0)
+    for family, members in groupby(pages, key=lambda page: page.family):
+        rules = list(members)
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True, min_width=min(width, max(20, console.width // 2)), overflow="fold")
+        table.add_column(overflow="fold", ratio=1)
+        for page in rules:
+            about = f"{page.role}, {page.harm}" + ("" if page.status == "stable" else f", {page.status}")
+            told = Text.assemble(_title(page, language), "\n", (about, f"dim {_STYLES[page.harm]}"))
+            table.add_row(Text(page.id, style="bold"), told)
+        console.print(Text(f"{family} ({len(rules)})", style="bold underline"))
+        console.print(table, highlight=False)
+        console.print()
+
+
+def _refuse_unknown(families: Sequence[str], known: Sequence[str]) -> None:
+    for family in families:
+        if family not in known:
+            near = difflib.get_close_matches(family, known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise click.UsageError(f"no family {family!r}; {hint}they are: {', '.join(known)}")
+
+
+def _title(page: RulePage, language: str) -> str:
+    return page.title_zh if language == "zh" else page.title
+
+
+@rules.command()
+@click.argument("rule", required=False, metavar="[ID]")
+@click.option("--from", "log", required=True, metavar="LOG", help="File, folder or archive with the failure.")
+@click.option("--family", metavar="F", help="The page's family and folder; by default the failing package.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("my-rules"),
+    metavar="DIR",
+    help="The folder of your own rules (my-rules).",
+)
+@rules_option
+@click.pass_obj
+def new(
+    app: App, rule: str | None, log: str, family: str | None, output: Path, rule_dirs: tuple[Path, ...]
+) -> None:
+    """Draft a rule page from a log's unknown failure.
+
+    \b
+    stallwatch rules new --from slurm-1234.out
+    stallwatch rules new reward-server-silent --from logs/ --family rlhf-and-rollout
+
+    The pattern, the samples and where the message comes from are filled in; what happened, why and the fixes
+    are yours to write. An existing page is never overwritten.
+
+    Exit code: 2 when the log cannot be read or holds no unknown failure, or the page exists; else 0.
+    """
+    from stallwatch_rules import __version__
+    from stallwatch_rules.authoring.drafting import DraftError
+    from stallwatch_rules.authoring.proposal import propose
+    from stallwatch_rules.pages.page import KEBAB
+
+    config = app.config(rules__dirs=rule_dirs)
+    catalogue = catalogue_of(config)
+    reading, unread = _read(log, catalogue)
+    if unread and not reading.streams:  # which was told: no word of what is in a log that nobody read
+        raise click.exceptions.Exit(2)
+    try:
+        proposal = propose(reading, since=__version__, rule=rule or "", family=family or "")
+    except DraftError as error:
+        tell(f"{log}: {error}")  # the log's fault and not the command's: its usage would not help
+        raise click.exceptions.Exit(2) from error
+    rule, family = proposal.rule, proposal.family
+    for what, name in (("ID", rule), ("--family", family)):
+        if not KEBAB.fullmatch(name):
+            raise click.UsageError(f"{what} {name!r} is not kebab-case: lower-case words joined by hyphens")
+    if rule in catalogue.pages:
+        raise click.UsageError(f"there is a rule {rule!r} already: name another ID")
+    path = output / family / f"{rule}.md"
+    if problems := proposal.problems(str(path)):  # our mistake, and said before anything is written
+        tell_all(problems)
+        raise click.UsageError("no sound page can be drafted from this failure: write one by hand")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as page:
+            page.write(proposal.text)
+    except FileExistsError as error:
+        raise click.UsageError(f"{path} exists and is left as it is: name another ID or --output") from error
+    except OSError as error:
+        raise click.UsageError(f"{path}: cannot be written: {error.strerror}") from error
+    click.echo(path)
+    tell(f"drafted {rule} from: {proposal.failure.line}")
+    tell(f"next: write its sections, then stallwatch rules check {output}")
+    tell(f"then: stallwatch diagnose {log} --rules {output}")
+
+
+def _read(log: str, catalogue: Catalogue) -> tuple[RunReading, list[InputProblem]]:
+    from stallwatch_logs.parallel_reading import read_run
+
+    reading, problems = read_run([log], catalogue=catalogue)
+    tell_all(problems)
+    return reading, problems
+
+
+@rules.command()
+@click.option(
+    "--prometheus",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write recording.yml, alerting.yml and catalogue.yml into this folder.",
+)
+@rules_option
+@click.pass_obj
+def export(app: App, folder: Path, rule_dirs: tuple[Path, ...]) -> None:
+    """Write the recording and alerting rules for Prometheus.
+
+    \b
+    stallwatch rules export --prometheus /etc/prometheus/stallwatch
+    stallwatch rules export --prometheus DIR --rules my-rules
+
+    catalogue.yml holds one alert per rule page, those of your own folders included. Files of these names are
+    replaced. Write them anew when Stallwatch or your rules change, and reload Prometheus.
+    """
+    from stallwatch_alerts.prometheus.rulefiles import rule_files
+
+    config = app.sound_config(rules__dirs=rule_dirs)
+    catalogue = catalogue_of(config)
+    if catalogue.problems:  # told; a rule without its alert would be missed when it matters
+        raise click.exceptions.Exit(2)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in rule_files(catalogue).items():
+            (folder / name).write_text(text, encoding="utf-8")
+            click.echo(folder / name)
+    except OSError as error:
+        raise click.UsageError(
+            f"{error.filename}: cannot be written: {error.strerror}; name another folder"
+        ) from error

@@ -1,0 +1,246 @@
+"""Who is notified by ``stallwatch run`` and ``stallwatch tail``, and the report when it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from stallwatch.cli.context import rendered, say, tell
+from stallwatch.config.chats import checked_settings, connecting
+from stallwatch.config.handover import notified_elsewhere, open_people, open_spool, open_store
+from stallwatch.config.loading import Config
+from stallwatch_alerts.messages.compose import Message, ending_line
+from stallwatch_alerts.notice import incident_notice
+from stallwatch_alerts.worker import Worker
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.locale import render
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.deadman_sink import DeadmanSink
+    from stallwatch_alerts.sink import ChatSink
+    from stallwatch_alerts.store_sink import StoreSink
+    from stallwatch_exporter.incident import Ending, Sink
+    from stallwatch_exporter.runs.runfolder import RunFolder
+    from stallwatch_rules.pages.catalogue import Catalogue
+    from stallwatch_rules.records import Diagnosis
+
+_TERMINAL_SECONDS = 2.0
+_STORE_SECONDS = 5.0
+_CHAT_SECONDS = 10.0
+_DEADMAN_SECONDS = 5.0
+_WARNING_SECONDS = 60.0  # a warning whose harm the next steps decide waits: with a stall it is one message
+_ORPHANS_SECONDS = 60.0
+_LATER = "they leave with the next stallwatch run or relay, or with stallwatch alerts send"
+
+
+class Listeners:
+    """Everybody who is told of incidents: the terminal, the incident database and the chats."""
+
+    def __init__(self, config: Config, catalogue: Catalogue) -> None:
+        self._language: str = config["ui.language"]
+        self._terminal = TerminalSink(catalogue, self._language)
+        self._store: StoreSink | None = None
+        self._chat: ChatSink | None = None
+        self._deadman: DeadmanSink | None = None
+        self._orphans: threading.Timer | None = None
+        self._looked = False
+        self.run_failed = False  #: the run failed, whatever its command returned
+        self._home: Path = config["run.home"]
+        if config["alerts.deadman_url"]:
+            from stallwatch_alerts.deadman_sink import DeadmanSink
+
+            self._deadman = DeadmanSink(
+                config["alerts.deadman_url"], seconds=config["alerts.deadman_seconds"], report=tell
+            )
+        if find_spec("sqlalchemy") is not None:
+            from stallwatch_alerts.store_sink import StoreSink
+
+            self._store = StoreSink(
+                lambda: open_store(config),
+                report=tell,
+                url=config["alerts.incidents_url"],
+                keep_days=config["alerts.keep_days"],
+            )
+            # Not at once: by then our own run's record is ours, also where it continues that of a dead agent.
+            self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))
+            self._orphans.daemon = True
+            self._orphans.start()
+        settings = checked_settings(config, catalogue, tell)
+        if settings.all_urls:
+            if find_spec("apprise") is None or self._store is None:
+                tell("[alerts] urls are set, but no message can leave: pip install 'stallwatch[alerts]'")
+            else:
+                from stallwatch_alerts.sink import ChatSink
+
+                kept: dict[str, Any] = {
+                    "connect": partial(connecting, config),
+                    "warning_seconds": _WARNING_SECONDS,
+                }
+                if self._store is not None:
+                    kept |= {
+                        "spool": lambda: open_spool(config),
+                        "people": lambda: open_people(config),
+                        "delivered": self._store.told,
+                        "settled": notified_elsewhere(config),
+                    }
+                self._chat = ChatSink(settings, catalogue, report=tell, **kept)
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """Chats first: what leaves the machine must not wait for what stays on it."""
+        return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
+
+    def notice(self, text: str) -> None:
+        """Say something on the terminal that is no incident: after the incidents told before it."""
+        self._terminal.notice(text)
+
+    def ended(self, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
+        """Print how the command ended, under all that was told of it."""
+        self.run_failed = bool(ending.failed)
+        self._terminal.settle(_TERMINAL_SECONDS)
+        print_end(self._language, diagnosis, ending, folder)
+
+    def _close_orphans(self, home: Path) -> None:
+        from stallwatch_alerts.orphans import close_orphans
+
+        self._looked = True
+
+        def told(incident: Incident) -> None:
+            if self._chat is not None:
+                self._chat(incident)
+            if self._store is not None:
+                self._store(incident)
+
+        close_orphans(home, time.time(), told)
+
+    def close(self) -> None:
+        """Let everything leave that is still on its way, for a bounded time."""
+        if self._orphans is not None:
+            self._orphans.cancel()
+            if not self._looked:  # a run of less than a minute
+                with contextlib.suppress(Exception):
+                    self._close_orphans(self._home)
+        self._terminal.close(_TERMINAL_SECONDS)
+        waiting = 0
+        if self._chat is not None:
+            self._chat.close(_CHAT_SECONDS)
+            waiting = self._chat.kept()
+        if self._store is not None:  # after the chats: what they were told is kept there
+            self._store.close(_STORE_SECONDS)
+        if self._deadman is not None:
+            self._deadman.close(_DEADMAN_SECONDS)
+        if self._chat is not None and (lost := self._chat.failed):
+            tell(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chat")
+        if waiting:
+            tell(f"{waiting} message{'' if waiting == 1 else 's'} for chats kept on disk; {_LATER}")
+
+
+def kept_line(path: Path, language: str) -> str:
+    """What of the run is in its folder, by what is there; empty where nothing is."""
+    try:
+        copies = any(log.stat().st_size for log in (*path.glob("*.log"), *path.glob("ranks/*.log")))
+        diagnosis = (path / "diagnosis.json").is_file()
+    except OSError:
+        return ""
+    kept = "-and-".join([*["copies"] * copies, *["diagnosis"] * diagnosis])
+    return say(f"kept-{kept}", language, path=str(path)) if kept else ""
+
+
+def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
+    """How the command ended and, unless all went well, what the diagnosis is; on stderr."""
+    # Whoever only stops looking does not learn how the command ends.
+    tell(render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language))
+    if ending.kind in ("finished", "unknown") and diagnosis.verdict in ("healthy", "no-training-log"):
+        return
+    try:
+        _print_report(diagnosis, language)
+    except Exception as error:  # whatever a log made of it: the exit code must still be the command's own
+        tell(f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}")
+    if folder.problem is None and (kept := kept_line(folder.path, language)):
+        tell(kept)
+
+
+def _print_report(diagnosis: Diagnosis, language: str) -> None:
+    from stallwatch_rules.report.terminal import print_report
+
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        print_report(diagnosis, Console(stderr=True), language)
+        return
+    tell(rendered(lambda console: print_report(diagnosis, console, language), coloured=False).rstrip())
+
+
+_COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "green"}
+
+
+class TerminalSink:
+    """Shows each incident as it opens and as it resolves.
+
+    It writes from a thread of its own: a terminal that was stopped with Ctrl-S must not stop the watching.
+    """
+
+    def __init__(self, catalogue: Catalogue, language: str, stream: TextIO | None = None) -> None:
+        self._catalogue = catalogue
+        self._language = language
+        self._stream = stream or sys.stderr
+        self._shown: set[tuple[str, str]] = set()
+        self._worker: Worker[tuple[Message, str] | str | threading.Event] = Worker(
+            "stallwatch-terminal", self._show
+        )
+
+    def __call__(self, incident: Incident) -> None:
+        """Queue the panel, once per stage and incident."""
+        key = (incident.id, incident.stage)
+        if key in self._shown or incident.kind == "ended":  # the end has a report of its own
+            return
+        self._shown.add(key)
+        notice = incident_notice(incident, self._language, self._catalogue.pages.get(incident.rule))
+        self._worker.put((notice.message, _COLOURS[notice.level]))
+
+    def notice(self, text: str) -> None:
+        """Say something that is no incident, after the panels that came before it: they are its reason."""
+        if not self._worker.put(text):
+            tell(text)
+
+    def settle(self, timeout: float) -> bool:
+        """Wait until all that was told until now is shown."""
+        shown = threading.Event()
+        return self._worker.put(shown) and shown.wait(timeout)
+
+    def close(self, timeout: float) -> bool:
+        """Wait until all is shown."""
+        return self._worker.close(timeout)
+
+    def _show(self, item: tuple[Message, str] | str | threading.Event, _give_up: threading.Event) -> None:
+        if isinstance(item, threading.Event):
+            item.set()
+        elif isinstance(item, str):
+            tell(item)
+        else:
+            self._panel(*item)
+
+    def _panel(self, message: Message, colour: str) -> None:
+        if not self._stream.isatty():
+            lines = [message.title, *("  " + line if line else "" for line in message.text.splitlines())]
+            self._stream.write("".join(f"stallwatch: {line}".rstrip() + "\n" for line in lines))
+            self._stream.flush()
+            return
+        from rich.console import Console
+        from rich.panel import Panel
+        from rich.text import Text
+
+        console = Console(file=self._stream)
+        # The run may be in the middle of a progress bar's line.
+        self._stream.write("\n")
+        title = Text(message.title, style="bold")
+        width = min(console.width, 110)
+        console.print(
+            Panel(Text(message.text), title=title, title_align="left", border_style=colour, width=width)
+        )

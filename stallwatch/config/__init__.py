@@ -1,0 +1,1 @@
+"""The configuration: its keys, where their values come from, and what other packages get of it."""

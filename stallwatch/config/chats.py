@@ -1,0 +1,158 @@
+"""Chats and routes that cannot be used, each reported with its place in the configuration."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from stallwatch.config.handover import alert_settings
+from stallwatch.config.loading import NOBODY, Config, ConfigError, place_in_route
+from stallwatch_alerts.routing import Route
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.channels.errors import ChannelError
+    from stallwatch_alerts.notice import Channel
+    from stallwatch_alerts.settings import AlertSettings
+    from stallwatch_rules.pages.catalogue import Catalogue
+
+
+_NEAR = 3
+
+
+def known_rules(catalogue: Catalogue) -> list[str]:
+    """Every rule that an incident may have."""
+    from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
+
+    return [*sorted(catalogue.pages), RANK_GONE, UNKNOWN_FAILURE]
+
+
+def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
+    """Rules whose names are like one that no rule has; ``None`` where one has it.
+
+    What the relay tells of an alert without an incident has the alert's name instead, such as
+    ``StallwatchAgentGone``; those of a user's own Prometheus are not known here.
+    """
+    if pattern.startswith("Stallwatch") or any(fnmatchcase(rule, pattern) for rule in known):
+        return None
+    return difflib.get_close_matches(pattern.strip("*?"), known, n=_NEAR)
+
+
+def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
+    """Families and rules in ``[[alerts.routes]]`` that the catalogue does not have, with their lines."""
+    routes = config["alerts.routes"] if names_any(config) else ()
+    rules, families = known_rules(catalogue), sorted({page.family for page in catalogue.pages.values()})
+    found = []
+    for number, route in enumerate(routes):
+        for name in route.rules:
+            near = near_rules(name, rules)
+            if near is not None:
+                found.append(_error(config, number, "rules", f"no rule {name!r} is known", near))
+        for name in route.families:
+            if name not in families:
+                near = difflib.get_close_matches(name, families, n=_NEAR) or families
+                found.append(_error(config, number, "families", f"no family {name!r} is known", near))
+    return found
+
+
+def checked_settings(config: Config, catalogue: Catalogue, tell: Callable[[str], None]) -> AlertSettings:
+    """The settings for whoever tells of incidents; what is misnamed in routes is told first.
+
+    Where only routes have chats, all of these hear what then fits no route: nobody would.
+    """
+    settings = alert_settings(config)
+    problems = misnamed(config, catalogue)
+    for problem in problems:
+        tell(str(problem))
+    if problems and not settings.urls:
+        tell("until then what fits no route is told to all chats")
+        return replace(settings, routes=(*settings.routes, Route(broken=True)))
+    return settings
+
+
+def names_any(config: Config) -> bool:
+    """Whether any route names families or rules."""
+    return any(route.families or route.rules for route in config["alerts.routes"])
+
+
+def _error(config: Config, number: int, key: str, message: str, near: Sequence[str]) -> ConfigError:
+    remedy = f"did you mean {', '.join(near)}?" if near else "stallwatch rules list shows them"
+    line = place_in_route(config, number, key)
+    return ConfigError(str(config.file), line, f"alerts.routes[{number + 1}].{key}: {message}", remedy)
+
+
+_NOBODY = f"no chat is left that can be used: {NOBODY} of stalls and failures"
+
+
+def unusable(config: Config) -> list[ConfigError]:
+    """Every URL, also of routes, of which Apprise makes no channel. Nothing is sent.
+
+    Where no other is there, the last one tells that nobody hears of anything.
+    """
+    from stallwatch_alerts.channels.remedies import remedy
+    from stallwatch_alerts.masking import mask_url
+
+    found = []
+    placed = list(_placed(config))
+    for file, line, key, url in placed:
+        if (error := _refused(url)) is not None:
+            said = f"{key}: {mask_url(url)} cannot be used: {error}"
+            advice = remedy(error.chat, error.code, config["ui.language"])
+            found.append(ConfigError(file, line, said, advice or "docs/chats.md lists the forms of URLs"))
+    if found and len(found) == len(placed):
+        file, line, *_ = placed[-1]
+        found.append(ConfigError(file, line, _NOBODY, "mend it, then try stallwatch alerts test"))
+    return found
+
+
+def connecting(config: Config, url: str) -> Channel:
+    """The chat behind a URL; what is wrong with it is told with its place and what to do."""
+    from stallwatch_alerts.channels import open_channel
+    from stallwatch_alerts.channels.errors import ChannelError
+    from stallwatch_alerts.channels.remedies import remedy
+
+    try:
+        return open_channel(url)
+    except ChannelError as error:
+        advice = remedy(error.chat, error.code, config["ui.language"])
+        alone = all(one == url or _refused(one) is not None for *_, one in _placed(config))
+        parts = (str(error), advice, ", ".join(places(config, url)), _NOBODY if alone else "")
+        said = "; ".join(filter(None, parts))
+        raise ChannelError(said, chat=error.chat, code=error.code) from None
+
+
+def _refused(url: str) -> ChannelError | None:
+    """Why Apprise makes no channel of it."""
+    from stallwatch_alerts.channels.apprise_channel import AppriseChannel
+    from stallwatch_alerts.channels.errors import ChannelError
+
+    try:
+        AppriseChannel(url)
+    except ChannelError as error:
+        return error
+    return None
+
+
+def places(config: Config, url: str) -> list[str]:
+    """Where the URL stands: file and line with the key, or the variable."""
+    return [
+        f"{file}:{line} ({key})" if line else f"{file} ({key})"
+        for file, line, key, one in _placed(config)
+        if one == url
+    ]
+
+
+def _placed(config: Config) -> Iterator[tuple[str, int | None, str, str]]:
+    """File (or variable), line, key and URL."""
+    source, colon, line = config.settings["alerts.urls"].source.rpartition(":")
+    known = bool(colon) and line.isdigit()
+    for url in config["alerts.urls"]:
+        place = source if known else config.settings["alerts.urls"].source
+        yield place, int(line) if known else None, "alerts.urls", url
+    for number, route in enumerate(config["alerts.routes"]):
+        for key, urls in (("urls", route.urls or ()), ("escalate_urls", route.escalate_urls)):
+            for url in urls:
+                at = place_in_route(config, number, key)
+                yield str(config.file), at, f"alerts.routes[{number + 1}].{key}", url

@@ -1,0 +1,131 @@
+"""What other packages get of the configuration: settings of their own, and the incident database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stallwatch.config.keys import KEYS
+from stallwatch.config.loading import Config
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.people import People
+    from stallwatch_alerts.relay.settings import RelaySettings
+    from stallwatch_alerts.settings import AlertSettings
+    from stallwatch_alerts.store import IncidentStore
+    from stallwatch_dashboard.settings import DashboardSettings
+    from stallwatch_exporter.settings import ExporterSettings
+
+T = TypeVar("T")
+
+
+def settings_of(config: Config, kind: type[T], *sections: str, **given: Any) -> T:
+    """Return settings of this dataclass: each field has the value of the key of its name.
+
+    The first of `sections` that has such a key counts. A field's name may begin with the section
+    (``stall_factor``, ``dashboard_url``).
+    """
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    for section in sections:
+        for key in KEYS:
+            for name in (key.name, f"{section}_{key.name}"):
+                if key.section == section and name in names:
+                    given.setdefault(name, config[key.full_name])
+    return kind(**given)
+
+
+def rule_folders(config: Config) -> list[Path]:
+    """Return the folders of rules beside the packaged catalogue: the packs, then the user's own."""
+    from stallwatch_rules.pages.catalogue import folder_of_pack
+
+    return [*map(folder_of_pack, config["rules.packs"]), *config["rules.dirs"]]
+
+
+def exporter_settings(config: Config) -> ExporterSettings:
+    """For ``stallwatch run`` and ``stallwatch tail``."""
+    from stallwatch_exporter.settings import ExporterSettings
+
+    # By default the relay's port is the one behind our own: a second run took it.
+    reserved = (config["relay.port"],)
+    return settings_of(config, ExporterSettings, "exporter", "stall", "run", "ui", reserved_ports=reserved)
+
+
+def alert_settings(config: Config) -> AlertSettings:
+    """For the chat sink and ``stallwatch alerts test``."""
+    from stallwatch_alerts.settings import AlertSettings
+
+    return settings_of(config, AlertSettings, "alerts", "dashboard")
+
+
+def relay_settings(config: Config) -> RelaySettings:
+    """For ``stallwatch relay``."""
+    from stallwatch_alerts.relay.settings import RelaySettings
+
+    return settings_of(config, RelaySettings, "relay", "dashboard", alerts=alert_settings(config))
+
+
+def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
+    """For ``stallwatch dashboard``."""
+    from stallwatch_dashboard.access import Login
+    from stallwatch_dashboard.settings import DashboardSettings
+
+    return settings_of(
+        config,
+        DashboardSettings,
+        "dashboard",
+        "ui",
+        insecure=insecure,
+        home=config["run.home"],
+        incidents_url=config["alerts.incidents_url"],
+        rules=tuple(map(str, rule_folders(config))),
+        alert_urls=config["alerts.urls"],
+        login=settings_of(config, Login, "login"),
+    )
+
+
+def open_store(config: Config) -> IncidentStore:
+    """The incident database that is configured, or the one in the state folder."""
+    from stallwatch_alerts.store import IncidentStore
+
+    url = config["alerts.incidents_url"]
+    return IncidentStore(url) if url else IncidentStore.at_home(config["run.home"])
+
+
+def open_spool(config: Config) -> Outbox:
+    """Messages of this host's agents: beside the incidents if those are here, else in their own file."""
+    from stallwatch_alerts.delivery.outbox import Outbox
+    from stallwatch_alerts.store import IncidentStore
+
+    if not config["alerts.incidents_url"]:
+        return Outbox(open_store(config).engine)
+    return Outbox(IncidentStore.in_file(config["run.home"], "spool.db").engine)
+
+
+def open_people(config: Config) -> People:
+    """Silences and acknowledgements, beside the incidents."""
+    from stallwatch_alerts.people import People
+
+    return People(open_store(config).engine)
+
+
+def notified_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
+    """Whether others notified a chat of something, as the incident database knows it; opened when needed.
+
+    For the messages of ``open_spool``. If that is the same database, what we are about to send counts as
+    sent: there only what a relay kept for later is looked up.
+    """
+    opened: list[Outbox] = []
+
+    def is_notified(channel: str, keys: Sequence[str]) -> bool:
+        from stallwatch_alerts.delivery.outbox import Outbox
+
+        if not opened:
+            opened.append(Outbox(open_store(config).engine))
+        if config["alerts.incidents_url"]:
+            return opened[0].has_all(channel, keys)
+        return opened[0].told_meanwhile(channel, keys)
+
+    return is_notified
