@@ -23,7 +23,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-pythons test-versions system-packages screenshots scoreboard bench-scan bench-stall bench-live gpu-check bench-probe bench-dashboard bench-alerts clean
+.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard bench-scan bench-stall bench-live gpu-check bench-probe bench-dashboard bench-alerts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -83,6 +83,10 @@ system-packages:
 
 test: $(VENV)/.dev $(VENV)/.repro system-packages ## every test: rules, exporter, chat, dashboard in Chromium, real DeepSpeed on the CPU
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# The folders need torch, a browser or servers; what else is slow has its marker (tests/conftest.py).
+test-quick: $(VENV)/.dev ## between commits: what needs no torch, browser or server, in two minutes (TESTS=…)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadfile -q -m 'not slow and not repro and not browser and not server' $(addprefix --ignore=tests/,acceptance bench browser compose repro) $(TESTS)
 
 test-pythons: ## the training side's tests on every Python from 3.10 to 3.13 that is installed
 	sh tests/pythons.sh

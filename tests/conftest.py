@@ -20,6 +20,35 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+#: What `make test-quick` leaves out and `make test` runs: it waits for processes, or reads long logs.
+SLOW = (
+    "alerts/delivery/test_faults.py",
+    "alerts/delivery/test_restarts.py",
+    "alerts/delivery/test_spool.py",
+    "cli/test_cli.py::test_a_full_disk_behind_the_output_is_no_fault_of_ours",
+    "cli/test_demo.py",
+    "cli/test_run_command.py",
+    "dashboard/test_access.py::test_streamlit_gets_the_secrets_and_no_file_holds_them",
+    "dashboard/test_launch.py",
+    "dashboard/test_pages.py",
+    "dashboard/test_uploads.py",
+    "exporter/stacks/test_reaction.py",
+    "exporter/test_capture.py",
+    "exporter/test_checkpoint_watch.py",
+    "exporter/test_command.py",
+    "exporter/test_steady_clock.py",
+    "exporter/test_tailing.py",
+    "exporter/test_witnesses.py",
+    "lint/test_config.py::test_no_configuration_breaks_the_checks",
+    "logs/test_packed_logs.py",
+    "logs/test_ranges.py",
+    "logs/test_sharing.py",
+    "probe/test_bootstrap.py",
+    "rules/test_reading.py::test_many_ranks_and_rules_stay_bounded",
+    "rules/test_sampled_counts.py",
+    "rules/test_sampled_scan.py",
+    "rules/test_samples_whole_logs.py",
+)
 # What many tests need of the machine: ports, processes and a server.
 sys.path.append(str(Path(__file__).with_name("machine")))
 sys.path.append(str(ROOT / "tools"))
@@ -194,10 +223,18 @@ class SecondTry:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Asked for where tests go on side by side."""
+    """Asked for where tests go on side by side: two lanes, except in ``make test-quick``."""
+    if config.getoption("dist") == "loadfile":
+        return None  # xdist's own
     from lanes import Lanes  # it lies in `machine`
 
     return Lanes(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -48,6 +48,19 @@ def test_ci_runs_the_commands_of_the_readme(root: Path) -> None:
     assert all(command in readme for command in commands)
 
 
+def test_all_tests_are_run_but_by_the_quick_command(root: Path) -> None:
+    recipes = dict(re.findall(r"^([\w-]+): .*\n\t(.+)$", (root / "Makefile").read_text(), flags=re.MULTILINE))
+    assert " -m 'not slow and" in recipes["test-quick"]
+    assert not re.search(r"not |--ignore|--deselect|-k ", recipes["test"])
+    options = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
+    assert "-m " not in options and "--ignore" not in options
+    slow = re.search(r"^SLOW = \((.+?)^\)", (root / "tests/conftest.py").read_text(), flags=re.M | re.S)
+    assert slow is not None
+    names = re.findall(r'"(.+)"', slow[1])
+    gone = [name for name in names if not (root / "tests" / name.partition("::")[0]).exists()]
+    assert names and gone == []
+
+
 def test_the_compose_file_mounts_what_exists(root: Path) -> None:
     services = yaml.safe_load((root / "docker-compose.yml").read_text())["services"]
     mounts = [mount.split(":")[0] for service in services.values() for mount in service.get("volumes", [])]

@@ -196,7 +196,7 @@ def test_how_many_processes_read(
         return real(files, reading, parallel=parallel, **options)
 
     monkeypatch.setattr("stallwatch_exporter.postmortem.diagnose.read_all", read_all)
-    monkeypatch.setattr("stallwatch_logs.baseline.read_all", read_all)
+    monkeypatch.setattr("stallwatch_logs.parallel_reading.read_all", read_all)
     assert stallwatch("diagnose", "dead.log", "--baseline", "good.log", "--workers", "3").exit_code == 1
     assert [parallel.workers for parallel in asked] == [3, 3]
     assert stallwatch("diagnose", "dead.log").exit_code == 1
