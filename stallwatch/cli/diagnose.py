@@ -21,7 +21,6 @@ from stallwatch.cli.context import (
     tell,
     tell_all,
 )
-from stallwatch_rules.records import IN_TROUBLE, JobTold
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from stallwatch_logs.parallel_reading import Parallel
     from stallwatch_rules.failures.unexplained import Baseline
     from stallwatch_rules.pages.catalogue import Catalogue
-    from stallwatch_rules.records import Diagnosis
+    from stallwatch_rules.records import Diagnosis, JobTold
 
 _FEW = 3  # paths
 
@@ -121,6 +120,7 @@ def diagnose(
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
     from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs
     from stallwatch_logs.parallel_reading import Parallel, default_workers
+    from stallwatch_rules.records import IN_TROUBLE
 
     form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
     _form(each=each, job=job is not None, together=together)
@@ -265,6 +265,8 @@ def another(told: JobsResult, paths: Sequence[str], options: Sequence[str] = ())
 
     ``options`` are those of this call that change what is told.
     """
+    from stallwatch_rules.records import IN_TROUBLE
+
     others = sorted(
         (job for job in told.jobs if not job.reported), key=lambda job: job.verdict not in IN_TROUBLE
     )
