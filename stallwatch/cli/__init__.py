@@ -31,7 +31,7 @@ _COMMANDS = {
     "grafana": "dashboard",
     "config": "config",
     "replay": "runs",
-    "demo": "demo",
+    "demo": "runs",
 }
 _INTERNAL_ERROR = 70  # EX_SOFTWARE
 _UNWRITTEN = 2

@@ -16,8 +16,8 @@ import psutil
 import pytest
 from processes import runs
 
-from stallwatch.cli.demo import Children, _environment
 from stallwatch.config.loading import load
+from stallwatch.demo import Children, _environment
 from stallwatch.demo_chat import ChatEndpoint, render
 
 DEMO = [sys.executable, "-c", "from stallwatch.cli import main; main()", "demo", "--port", "0"]

@@ -26,7 +26,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-import click
 import psutil
 
 from stallwatch.demo_chat import ChatEndpoint
@@ -34,7 +33,7 @@ from stallwatch_exporter.notices import tell
 from stallwatch_exporter.runs.runfolder import read_info
 
 RUN = "demo-zero3-stall"
-_HERE = Path(__file__).resolve().parents[1]
+_HERE = Path(__file__).resolve().parent
 _REPOSITORY = _HERE.parent
 _RECORDINGS = (_REPOSITORY / "tests/recordings/zero3-stall", _HERE / "recordings/zero3-stall")
 _PROGRAM = _REPOSITORY / "tests/repro/zero3_stall.py"
@@ -54,28 +53,11 @@ _STORY = {
 _MARK = "_STALLWATCH_DEMO"  # in the environment of all children
 
 
-@click.command()
-@click.argument("recording", required=False, type=click.Path(path_type=Path), metavar="[RECORDING]")
-@click.option("--speed", type=float, default=4.0, show_default=True, help="How much faster than it was.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Of the page.")
-@click.option("--live", is_flag=True, help="Train instead of replaying; needs torch and deepspeed.")
-@click.option("--exit-when-done", is_flag=True, help="End after the diagnosis instead of waiting for Ctrl-C.")
-def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> None:
-    """Show a recorded real stall being found.
-
-    In the terminal, on the dashboard and at a local chat endpoint. RECORDING is the folder of a run
-    that `stallwatch run` kept; by default the one that comes along.
-    """
-    raise click.exceptions.Exit(
-        show_demo(recording, speed=speed, port=port, live=live, exit_when_done=exit_when_done)
-    )
-
-
 class CannotStart(Exception):
     """Why there is nothing to show, and what to do about it."""
 
 
-def show_demo(
+def demo(
     recording: Path | None = None,
     speed: float = 4.0,
     port: int = 8501,
