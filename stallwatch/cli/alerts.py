@@ -208,9 +208,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
             acknowledged=people.is_acknowledged,
             settled=settled,
         )
-        for outbox, settled in zip(
-            outboxes, (shared.told_meanwhile, notified_elsewhere(config)), strict=False
-        )
+        for outbox, settled in zip(outboxes, told, strict=False)
         for url in settings.all_urls
     ]
     channels = [fingerprint(url) for url in settings.all_urls]
