@@ -13,7 +13,7 @@ from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import Text, bilingual, contains, message, with_params, without
-from stallwatch_rules.pages.fixes import fixes_for, why_of
+from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import by_hand, just_ends, primary_note, record_ends, where
@@ -175,6 +175,8 @@ def _with_incident(
 ) -> Verdict:
     primary, stacks = incident.primary, incident.stacks
     page = (pages.get(primary.rule) if primary is not None else None) or pages.get(incident.rule)
+    if primary is not None and page is not None:
+        primary = with_page_words(primary, page)
     named = (
         bilingual(page.title, page.title_zh)
         if page is not None

@@ -8,8 +8,8 @@ import pytest
 
 from stallwatch_dashboard.verdict import of_diagnosis
 from stallwatch_dashboard.words import speaker
+from stallwatch_rules.messages import message
 from stallwatch_rules.records import Diagnosis, Progress
-from stallwatch_rules.text.sentences import say
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_log_that_just_ends_is_not_only_healthy(language: str) -> None:
-    note = say("just-ends", language, step=7, total=9)
+    note = message("diagnosis.just-ends", step=7, total=9)
     diagnosis = Diagnosis("healthy", progress=Progress(last_step=7, total_steps=9), notes=[note])
     found = of_diagnosis(diagnosis, {}, language=language, say=speaker(language))
     assert "7 of 9" in found.headline or "7 / 9" in found.headline

@@ -15,9 +15,8 @@ from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.alarms import ENDING_SECONDS
 from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS
 from stallwatch_rules.endings import GONE_ON, Left
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.text.retelling import retold
 
 GONE, EARLY = "finding/rank-gone", "finding/rank-left-early"
 
@@ -168,7 +167,9 @@ def test_a_kill_that_the_kernel_counted_is_told_with_the_rank(run: Any, ranks: R
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(GONE_SECONDS + 2)
-    assert run.told[0].note.endswith("count of out-of-memory kills has risen since the command started.")
+    assert render(run.told[0].note).endswith(
+        "count of out-of-memory kills has risen since the command started."
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,8 +184,8 @@ def test_how_a_rank_ended_is_told_where_it_was_seen(
     ranks.kill(1)
     run.wait(GONE_SECONDS + 2)
     said = "The process of rank 1 is gone; the others go on without it."
-    assert run.told[0].note == f"{said} {told}".rstrip()
-    assert (retold(run.told[0].note, "zh") or "").endswith(chinese or "仍在运行。")
+    assert render(run.told[0].note) == f"{said} {told}".rstrip()
+    assert render(run.told[0].note, "zh").endswith(chinese or "仍在运行。")
 
 
 def test_a_rank_that_did_not_know_its_exit_code_did_not_leave_well(run: Any, ranks: Ranks) -> None:
@@ -197,7 +198,7 @@ def test_a_rank_that_did_not_know_its_exit_code_did_not_leave_well(run: Any, ran
     assert run.changes == []  # an error that it printed would be told first
     run.wait(20)
     assert run.changes[0] == (GONE + "/1", "open", "")
-    assert run.told[0].note.endswith("go on without it. Exit code 7.")
+    assert render(run.told[0].note).endswith("go on without it. Exit code 7.")
     assert run.agent.judged(Ending("failed", 7)).left == []
 
 
@@ -264,7 +265,7 @@ def test_a_rank_that_leaves_well_is_told_where_steps_are_left(
     assert run.changes == told
     if told:
         assert (run.told[0].severity, run.told[0].rank, run.told[0].step) == ("warning", 1, 5)
-        assert run.told[0].note.startswith("Rank 1 ended without an error at step 5 of 1000;")
+        assert render(run.told[0].note).startswith("Rank 1 ended without an error at step 5 of 1000;")
 
 
 def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: Any, ranks: Ranks) -> None:
@@ -280,14 +281,16 @@ def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: A
     run.wait(2)
     assert run.changes == [(EARLY + "/1", "open", "")]
     note = "Rank 1 ended without an error at step 5; the others go on without it."
-    assert (run.told[0].severity, run.told[0].rank, run.told[0].note) == ("warning", 1, note)
-    assert retold(note, "zh") == "rank 1 在第 5 步退出，没有报错；其余 rank 仍在运行。"
+    assert (run.told[0].severity, run.told[0].rank, render(run.told[0].note)) == ("warning", 1, note)
+    assert render(run.told[0].note, "zh") == "rank 1 在第 5 步退出，没有报错；其余 rank 仍在运行。"
     ranks.leave(0, 2)
     ending = run.agent.judged(Ending("finished", 0))
     assert ending.left == [Left(1, 5, GONE_ON)]
     found = run.agent.end(ending, run.now)
     assert (found.verdict, found.primary.rule, found.primary.rank) == ("degraded", "rank-left-early", 1)
-    assert found.findings[0].note.startswith("Rank 1 left without an error at step 5; the others made 5 more")
+    assert render(found.findings[0].note).startswith(
+        "Rank 1 left without an error at step 5; the others made 5 more"
+    )
     assert run.changes[1:] == [(EARLY + "/1", "resolved", "run-finished")]
     kept = recorded([run.folder.path])
     again = rendered(

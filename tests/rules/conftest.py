@@ -152,15 +152,16 @@ def few_rules(page_text: Callable[..., str]) -> Catalogue:
 
 @pytest.fixture
 def diagnose(few_rules: Catalogue) -> Callable[..., Diagnosis]:
-    """``diagnose("text", …)`` or ``diagnose({"rank0.log": "text"}, …)``."""
+    """``diagnose("text", …)`` or ``diagnose({"rank0.log": "text"}, …)``; without a language as facts."""
 
-    def ask(texts: str | dict[str, str], **question: object) -> Diagnosis:
+    def ask(texts: str | dict[str, str], language: str | None = "en", **question: object) -> Diagnosis:
         reading = RunReading(few_rules)
         for name, text in ({"run.log": texts} if isinstance(texts, str) else texts).items():
             rank = int(name[4]) if name.startswith("rank") else None
             reader = LineReader(name, rank)
             reading.feed([*reader.feed(text.encode()), *reader.finish()])
-        return rendered(reading.diagnose(**question))  # type: ignore[arg-type]
+        found = reading.diagnose(**question)  # type: ignore[arg-type]
+        return found if language is None else rendered(found, language)
 
     return ask
 

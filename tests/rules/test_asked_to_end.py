@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from smallruns import stamped
 
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import headline
 
@@ -43,8 +44,9 @@ def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
         if note.startswith("The log tells of the signal at run.log:40: ") and said in note
     ]
     assert "without a word" not in " ".join(found.notes)
-    assert headline(found, "en").startswith("A signal asked the run to end")
-    assert headline(found, "zh").startswith("训练应信号要求结束")
+    facts = diagnose(stamped(STEPS + end), language=None)
+    assert render(headline(facts)).startswith("A signal asked the run to end")
+    assert render(headline(facts), "zh").startswith("训练应信号要求结束")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, UnknownException
 from stallwatch_rules.text.digest import fold_ranks, parse_iso, rank_digest, short_duration
 from stallwatch_rules.text.reported import iso
@@ -53,7 +54,7 @@ def of(*findings: Finding, unknown: list[UnknownException] | None = None) -> lis
         primary = Primary(
             cause.rule, cause.title, "cause", "fatal", 0.9, 0, "", 0, None, None, [], {}, "", []
         )
-    return rank_digest(Diagnosis("failed", primary, list(findings), unknown or []))
+    return rendered(rank_digest(Diagnosis("failed", primary, list(findings), unknown or [])))
 
 
 def test_the_digest_begins_with_the_cause_and_tells_how_far_apart_the_others_ended() -> None:

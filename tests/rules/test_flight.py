@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stallwatch_rules.failures.flight import FlightData, different_gathers, first_work, flight_note, reporting
+from stallwatch_rules.locale import render
 
 
 def timed_out(rank: int, work: int = 900, operation: str = "ALLREDUCE", size: int = 64) -> str:
@@ -28,24 +29,24 @@ def read(*lines: str) -> FlightData:
 
 def test_the_rank_whose_last_enqueued_collective_is_older_is_the_culprit() -> None:
     data = read(*(counters(rank, 905 if rank != 5 else 899, 898) for rank in range(8)))
-    assert "point to rank 5" in flight_note(data.ranks)
-    assert "899" in flight_note(data.ranks)
-    assert "指向 rank 5" in flight_note(data.ranks, "zh")
+    assert "point to rank 5" in render(flight_note(data.ranks))
+    assert "899" in render(flight_note(data.ranks))
+    assert "指向 rank 5" in render(flight_note(data.ranks), "zh")
 
 
 def test_two_ranks_with_two_counters_name_nobody() -> None:
-    assert flight_note(read(counters(0, 9, 8), counters(1, 7, 6)).ranks) == ""
+    assert render(flight_note(read(counters(0, 9, 8), counters(1, 7, 6)).ranks)) == ""
 
 
 def test_other_collectives_on_other_ranks_mean_other_paths() -> None:
     data = read(timed_out(0, 41, "ALLREDUCE"), timed_out(1, 41, "_ALLGATHER_BASE"))
-    assert "different paths" in flight_note(data.ranks)
+    assert "different paths" in render(flight_note(data.ranks))
 
 
 def test_one_gather_of_different_sizes() -> None:
     data = read(timed_out(0, 41, "_ALLGATHER_BASE", 64), timed_out(1, 41, "_ALLGATHER_BASE", 128))
     assert different_gathers(data.ranks)
-    assert "different sizes" in flight_note(data.ranks)
+    assert "different sizes" in render(flight_note(data.ranks))
     same = read(timed_out(0, 41, "_ALLGATHER_BASE"), timed_out(1, 41, "_ALLGATHER_BASE"))
     assert not different_gathers(same.ranks)
     later = read(timed_out(0, 41, "_ALLGATHER_BASE", 64), timed_out(1, 42, "_ALLGATHER_BASE", 128))
@@ -53,14 +54,14 @@ def test_one_gather_of_different_sizes() -> None:
 
 
 def test_one_of_the_first_collectives_points_to_the_links() -> None:
-    assert "peer-to-peer or the network" in flight_note(read(timed_out(0, 1)).ranks)
-    assert "same collective" in flight_note(read(timed_out(0), timed_out(1)).ranks)
-    assert flight_note(read(timed_out(0)).ranks) == ""
+    assert "peer-to-peer or the network" in render(flight_note(read(timed_out(0, 1)).ranks))
+    assert "same collective" in render(flight_note(read(timed_out(0), timed_out(1)).ranks))
+    assert render(flight_note(read(timed_out(0)).ranks)) == ""
 
 
 def test_groups_are_not_compared_with_each_other() -> None:
     lines = [counters(rank, 905, 898, group=1) for rank in range(4)]
-    assert flight_note(read(*lines, counters(4, 17, 16, group=2)).ranks) == ""
+    assert render(flight_note(read(*lines, counters(4, 17, 16, group=2)).ranks)) == ""
 
 
 def test_the_ranks_stand_in_the_text_or_before_it() -> None:

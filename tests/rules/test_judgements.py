@@ -19,6 +19,7 @@ from stallwatch_rules.judgements.step_time import (
     steady_shift,
 )
 from stallwatch_rules.judgements.trace_cache import cost_per_step, judge_trace_cache
+from stallwatch_rules.locale import render
 from stallwatch_rules.progress.timeline import Interval, StreamTimelines, between
 from stallwatch_rules.records import Line, Sample
 
@@ -50,17 +51,17 @@ def test_a_message_after_the_last_step_tells_nothing_yet() -> None:
 def test_the_cost_is_the_difference_of_the_medians() -> None:
     costly = trace((9.0, 0), *[(0.4, 0), (0.6, 1)] * 10)
     assert cost_per_step(costly) == (0.6, 0.4, 10, 10)
-    assert "0.2 s each" in judge_trace_cache(costly, GOES_ON).note
+    assert "0.2 s each" in render(judge_trace_cache(costly, GOES_ON).note)
     free = judge_trace_cache(trace(*[(0.4, 0), (0.4, 1)] * 10), GOES_ON)
-    assert "no measurable time" in free.note
+    assert "no measurable time" in render(free.note)
     assert cost_per_step(trace((0.4, 0), (0.6, 1), (0.4, 0))) is None
 
 
 def test_steps_that_became_slower_with_ever_more_messages_degrade() -> None:
     judgement = judge_trace_cache(trace(*[(1.0, 0)] * 30, *[(2.0, 2)] * 20), GOES_ON)
     assert judgement.harm == "degrading"
-    assert "1.0 s" in judgement.note
-    assert "2.0 s" in judgement.note
+    assert "1.0 s" in render(judgement.note)
+    assert "2.0 s" in render(judgement.note)
 
 
 def test_steps_that_slow_down_little_by_little_with_ever_more_messages_degrade() -> None:
@@ -85,8 +86,8 @@ def test_a_few_that_steps_followed_are_not() -> None:
     assert judge_trace_cache(trace(*seldom, (1.0, 1)), STANDS).harm == "harmless"
     assert judge_trace_cache(trace(*[(1.0, 0)] * 29, (1.0, 1)), STANDS).harm == "harmless"
     rising = trace(*seldom, *[(1.0, 1)] * 5)
-    assert (
-        judge_trace_cache(rising, STANDS).harm == "fatal" and "more" in judge_trace_cache(rising, STANDS).note
+    assert judge_trace_cache(rising, STANDS).harm == "fatal" and "more" in render(
+        judge_trace_cache(rising, STANDS).note
     )
 
 
@@ -109,7 +110,7 @@ def test_messages_that_had_stopped_before_are_not() -> None:
     stopped = trace(*[(1.0, 1)] * 10, *[(1.0, 0)] * 40)
     judgement = judge_trace_cache(stopped, STANDS)
     assert judgement.harm == "harmless"
-    assert "40" in judgement.note
+    assert "40" in render(judgement.note)
     assert judge_trace_cache(trace(*[(1.0, 0)] * 10), STANDS).harm == "by-progress"
 
 
@@ -142,7 +143,7 @@ def test_steps_that_vary_by_nature_are_not_slow() -> None:
 def test_step_time_says_by_how_much() -> None:
     judgement = judge_step_time([1.0] * 40 + [2.0] * 10, GOES_ON)
     assert judgement is not None
-    assert (judgement.harm, "100%" in judgement.note) == ("degrading", True)
+    assert (judgement.harm, "100%" in render(judgement.note)) == ("degrading", True)
     assert judge_step_time([1.0] * 50, GOES_ON) is None
 
 
@@ -150,8 +151,8 @@ def test_silence() -> None:
     told = judge_silence(STANDS)
     assert told is not None
     assert told.harm == "fatal"
-    assert "300 s" in told.note
-    assert "40 s" in told.note
+    assert "300 s" in render(told.note)
+    assert "40 s" in render(told.note)
     assert judge_silence(RunFacts(stalled=True, complete=True)) is None
     assert judge_silence(RunFacts(silence=300.0)) is None
 
@@ -195,8 +196,8 @@ def test_overflows(overflows: Trace, scale: ScaleFacts, harm: str) -> None:
 
 
 def test_every_judgement_can_be_said_in_chinese() -> None:
-    chinese = RunFacts(advances=50, stalled=True, silence=300.0, threshold=40.0, language="zh")
-    assert "没有新的 step" in judge_trace_cache(trace(*[(1.0, 1)] * 20), chinese).note
+    chinese = RunFacts(advances=50, stalled=True, silence=300.0, threshold=40.0)
+    assert "没有新的 step" in render(judge_trace_cache(trace(*[(1.0, 1)] * 20), chinese).note, "zh")
 
 
 # ---- timelines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -18,7 +18,7 @@ STEPS = [f"step {n}/500 loss={2 / n + 0.1:.3f}" for n in range(1, 60)]
 def diagnose(catalogue: Catalogue, lines: list[str], **known: bool) -> Diagnosis:
     reading = RunReading(catalogue)
     reading.feed(LineReader("train.log").feed("\n".join([*lines, ""]).encode()))
-    return rendered(reading.diagnose(**known))  # type: ignore[arg-type]
+    return reading.diagnose(**known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def diagnose(catalogue: Catalogue, lines: list[str], **known: bool) -> Diagnosis
 def test_the_last_words_are_shown(catalogue: Catalogue, words: str) -> None:
     diagnosis = diagnose(catalogue, [*STEPS, words])
     assert [line.exemplar for line in diagnosis.new_lines] == [words]
-    assert any("last words" in note for note in diagnosis.notes)
+    assert any("last words" in render(note) for note in diagnosis.notes)
 
 
 def test_nothing_is_shown_where_steps_follow_or_the_end_is_known(catalogue: Catalogue) -> None:
@@ -56,21 +56,21 @@ def test_a_log_without_a_total_that_just_ends_is_told(catalogue: Catalogue) -> N
     steps = [line.replace("/500", "") for line in STEPS]
     silent = diagnose(catalogue, steps)
     assert silent.verdict == "healthy"
-    assert any("ends in mid-run at step 59" in note for note in silent.notes)
-    assert not any("mid-run" in note for note in diagnose(catalogue, steps, failed=False).notes)
+    assert any("ends in mid-run at step 59" in render(note) for note in silent.notes)
+    assert not any("mid-run" in render(note) for note in diagnose(catalogue, steps, failed=False).notes)
     finished = diagnose(catalogue, [*steps, "Training completed. Do not forget to share your model"])
-    assert not any("mid-run" in note for note in finished.notes)
+    assert not any("mid-run" in render(note) for note in finished.notes)
 
 
 def test_the_headline_of_a_log_that_just_ends_says_so_and_where(catalogue: Catalogue) -> None:
     ends = diagnose(catalogue, STEPS)
     assert ends.verdict == "healthy"
     assert "but its log ends in mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]
-    assert "第 59 / 500 步" in headline(ends, "zh")
+    assert "第 59 / 500 步" in render(headline(ends), "zh")
     somewhere = diagnose(catalogue, [line.replace("/500", "") for line in STEPS])
-    assert "its log ends at step 59 without a word" in headline(somewhere, "en")
+    assert "its log ends at step 59 without a word" in render(headline(somewhere), "en")
     for over in (
         diagnose(catalogue, STEPS, failed=False),
         diagnose(catalogue, [*STEPS, "step 500/500 loss=0.1"]),
     ):
-        assert headline(over, "en") == "Nothing in this log says that the run is in trouble."
+        assert render(headline(over), "en") == "Nothing in this log says that the run is in trouble."

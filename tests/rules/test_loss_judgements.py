@@ -19,6 +19,7 @@ from stallwatch_rules.judgements.loss import (
     last_run,
 )
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
+from stallwatch_rules.locale import render
 from stallwatch_rules.progress.curve import Point
 
 GOES_ON = RunFacts(advances=100)
@@ -46,7 +47,7 @@ def falling(count: int, start: float = 2.4, end: float = 0.9) -> list[float]:
 
 
 def diverged(points: Sequence[Point], *, nan: bool = False, rewarded: bool = False) -> str | None:
-    judgement = judge_divergence(points, GOES_ON, nan_follows=nan, rewarded=rewarded)
+    judgement = judge_divergence(points, nan_follows=nan, rewarded=rewarded)
     return judgement and judgement.harm
 
 
@@ -106,7 +107,7 @@ def test_few_values_must_rise_more_and_of_a_reinforcement_learner_say_nothing() 
 
 
 def spiked(points: Sequence[Point]) -> bool:
-    return judge_spike(points, GOES_ON) is not None
+    return judge_spike(points) is not None
 
 
 def test_a_jump_at_the_end_is_a_spike_and_a_settled_one_is_history() -> None:
@@ -117,10 +118,10 @@ def test_a_jump_at_the_end_is_a_spike_and_a_settled_one_is_history() -> None:
 
 
 def test_the_note_tells_whether_it_is_coming_back() -> None:
-    there = judge_spike(curve([*falling(40), 8.4, 8.1]), GOES_ON)
-    back = judge_spike(curve([*falling(40), 8.4, 1.0]), GOES_ON)
-    assert there is not None and "step 41" in there.note and "coming back" not in there.note
-    assert back is not None and "coming back" in back.note
+    there = judge_spike(curve([*falling(40), 8.4, 8.1]))
+    back = judge_spike(curve([*falling(40), 8.4, 1.0]))
+    assert there is not None and "step 41" in render(there.note) and "coming back" not in render(there.note)
+    assert back is not None and "coming back" in render(back.note)
 
 
 def test_a_jump_must_be_high_by_ratio_by_difference_and_above_all_before() -> None:
@@ -237,8 +238,7 @@ def test_a_loss_that_is_printed_no_more() -> None:
 def zeros(
     points: Sequence[Point], *, exact: bool = True, rewarded: bool = False, overflowed: bool = False
 ) -> bool:
-    facts = RunFacts()
-    judged = judge_zero_gradients(points, facts, exact=exact, rewarded=rewarded, overflowed=overflowed)
+    judged = judge_zero_gradients(points, exact=exact, rewarded=rewarded, overflowed=overflowed)
     return judged is not None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.fixes import fixes_for, parse_fix
 from stallwatch_rules.pages.page import PageError, RulePage, parse_page
 
@@ -230,18 +231,18 @@ class TestFixes:
 
     @pytest.mark.parametrize("version", ["0.15.3", "0.15.3+abc", "0.15.3rc1"])
     def test_a_true_condition_is_taken_off(self, page: RulePage, version: str) -> None:
-        assert fixes_for(page, {"deepspeed": version})[0] == "Upgrade DeepSpeed."
+        assert render(fixes_for(page, {"deepspeed": version})[0]) == "Upgrade DeepSpeed."
 
     @pytest.mark.parametrize("version", ["0.15.4", "0.16", "1"])
     def test_a_false_one_takes_the_fix_out(self, page: RulePage, version: str) -> None:
-        assert [fix[:12] for fix in fixes_for(page, {"deepspeed": version})] == ["Ask for less"]
+        assert [render(fix)[:12] for fix in fixes_for(page, {"deepspeed": version})] == ["Ask for less"]
 
     @pytest.mark.parametrize(
         "environment", [{}, {"torch": "2.6.0"}, {"deepspeed": "unknown"}, {"deepspeed": ""}]
     )
     def test_an_undecidable_one_becomes_words(self, page: RulePage, environment: dict[str, str]) -> None:
-        assert fixes_for(page, environment)[0] == "With deepspeed<0.15.4: Upgrade DeepSpeed."
-        assert fixes_for(page, environment, "zh")[0] == "deepspeed<0.15.4 时：升级 DeepSpeed。"
+        assert render(fixes_for(page, environment)[0]) == "With deepspeed<0.15.4: Upgrade DeepSpeed."
+        assert render(fixes_for(page, environment)[0], "zh") == "deepspeed<0.15.4 时：升级 DeepSpeed。"
 
     def test_names_of_packages_are_compared_as_pip_does(self) -> None:
         fix = parse_fix("{Flash_Attn>=2.5,<3} Pin it.")

@@ -6,7 +6,7 @@ import pytest
 
 from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -43,7 +43,7 @@ def note(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> str:
         rank = int(name[4]) if name.startswith("rank") else None
         reader = LineReader(name, rank)
         reading.feed([*reader.feed(text.encode()), *reader.finish()])
-    told = runs_note(reading.streams)
+    told = render(runs_note(reading.streams))
     assert (told in rendered(reading.diagnose()).notes) is bool(told)
     return told
 

@@ -22,7 +22,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import language_of, say, span, templates
 from stallwatch_rules.locale import render as in_words
 from stallwatch_rules.messages import bilingual, message
-from stallwatch_rules.pages.fixes import fixes_for, why_of
+from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.words import sentence, titled
 
@@ -136,6 +136,8 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
     """Return the cause from the diagnosis (its fixes know the versions), else from the page."""
     primary = _primary(incident)
     if primary is not None:
+        if page is not None:
+            primary = with_page_words(primary, page)
         clean = neutralise if page is None else plain  # with no page behind them, words may be the log's
         fixes = tuple(clean(in_words(fix, language), _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
         title = neutralise(in_words(primary.title, language), _CAUSE_LIMIT)

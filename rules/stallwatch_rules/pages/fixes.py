@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_rules.messages import Text, bilingual, message
+from stallwatch_rules.messages import Message, Text, bilingual, message
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from stallwatch_rules.pages.page import RulePage
+    from stallwatch_rules.records import Primary
 
 
 _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
@@ -74,6 +75,22 @@ def fixes_for(page: RulePage, environment: Mapping[str, str]) -> list[Text]:
             condition = f"{fix.package}{fix.specifier}"
             fixes.append(message("diagnosis.with-versions", condition=condition, fix=text))
     return fixes
+
+
+def with_page_words(primary: Primary, page: RulePage) -> Primary:
+    """Return a diagnosis that version 0.1 stored with its page's words in both languages."""
+    words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
+    known = {text: one for one in words if isinstance(one, Message) for text in one.params.values()}
+
+    def worded(text: Text) -> Text:
+        return known.get(text, text) if isinstance(text, str) else text
+
+    return msgspec.structs.replace(
+        primary,
+        title=worded(primary.title),
+        why=worded(primary.why),
+        fixes=[worded(fix) for fix in primary.fixes],
+    )
 
 
 def _holds(specifier: SpecifierSet, version: str | None) -> bool | None:

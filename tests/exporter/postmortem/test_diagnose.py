@@ -21,7 +21,8 @@ from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_logs.log_files import from_stream
 from stallwatch_logs.parallel_reading import read_baseline
 from stallwatch_rules import reading
-from stallwatch_rules.locale import rendered, say
+from stallwatch_rules.locale import rendered
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Primary
 
@@ -296,7 +297,7 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     recorded: Record, catalogue: Catalogue
 ) -> None:
     path = recorded(None)
-    gone = incident("finding/rank-gone", step=12, note=say("rank-gone", "en", ranks=1))
+    gone = incident("finding/rank-gone", step=12, note=message("diagnosis.rank-gone", ranks="1"))
     keep(path, gone)
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "failed"

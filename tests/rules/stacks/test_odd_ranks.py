@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.listing import folded, listing
@@ -57,11 +58,11 @@ WAIT = (TRAIN, WRAPPER, REDUCE)
 def test_the_rank_that_is_elsewhere_while_the_others_wait() -> None:
     found = folded_of(rank(0, *WAIT), rank(1, TRAIN, LOADER, QUEUE), rank(2, *WAIT), rank(3, *WAIT))
     assert (found.odd, found.why) == ([1], "elsewhere")
-    assert sentence(found) == (
+    assert render(sentence(found)) == (
         "Ranks 0, 2, 3 wait in all_reduce (train.py:42 in step); "
         "rank 1 is in DataLoader.__next__ (data loading, train.py:42 in step)."
     )
-    assert sentence(found, "zh") == (
+    assert render(sentence(found), "zh") == (
         "rank 0, 2, 3 都在 all_reduce 中等待（train.py:42 的 step）；"
         "rank 1 停在 DataLoader.__next__（数据加载，train.py:42 的 step）。"
     )
@@ -77,8 +78,8 @@ def test_a_reward_function_is_told_as_such_under_the_frame_that_also_generates()
         Frame("/usr/lib/python3.11/socket.py", 295, "socket.accept"),
     )
     found = folded_of(rank(0, TRAIN, *scored[:2], REDUCE), rank(1, TRAIN, *scored))
-    assert sentence(found).endswith("rank 1 is in judge (reward function, grpo.py:15 in judge).")
-    assert sentence(found, "zh").endswith("rank 1 停在 judge（奖励函数，grpo.py:15 的 judge）。")
+    assert render(sentence(found)).endswith("rank 1 is in judge (reward function, grpo.py:15 in judge).")
+    assert render(sentence(found), "zh").endswith("rank 1 停在 judge（奖励函数，grpo.py:15 的 judge）。")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_frame_that_only_calls_names_no_phase(frames: list[tuple[str, str]], k
 def test_ones_own_code_in_a_folder_of_a_packages_name_is_ones_own(file: str, function: str) -> None:
     accept = Frame("/usr/lib/python3.11/socket.py", 295, "socket.accept")
     found = folded_of(rank(0, *WAIT), rank(1, Frame(file, 7, function), accept))
-    assert found.groups[-1].kind == "network" and "rank 1 waits for the network" in sentence(found)
+    assert found.groups[-1].kind == "network" and "rank 1 waits for the network" in render(sentence(found))
 
 
 def test_of_several_that_are_elsewhere_the_recorder_names_the_one_that_is_missed() -> None:
@@ -126,14 +127,16 @@ def test_of_several_that_are_elsewhere_the_recorder_names_the_one_that_is_missed
     assert found.odd == [1]
     assert (
         "rank 1 is in DataLoader.__next__ (data loading, train.py:42 in step, 6 collectives joined)."
-        in sentence(found)
+        in render(sentence(found))
     )
 
 
 def test_all_wait_and_one_has_joined_fewer() -> None:
     found = folded_of(*(rank(n, *WAIT, recorded=recorder(204 if n == 2 else 205, 203)) for n in range(4)))
     assert (found.odd, found.why) == ([2], "behind")
-    assert "204 collectives joined" in sentence(found) and "205 collectives joined" in sentence(found)
+    assert "204 collectives joined" in render(sentence(found)) and "205 collectives joined" in render(
+        sentence(found)
+    )
 
 
 def test_all_wait_in_the_same_number_but_not_in_the_same_operation() -> None:
@@ -170,7 +173,7 @@ def test_members_of_another_group_are_not_missed() -> None:
 def test_what_the_kernel_tells_is_the_surest(condition: Any, says: str) -> None:
     found = folded_of(rank(0, *WAIT), rank(1, condition=condition), rank(2, TRAIN, LOADER))
     assert (found.odd, found.why) == ([1], condition)
-    assert says in sentence(found)
+    assert says in render(sentence(found))
 
 
 def test_a_rank_in_a_backward_whose_thread_waits_waits_too() -> None:
@@ -181,7 +184,7 @@ def test_a_rank_in_a_backward_whose_thread_waits_waits_too() -> None:
     )
     found = folded_of(Asked(0, 1, "probe", threads=threads), rank(1, TRAIN, LOADER))
     assert found.odd == [1]
-    assert sentence(found).startswith("Rank 0 waits in all_reduce (train.py:42 in step);")
+    assert render(sentence(found)).startswith("Rank 0 waits in all_reduce (train.py:42 in step);")
 
 
 def test_a_rank_whose_compiled_code_waits_is_told_by_the_recorder() -> None:
@@ -189,13 +192,13 @@ def test_a_rank_whose_compiled_code_waits_is_told_by_the_recorder() -> None:
     sync = Frame(f"{SITE}/torch/cuda/__init__.py", 1108, "synchronize")
     found = folded_of(rank(0, TRAIN, sync, recorded=recorder(7, 6, "all_gather_base")), rank(1, TRAIN))
     assert found.odd == [1]
-    assert sentence(found).startswith("Rank 0 waits in all_gather (train.py:42 in step")
+    assert render(sentence(found)).startswith("Rank 0 waits in all_gather (train.py:42 in step")
 
 
 def test_nobody_waits_and_all_are_alike() -> None:
     found = folded_of(*(rank(n, TRAIN, LOADER) for n in range(8)))
     assert found.odd == [] and len(found.groups) == 1
-    assert sentence(found) == (
+    assert render(sentence(found)) == (
         "All ranks (0–7) are in DataLoader.__next__ (data loading, train.py:42 in step)."
     )
 
@@ -203,12 +206,12 @@ def test_nobody_waits_and_all_are_alike() -> None:
 def test_the_missing_ones_are_on_another_host() -> None:
     found = folded_of(*(rank(n, *WAIT, recorded=recorder(5, 4, world=8)) for n in range(4)))
     assert (found.odd, found.elsewhere) == ([], 4)
-    assert sentence(found).endswith("; the other 4 ranks are on other hosts.")
+    assert render(sentence(found)).endswith("; the other 4 ranks are on other hosts.")
 
 
 def test_no_rank_told_anything() -> None:
-    assert sentence(folded_of(rank(0), rank(1))) == "All ranks (0, 1) did not tell."
-    assert sentence(folded_of()) == ""
+    assert render(sentence(folded_of(rank(0), rank(1)))) == "All ranks (0, 1) did not tell."
+    assert render(sentence(folded_of())) == ""
 
 
 CALLS = [
@@ -228,7 +231,7 @@ CALLS = [
 def test_what_calls_of_libraries_mean(file: str, function: str, kind: str, says: str) -> None:
     found = folded_of(rank(0, TRAIN, Frame(f"{SITE}/{file}", 1, function), QUEUE))
     assert found.groups[0].kind == kind
-    assert f"Rank 0 {says}" in sentence(found)
+    assert f"Rank 0 {says}" in render(sentence(found))
 
 
 def test_an_import_is_no_wait_for_the_network() -> None:
@@ -236,7 +239,7 @@ def test_an_import_is_no_wait_for_the_network() -> None:
     found = folded_of(
         rank(0, TRAIN, importing, Frame(f"{SITE}/urllib3/__init__.py", 1, "<module>"), importing)
     )
-    assert sentence(found) == "Rank 0 is importing modules (train.py:42 in step)."
+    assert render(sentence(found)) == "Rank 0 is importing modules (train.py:42 in step)."
 
 
 @pytest.mark.parametrize(
