@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.messages import bilingual
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage, Sections
 from stallwatch_rules.records import Primary
@@ -116,7 +117,7 @@ def oom_primary() -> Primary:
         step=100,
         evidence=["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."],
         captures={},
-        why="An allocation did not fit.",
+        why=bilingual("An allocation did not fit.", "一次显存申请失败。"),
         fixes=["Lower `micro_batch_size`.", "Turn on activation checkpointing.", "Use offload.", "Fourth."],
     )
 

@@ -11,6 +11,7 @@ from stallwatch_alerts.notice import incident_notice
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import span
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis, Primary
@@ -300,7 +301,7 @@ def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
     gone = stall(
         kind="finding",
         rule="rank-gone",
-        note="The process of rank 1 is gone; the others go on without it.",
+        note=message("diagnosis.rank-gone", ranks="1"),
         primary=None,
     )
     english, chinese = (render(gone, language, None) for language in ("en", "zh"))
@@ -321,7 +322,7 @@ def test_a_run_of_one_process_hears_nothing_of_other_ranks(stall: Stall, languag
     hung = Primary(
         SILENT_HANG, "No step", "symptom", "fatal", 0.5, 0, "log", 1, None, 9, [], {}, "A collective.", []
     )
-    found = of_one_process(Diagnosis("stalled", primary=hung), "en")
+    found = of_one_process(Diagnosis("stalled", primary=hung))
     incident = stall(rule=SILENT_HANG, primary=found.primary)
     text = render(incident, language, load_catalogue().pages[SILENT_HANG]).text
     assert not any(word in text for word in ("collective", "all_gather", "集合通信", "每个 rank"))

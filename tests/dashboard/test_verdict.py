@@ -101,10 +101,11 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     note = message("diagnosis.silent", silence="6.0 s", threshold="5.0 s")
     silent = make_incident(note=note + message("diagnosis.nothing-says-why"))
     before = told(row("stalled"), silent, language=language)
-    assert before.place == "" and "py-spy dump" in before.fixes[0] and before.note == silent.note
+    assert before.place == "" and "py-spy dump" in before.fixes[0] and before.note.count("31 s") == 1
     asked = msgspec.structs.replace(silent, stacks=StallStacks(1.0, 0.1, groups, [1], "elsewhere"))
     after = told(row("stalled"), asked, language=language)
-    assert after.place == sentence and after.note == "No step for 6.0 s."
+    assert after.place == sentence and before.note.startswith(after.note)
+    assert len(after.note) < len(before.note), "the riddle is solved"
     assert after.fixes == before.fixes[1:]
     groups.append(StackGroup([2], "unknown"))  # of this one it is still to be found out
     asked.stacks = StallStacks(1.0, 0.1, groups, [1], "elsewhere")
@@ -157,8 +158,11 @@ def test_the_time_that_a_stall_lasts_is_that_of_now_wherever_it_stands(
 
 
 def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident]) -> None:
-    found = told(row("stalled"), make_incident(rule=RULE, primary=primary()), language="zh")
     page = load_catalogue().pages[RULE]
+    one = primary(
+        title=page.title, why=page.sections.why, fixes=list(page.sections.fixes)
+    )  # as 0.1 stored it
+    found = told(row("stalled"), make_incident(rule=RULE, primary=one), language="zh")
     assert (found.cause, found.why) == (page.title_zh, page.sections.zh_why)
     assert found.headline.startswith("停滞")
     assert found.fixes and found.fixes[0] == page.sections.zh_fixes[0]

@@ -95,12 +95,12 @@ def test_a_killed_rank_is_told_once_and_before_the_stall(run: Any, ranks: Ranks)
     assert run.changes == [(GONE + "/1", "open", "")]
     (told,) = run.told
     assert (told.severity, told.rank, told.harm, told.total_steps) == ("critical", 1, "fatal", 1000)
-    assert told.note == "The process of rank 1 is gone; the others go on without it."
+    assert render(told.note) == "The process of rank 1 is gone; the others go on without it."
     ranks.kill(2)
     run.wait(100)
-    assert {each.note for each in run.kept_incidents if each.rule == "rank-gone" and each.count == 2} == {
-        "The processes of ranks 1, 2 are gone; the others go on without them."
-    }
+    assert {
+        render(each.note) for each in run.kept_incidents if each.rule == "rank-gone" and each.count == 2
+    } == {"The processes of ranks 1, 2 are gone; the others go on without them."}
     assert (run.told[-1].rule, run.told[-1].stalled_seconds is not None) == ("silent-hang-no-error", True)
     run.end("failed", 1)
     assert run.changes == [(GONE + "/1", "open", ""), (GONE + "/1", "resolved", "run-failed")]

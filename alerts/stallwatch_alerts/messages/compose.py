@@ -24,7 +24,7 @@ from stallwatch_rules.locale import render as in_words
 from stallwatch_rules.messages import bilingual, message
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.records import Primary
-from stallwatch_rules.stacks.words import sentence, titled
+from stallwatch_rules.stacks.words import lead, sentence
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
@@ -57,9 +57,9 @@ class Message(msgspec.Struct, frozen=True):
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     """Return the message of an incident as it opens or resolves; `page` is that of its rule."""
     cause = _cause(incident, language, page)
-    if (primary := _primary(incident)) is not None:
-        led = in_words(titled(primary.apart, cause.title), language)
-        cause = replace(cause, led=neutralise(led, _LEAD_LIMIT + len(cause.title)))
+    if (primary := _primary(incident)) is not None and primary.apart:
+        leading = neutralise(in_words(lead(primary.apart), language), _LEAD_LIMIT)
+        cause = replace(cause, led=say("stacks.beside", language, lead=leading, title=cause.title))
     cause = _with_remedy(cause, incident, language)
     run = neutralise(incident.run, 80)
     title = _title(incident, language, cause.title or neutralise(incident.exception, _CAUSE_LIMIT))

@@ -80,7 +80,13 @@ def fixes_for(page: RulePage, environment: Mapping[str, str]) -> list[Text]:
 def with_page_words(primary: Primary, page: RulePage) -> Primary:
     """Return a diagnosis that version 0.1 stored with its page's words in both languages."""
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
-    known = {text: one for one in words if isinstance(one, Message) for text in one.params.values()}
+    known = {
+        text: one
+        for one in words
+        if isinstance(one, Message)
+        for text in one.params.values()
+        if isinstance(text, str)
+    }
 
     def worded(text: Text) -> Text:
         return known.get(text, text) if isinstance(text, str) else text

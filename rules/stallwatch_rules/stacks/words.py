@@ -31,10 +31,12 @@ def sentence(stacks: StallStacks) -> Text:
 
 def titled(apart: Sequence[StackGroup], title: Text) -> Text:
     """Return the title behind what these ranks do: ``Rank 1 is in torch.save (…); beside that: …``."""
-    if not apart:
-        return title
-    lead = message("stacks.lead", clauses=[_clause(group) for group in apart[:_MOST_GROUPS]])
-    return message("stacks.beside", lead=lead, title=title)
+    return message("stacks.beside", lead=lead(apart), title=title) if apart else title
+
+
+def lead(apart: Sequence[StackGroup]) -> Message:
+    """Return what these ranks do, as the beginning of a title."""
+    return message("stacks.lead", clauses=[_clause(group) for group in apart[:_MOST_GROUPS]])
 
 
 def placed(place: str) -> Text:

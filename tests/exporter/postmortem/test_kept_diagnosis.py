@@ -10,7 +10,7 @@ import pytest
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.runs.runfolder import RunFolder
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.report.phrases import badge, headline
 
@@ -120,14 +120,11 @@ def test_an_end_that_only_the_incidents_tell_is_the_runs(
     assert not any("last heard of" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_run_whose_agent_was_killed_is_not_called_healthy(
-    tmp_path: Path, catalogue: Catalogue, language: str
-) -> None:
+def test_a_run_whose_agent_was_killed_is_not_called_healthy(tmp_path: Path, catalogue: Catalogue) -> None:
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
-    found, _ = rendered(diagnose_paths([folder.path], Options(catalogue)), language)
-    assert badge(found, "en") == "RECORD ENDS" and "not known" in headline(found, "en")
+    found, _ = diagnose_paths([folder.path], Options(catalogue))
+    assert render(badge(found)) == "RECORD ENDS" and "not known" in render(headline(found))
     log(folder.path).write_text(STEPS + OOM)
-    found, _ = rendered(diagnose_paths([folder.path], Options(catalogue)), language)
-    assert badge(found, "en") == "FAILED"
+    found, _ = diagnose_paths([folder.path], Options(catalogue))
+    assert render(badge(found)) == "FAILED"
