@@ -18,7 +18,7 @@ from stallwatch_rules.records import Contribution, Diagnosis, FindingChange
 from stallwatch_rules.report.explanation import explanation
 
 Diagnose = Callable[..., Diagnosis]
-ARCHITECTURE = Path(__file__).parents[2] / "docs" / "architecture.md"
+ARCHITECTURE = Path(__file__).parents[2] / "docs" / "verdict.md"
 
 
 def found(rule: str = "cuda-oom") -> Found:
