@@ -45,12 +45,14 @@ def diagnose(
     executor: Executor | None = None,
     job: str | None = None,
     together: bool = False,
+    packs: Iterable[str] = (),
 ) -> Diagnosis:
     """What the logs say: the Python twin of ``stallwatch diagnose``.
 
     `paths` are files, folders, globs or archives. What could not be read is told in ``Diagnosis.notes``;
     the rest is diagnosed. `language` is that of the texts: ``en`` or ``zh``. `baseline` are the logs of a
-    healthy run: lines that it does not have are told as new.
+    healthy run: lines that it does not have are told as new. `packs` are opt-in rules, as ``--rules-pack``
+    names them.
 
     Where the files' names say for certain that they are of several jobs (``slurm-1001.out``,
     ``slurm-1002.out``), it is the diagnosis of one of them, as the command's is: of the newest that is in
@@ -65,10 +67,10 @@ def diagnose(
     from stallwatch_exporter.postmortem.jobs import diagnose_jobs
     from stallwatch_exporter.settings import cache_home
     from stallwatch_logs.parallel_reading import Parallel, read_baseline
-    from stallwatch_rules.pages.catalogue import load_catalogue
+    from stallwatch_rules.pages.catalogue import folder_of_pack, load_catalogue
 
     several, healthy = _listed(paths), _listed(baseline)
-    catalogue = load_catalogue(cache=cache_home())
+    catalogue = load_catalogue([folder_of_pack(name) for name in packs], cache=cache_home())
     parallel = Parallel(workers=workers, executor=executor)
     known = read_baseline(healthy, catalogue=catalogue, parallel=parallel).baseline if healthy else None
     options = Options(catalogue, baseline=known, parallel=parallel)

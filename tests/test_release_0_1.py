@@ -1,4 +1,4 @@
-"""What version 0.1 stored still opens: its release (commit e508561) watched a run that ended out of memory."""
+"""What version 0.1 stored still opens: commit e508561 watched a run that ran out of memory."""
 
 from __future__ import annotations
 

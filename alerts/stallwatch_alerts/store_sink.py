@@ -15,6 +15,7 @@ from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
 
 if TYPE_CHECKING:
+    from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.store import IncidentStore
 
 
@@ -47,6 +48,7 @@ class StoreSink:
     ) -> None:
         self._open_store = open_store
         self._store: IncidentStore | None = None
+        self._outbox: Outbox | None = None
         self._report = report
         self._url = url
         self._keep_days = keep_days
@@ -93,9 +95,11 @@ class StoreSink:
             self._store = self._open_store()
             self._prune(self._store)
         if isinstance(item, _Told):
-            from stallwatch_alerts.delivery.outbox import Outbox
+            if self._outbox is None:
+                from stallwatch_alerts.delivery.outbox import Outbox
 
-            Outbox(self._store.engine).note(item.channel, item.keys, item.at)
+                self._outbox = Outbox(self._store.engine)
+            self._outbox.note(item.channel, item.keys, item.at)
         else:
             self._store.upsert(item)
 

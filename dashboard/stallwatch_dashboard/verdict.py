@@ -11,14 +11,14 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.data.overview import RunRow, began, lasted, newest, stood_since
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
-from stallwatch_rules.locale import render
-from stallwatch_rules.messages import Text, bilingual, contains, message, with_params, without
+from stallwatch_rules.locale import LANGUAGES, render
+from stallwatch_rules.messages import Text, bilingual, message, with_params, without
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import by_hand, just_ends, primary_note, record_ends, where
 from stallwatch_rules.report.phrases import headline as report_headline
-from stallwatch_rules.stacks.concluding import TAKE_STACKS
+from stallwatch_rules.stacks.concluding import asks_for_stacks
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence, titled
 
@@ -190,7 +190,7 @@ def _with_incident(
     note = _note(incident, since, now)
     place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):
-        fixes = _without_place(stacks, [fix for fix in fixes if not contains(fix, TAKE_STACKS)])
+        fixes = _without_place(stacks, [fix for fix in fixes if not asks_for_stacks(fix)])
         note = without(note, "diagnosis.nothing-says-why")
     facts = list(_exit(row, language))
     if row.ended_at is None:
@@ -257,7 +257,12 @@ def _without_place(stacks: StallStacks, fixes: Sequence[Text]) -> list[Text]:
     """No advice that only says where the ranks are, which stands above it; where to read on comes last."""
     known, more = sentence(stacks), message("diagnosis.all-stacks", file=stacks.file)
     with_more = known + more
-    left = [fix for fix in fixes if fix not in (known, with_more)]
+    words = tuple(render(known, language) for language in LANGUAGES)  # as version 0.1 stored it
+    left = [
+        fix
+        for fix in fixes
+        if fix not in (known, with_more) and not (isinstance(fix, str) and fix.startswith(words))
+    ]
     return [*left, more] if with_more in fixes else left
 
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 
 from stallwatch_rules.text.controls import printable
-from stallwatch_rules.text.redact import redact
 
 
 def tell(text: str) -> None:
@@ -50,6 +49,10 @@ class Guard:
         except Exception as error:
             self.errors += 1
             if what not in self._told:
+                from stallwatch_rules.text.redact import (
+                    redact,  # here: ranks and every command load this module
+                )
+
                 self._told.add(what)
                 cause = f"{type(error).__name__}: {redact(str(error))}"
                 self._notice(f"{what} failed ({cause}); the run goes on")

@@ -22,7 +22,7 @@ from stallwatch_exporter.probe.hooks.checkpoints import (
     Written,
     folder_of,
 )
-from stallwatch_exporter.probe.hooks.saving import engine_of, look, swaps_engine
+from stallwatch_exporter.probe.hooks.saving import engine_of, install, look, swaps_engine
 from stallwatch_exporter.probe.hooks.zero import (
     EvalWatch,
     SumWatch,
@@ -332,3 +332,22 @@ def test_checkpoints_that_are_too_many_are_counted(probe: Probe, tmp_path: Path)
     (ring,) = map(RingReader, tmp_path.glob("*.ring"))
     ring.read()
     assert ring.dropped_events == 3
+
+
+def test_a_trainers_module_is_known_by_its_name_though_it_imports_the_accelerator(probe: Probe) -> None:
+    """transformers.trainer does (transformers 5.23.0)."""
+
+    class Trainer:
+        pass
+
+    class CallbackHandler:
+        def on_train_begin(self) -> None:
+            pass
+
+    class Accelerator:
+        distributed_type = "NO"
+
+    names = {"Trainer": Trainer, "CallbackHandler": CallbackHandler, "Accelerator": Accelerator}
+    install(SimpleNamespace(__name__="transformers.trainer", **names), probe)
+    assert hasattr(Trainer, "callback_handler")
+    assert Accelerator.distributed_type == "NO"

@@ -137,3 +137,15 @@ def test_memory_does_not_grow_with_a_line(matcher: Matcher) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 6 * len(portion)
+
+
+@pytest.mark.parametrize("at", [0, CHUNK // 2, CHUNK - 90_000, CHUNK - 45_000, CHUNK - 1_000])
+@pytest.mark.parametrize("ends", ["\n", ""])
+def test_a_line_longer_than_is_read_keeps_its_rank_wherever_it_lies(
+    matcher: Matcher, at: int, ends: str
+) -> None:
+    """Its beginning names the rank and its end the failure; chunks may end between them."""
+    before = "step 1/9000 loss 1.5\n" * (at // 21)
+    data = f"{before}[rank3]: {'x' * 90_000} {OOM}{ends}".encode()
+    (found,), _ = scanned(matcher, data, 65_536)
+    assert (found.rule, found.line.rank, found.line.number) == ("cuda-oom", 3, at // 21 + 1)

@@ -13,7 +13,7 @@ from stallwatch_rules.pages.catalogue import folder_of_pack, load_catalogue, pac
 
 WritePage = Callable[..., Path]
 
-JAX = "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 343597 bytes."
+MXNET = "src/storage/./pooled_storage_manager.h:157: Memory allocation failed"
 EXTENSION = """---
 extends: {rule}
 patterns:
@@ -36,9 +36,9 @@ def test_the_packs_are_sound(name: str) -> None:
 
 
 def test_wordings_of_other_frameworks_are_found_with_their_pack_only() -> None:
-    assert Matcher(load_catalogue()).match_text(JAX) == []
+    assert Matcher(load_catalogue()).match_text(MXNET) == []
     with_pack = Matcher(load_catalogue([folder_of_pack("other-frameworks")]))
-    assert {rule for _, rule, _ in with_pack.match_text(JAX)} == {"cuda-oom"}
+    assert {rule for _, rule, _ in with_pack.match_text(MXNET)} == {"cuda-oom"}
 
 
 def _extend(pages: Path, rule: str, kind: str = "fires") -> Path:
@@ -77,3 +77,18 @@ def test_an_extension_of_no_page_is_a_problem(tmp_path: Path) -> None:
 def test_a_pack_that_is_not_there_is_a_problem() -> None:
     (problem,) = load_catalogue([folder_of_pack("no-such-pack")]).problems
     assert "no such folder of rule pages" in problem.message
+
+
+def test_a_faulty_extension_is_reported_and_the_page_that_it_extends_stays(
+    write_page: WritePage, tmp_path: Path
+) -> None:
+    write_page("no-room")
+    path = _extend(tmp_path / "more", "no-room")
+    path.write_text(
+        path.read_text().replace("the attic is full'", "the attic \\C is full'"), encoding="utf-8"
+    )
+    catalogue = load_catalogue([tmp_path / "more", tmp_path / "pages"])
+    assert {problem.path for problem in catalogue.problems} == {str(path)}
+    assert (
+        catalogue.pages["no-room"].patterns == load_catalogue([tmp_path / "pages"]).pages["no-room"].patterns
+    )

@@ -6,11 +6,11 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.delivery.planning import Called, Draft, Letter, Planner, Told
 from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter import steady
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _CAPACITY = 5000  # letters that are not on disk yet; some 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
+_MEMORY_DAYS = 1.0  # so long is remembered in memory what was sent
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,23 @@ class PostOffice:
         now = self._clock()
         over = [letter.incident.id for letter in letters if letter.incident.is_settled]
         at = steady.wall(now)
-        if mail.outbox.put(lambda told, called: self._planner.drafts(letters, told, called, at), now, over):
+        others = [one.outbox for one in (self._spool, self._memory) if one is not None and one is not mail]
+
+        def make(told: Told, called: Called) -> Sequence[Draft]:
+            def ever_told(channel: str, keys: Iterable[str]) -> set[str]:
+                """Of this incident a chat may have been told from disk, before that was full."""
+                keys = list(keys)
+                known = set(told(channel, keys))
+                for other in others:
+                    with contextlib.suppress(Exception):
+                        known |= other.told(channel, keys)
+                return known
+
+            return self._planner.drafts(letters, ever_told, called, at)
+
+        if mail is self._memory:
+            with contextlib.suppress(Exception):
+                mail.outbox.prune(now, _MEMORY_DAYS)
+        if mail.outbox.put(make, now, over):
             for sender in mail.senders:
                 sender.wake()

@@ -221,8 +221,9 @@ class Outbox:
 
     def note(self, channel: str, keys: Iterable[str], at: float) -> None:
         """Note at wall-clock time `at` that the chat was notified, also of what was kept for later."""
-        for key in keys:
-            known = {"channel": channel, "key": key_of_planned(key) or key}
+        wanted = {key_of_planned(key) or key for key in keys}
+        for key in sorted(wanted - self.told(channel, wanted)):
+            known = {"channel": channel, "key": key}
             with contextlib.suppress(IntegrityError), writing(self._engine) as connection:
                 connection.execute(insert(TOLD).values(**known, at=at))
 

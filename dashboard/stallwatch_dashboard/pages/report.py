@@ -147,4 +147,4 @@ def draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> N
             "html", to_html(found, language(), context=lines), "stallwatch-report.html", "text/html"
         )
         offer_download("markdown", to_markdown(found, language()), "stallwatch-report.md", "text/markdown")
-        offer_download("json", to_json(found), "stallwatch-report.json", "application/json")
+        offer_download("json", to_json(found, language()), "stallwatch-report.json", "application/json")

@@ -16,7 +16,7 @@ from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import render
-from stallwatch_rules.messages import PAGE, Message, Text, message
+from stallwatch_rules.messages import PAGE, Message, Text, contains, message
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.text.digest import short_duration
@@ -159,8 +159,13 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
         return diagnosis
     if stall.primary.rule != SILENT_HANG and stall.primary.harm == "fatal":
         return msgspec.structs.replace(diagnosis, primary=stall.primary)
-    of_this_run = isinstance(stall.primary.why, Message) and stall.primary.why.id != PAGE
-    if primary is None or not of_this_run:
+    if primary is None:
+        return diagnosis
+    why = (
+        stall.primary.why
+    )  # of a message's words, or what version 0.1 stored, only a page's own are its advice
+    of_this_run = why.id != PAGE if isinstance(why, Message) else not contains(primary.why, why)
+    if not of_this_run:
         return diagnosis
     primary = msgspec.structs.replace(primary, why=stall.primary.why, fixes=stall.primary.fixes)
     return msgspec.structs.replace(diagnosis, primary=primary)

@@ -127,7 +127,7 @@ def classify(
         return ended("killed", message("run.passed-on", signal=passed_on.name, how=how))
     if killer is not None:
         return ended("killed", Message(how.id.replace(".status-", ".ended-"), how.params))
-    return ended("failed", message("run.exited", code=returncode))
+    return ended("failed", message("run.exited", code=128 - returncode if returncode < 0 else returncode))
 
 
 def signal_of(returncode: int) -> signal.Signals | None:

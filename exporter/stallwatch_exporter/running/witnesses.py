@@ -27,6 +27,7 @@ from stallwatch_exporter.running.ending import crash_sentence, running_sentence,
 from stallwatch_exporter.running.memory import MemoryHeld
 from stallwatch_exporter.running.programs import Program, Programs
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_rules.endings import Crash, MemoryKnown
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import sentences
@@ -34,7 +35,6 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import exception_in_short
-from stallwatch_rules.text.redact import redact
 
 _PATIENCE = 1.0  # seconds for ranks to go, once the command has
 _LOOK_SECONDS = 0.9  # at least, from one look at the processes to the next …
@@ -176,7 +176,7 @@ class Witnesses:
         found, _ = diagnose(self.weighed(_failed(command, crash, counted)))
         crash = replace(crash, error=_error(found))
         ending = self.weighed(_failed(command, crash, counted))
-        return ending, replace(found, ending=redact(render(ending.detail)))
+        return ending, replace(found, ending=redacted(ending).detail)
 
     def _settled(
         self, probing: Probing | None, exit_code: int | None, hear: Callable[[], None]

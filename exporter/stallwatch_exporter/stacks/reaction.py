@@ -22,6 +22,7 @@ from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.stacks.evidence import Evidence
 from stallwatch_exporter.stacks.local_ranks import is_alone, is_launching
 from stallwatch_exporter.stacks.processes import family
+from stallwatch_rules.locale import rendered
 from stallwatch_rules.messages import message, sentences
 from stallwatch_rules.text.redact import redact
 
@@ -37,15 +38,16 @@ def run_line(
     notice: Callable[[str], None],
     *,
     folder: str = "",
+    language: str = "en",
     patience: float = COMMAND_SECONDS,
 ) -> None:
-    """Run it through the shell, with the incident as JSON on its standard input.
+    """Run it through the shell, with the incident as JSON on its standard input, in words of this language.
 
     What it prints is kept in `folder`, if one is given; one notice says how it ended and where that is.
     """
     begin, when = time.monotonic(), time.time()
     try:
-        status, kept = _run(line, msgspec.json.encode(incident), environ, patience)
+        status, kept = _run(line, msgspec.json.encode(rendered(incident, language)), environ, patience)
     except OSError as error:
         notice(f"the on_stall command cannot be run: {error.strerror or error}")
         return
@@ -145,6 +147,7 @@ def react(
     notice: Callable[[str], None],
     *,
     folder: str = "",
+    language: str = "en",
     grace: float = GRACE_SECONDS,
 ) -> threading.Thread | None:
     """Do what `policy` says, from a thread; `command` is the process to end, where there is one."""
@@ -156,9 +159,8 @@ def react(
         return _started(lambda: abort(command, grace))
     if policy.startswith(COMMAND):
         line = policy[len(COMMAND) :].strip()
-        return _started(
-            lambda: run_line(line, incident, variables(incident, command, folder), notice, folder=folder)
-        )
+        known = variables(incident, command, folder)
+        return _started(lambda: run_line(line, incident, known, notice, folder=folder, language=language))
     return None
 
 
@@ -262,10 +264,16 @@ class Response:
     """`evidence` looks at the ranks; ``react`` does as `policy` says."""
 
     def __init__(
-        self, folder: RunFolder, policy: str, probing: Probing | None, notice: Callable[[str], None]
+        self,
+        folder: RunFolder,
+        policy: str,
+        probing: Probing | None,
+        notice: Callable[[str], None],
+        language: str = "en",
     ) -> None:
         self.aborted = False  #: the command was ended by us
         self._policy = policy
+        self._language = language
         self._notice = notice
         self._path = folder.path if folder.problem is None else None
         self._rings = probing.folder if probing is not None else None
@@ -301,7 +309,6 @@ class Response:
     def react(self, incident: Incident) -> None:
         """Do what the user wants done at a stall; returns at once."""
         command = self.evidence.command
-        started = react(
-            self._policy, incident, command, self._notice, folder=str(self._path) if self._path else ""
-        )
+        folder = str(self._path) if self._path else ""
+        started = react(self._policy, incident, command, self._notice, folder=folder, language=self._language)
         self.aborted = self.aborted or (started is not None and self._policy == ABORT)

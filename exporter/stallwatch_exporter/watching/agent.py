@@ -82,7 +82,7 @@ class Agent:
         self._book = self._reporting.book
         self._alarms = Alarms(self._book, catalogue)
         self._intake = ProbeIntake(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
-        self.response = Response(folder, settings.on_stall, probing, notice)
+        self.response = Response(folder, settings.on_stall, probing, notice, settings.language)
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
         self._repeats = Repeats(catalogue)
         self._moving, self._bars = MovingLines(), MovingBars()

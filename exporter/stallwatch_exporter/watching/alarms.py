@@ -17,7 +17,8 @@ from stallwatch_rules.diagnosis.kills import TOLD_AS
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
 from stallwatch_rules.judgements.late_rank import IN_A_ROW
-from stallwatch_rules.messages import Text, has
+from stallwatch_rules.locale import says
+from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
@@ -94,7 +95,7 @@ class Alarms:
         self._pending = Pending()
         self._warnings = Pending()  # of what has not failed yet
         #: Rules by which a checkpoint was found to be broken, and is still, by us or by an agent before us.
-        self.checkpoints = {each.rule for each in book.all_open if has(each.note, "concern.checkpoint")}
+        self.checkpoints = {each.rule for each in book.all_open if says(each.note, f"concern.{CHECKPOINT}")}
         self.ranks = LostRankAlarms(book)
         self._harmful: dict[str, int] = {}  # judgements in a row, by rule
         self._fine: dict[str, int] = {}

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 
 from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Severity
-from stallwatch_rules.messages import has
+from stallwatch_rules.judgements.concerns import CHECKPOINT
+from stallwatch_rules.locale import says
 
 #: Critical trouble this long after the last one, with steps in between, is another episode.
 APART_SECONDS = 600.0
@@ -120,7 +121,7 @@ def folded(troubles: Iterable[Incident]) -> list[Incident]:
 
 
 def _is_about_checkpoints(trouble: Incident) -> bool:
-    return has(trouble.note, "concern.checkpoint")
+    return says(trouble.note, f"concern.{CHECKPOINT}")
 
 
 def _is_over(trouble: Incident) -> bool:

@@ -49,7 +49,9 @@ def known_ending(run: Snapshot, now: Assessment) -> None:
     if run.question.kind == "time-limit":
         rule = run.catalogue.rule_tagged("time-limit")
     if rule in pages and run.question.failed is not False and not any(o.rule == rule for o in now.found):
-        one = concluded(pages[rule], Judgement("fatal", redact(run.question.told)))
+        one = concluded(
+            pages[rule], Judgement("fatal", run.question.ending_text or redact(run.question.told))
+        )
         one.facts.add("ending-counted")
         now.found.append(one)
 

@@ -76,6 +76,18 @@ def rendered(value: T, language: str = "en") -> T:
     return value
 
 
+def says(text: Text, *ids: str) -> bool:
+    """Return whether a text is or contains one of these messages; version 0.1 stored their words."""
+    if isinstance(text, Message):
+        return text.has(*ids)
+    for id in ids:
+        area, _, key = id.partition(".")
+        begins = (templates(language, area)[key].partition("{")[0] for language in LANGUAGES)
+        if any(begin and begin in text for begin in begins):
+            return True
+    return False
+
+
 def _rendered(message: Message, language: str) -> str:
     if message.id == PAGE:
         return str(message.params[language])

@@ -20,7 +20,7 @@ import msgspec
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.literal_index import matchable
-from stallwatch_rules.pages.page import Extension, PageError, RulePage, Tag, extended, parse, parse_page
+from stallwatch_rules.pages.page import Extension, PageError, RulePage, Tag, extended, parse
 from stallwatch_rules.pages.patterns import FOLDER, pattern_fault
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Catalogue:
         return frozenset(page.id for page in self.pages.values() if tag in page.tags)
 
     def rule_tagged(self, tag: Tag) -> str:
-        """Return the one rule with this tag; empty if there is none."""
-        return min(self.tagged(tag), default="")
+        """Return the rule with this tag, a packaged one before a user's own; empty if there is none."""
+        return next((page.id for page in self.pages.values() if tag in page.tags), "")
 
     def page(self, rule: str) -> RulePage:
         """The page with this id; ``KeyError`` where there is none."""
@@ -171,7 +171,9 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
                 else:
                     pages[page.id] = page
     for extension in extensions:
-        if extension.extends in pages:
+        if any(pattern_fault(pattern) for pattern in (*extension.patterns, *extension.unless)):
+            problems += _problems_of(extension.path)
+        elif extension.extends in pages:
             pages[extension.extends] = extended(pages[extension.extends], extension)
         else:
             message = f"extends the unknown rule {extension.extends!r}"
@@ -224,11 +226,16 @@ def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> I
             return
         if any(pattern_fault(pattern) for pattern in (*page.patterns, *page.requires)):
             del pages[page.id]
-            try:
-                parse_page(Path(page.path).read_text(encoding="utf-8"), page.path, chinese=False)
-            except PageError as error:
-                yield from error.every()
+            yield from _problems_of(page.path)
             refused = not matchable(scanned_patterns(pages.values()), store)
+
+
+def _problems_of(path: str) -> Iterator[PageError]:
+    """Parse a page again, with every check, for what is wrong in it."""
+    try:
+        parse(Path(path).read_text(encoding="utf-8"), path, chinese=False)
+    except PageError as error:
+        yield from error.every()
 
 
 def scanned_rules(pages: Iterable[RulePage]) -> list[RulePage]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stallwatch_rules.failures.raised import own_frame
-from stallwatch_rules.locale import say
+from stallwatch_rules.locale import say, says
 from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Progress, UnknownException
 from stallwatch_rules.stacks.words import titled
@@ -46,7 +46,7 @@ def record_ends(diagnosis: Diagnosis) -> bool:
 
 
 def _noted(diagnosis: Diagnosis, *keys: str) -> bool:
-    return any(has(note, *(f"diagnosis.{key}" for key in keys)) for note in diagnosis.notes)
+    return any(says(note, *(f"diagnosis.{key}" for key in keys)) for note in diagnosis.notes)
 
 
 def headline(diagnosis: Diagnosis) -> Text:
@@ -65,7 +65,7 @@ def headline(diagnosis: Diagnosis) -> Text:
         key = "behind-finished.text" if diagnosis.progress.finished else key
         return message(f"report.{key}", ranks=_ranks(behind))
     if diagnosis.verdict == "healthy" and any(
-        has(finding.note, "diagnosis.asked-to-end") for finding in diagnosis.findings
+        says(finding.note, "diagnosis.asked-to-end") for finding in diagnosis.findings
     ):
         return message("report.asked-to-end.text")
     if just_ends(diagnosis):

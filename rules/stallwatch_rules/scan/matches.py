@@ -80,6 +80,7 @@ class MatchScan:
         self._reader = LineReader(source, rank, lead=lead)
         self._cutter = ChunkCutter(CHUNK)
         self._before = b""  # the end of the chunks before this one
+        self._begun: _Waiting | None = None  # the beginning of a line that has not ended
         #: Segments are read many at a time: after a chunk was looked through, a processor's caches hold
         #: nothing that reading needs, and a single line would take it four times as long.
         self.waiting: list[_Waiting] = []
@@ -97,6 +98,8 @@ class MatchScan:
         """The matches that are left."""
         for chunk in self._cutter.finish():
             self._search(chunk, is_last=True)
+        if self._begun is not None and self._begun.patterns:
+            self.waiting.append(self._begun)
         yield from self._read_waiting()
 
     def _search(self, chunk: Chunk, *, is_last: bool = False) -> None:
@@ -106,21 +109,44 @@ class MatchScan:
         if not solid:
             data = data.replace(b"\0", b"")
         counted = 0
-        for (start, end), patterns in self._found(data, solid).items():
+        begun, self._begun = self._begun, None  # a line that began in a chunk before this one
+        if begun is not None and not chunk.torn:  # a hole ended it
+            self.waiting += [begun] if begun.patterns else []
+            begun = None
+        open_at = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if is_last:
+            open_at = len(data)
+        found = self._found(data, solid)
+        if begun is not None and begun.patterns and not any(start == 0 for start, _ in found):
+            end = min((at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0), default=len(data))
+            found = {(0, end): set(), **found}
+        for (start, end), patterns in found.items():
             self.lines += _feeds(data, counted, start)
             counted = start
-            raw, ended = data[start:end], is_last or data[end : end + 1]
-            if chunk.torn and not start:  # of a line that is too long its beginning and its end are read
-                raw = raw[-TAIL:] if ended else b""
-            elif not ended:
-                raw = raw[:HEAD]
-            before = data[max(0, start - _BEFORE) : start]
-            if len(before) < _BEFORE:
-                before = (self._before + before)[-_BEFORE:]
+            if start == open_at < len(data):
+                break  # it goes on in the next chunk
+            raw, number, before = data[start:end], self.lines + 1, self._seen_before(data, start)
             raw = record_head(data, start) + raw
-            self.waiting.append(_Waiting(raw, self.lines + 1, before, patterns))
+            if (
+                begun is not None and not start
+            ):  # of a line that is too long its beginning and its end are read
+                raw, number, before = begun.raw + raw[-TAIL:], begun.number, begun.before
+                patterns = begun.patterns | patterns
+            self.waiting.append(_Waiting(raw, number, before, patterns))
         self.lines += _feeds(data, counted, len(data))
+        if open_at < len(data):
+            patterns = next((one for (start, _), one in found.items() if start == open_at), set())
+            if begun is not None and not open_at:
+                self._begun = begun._replace(patterns=begun.patterns | patterns)
+            else:
+                raw = (record_head(data, open_at) + data[open_at:])[:HEAD]
+                self._begun = _Waiting(raw, self.lines + 1, self._seen_before(data, open_at), patterns)
         self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
+
+    def _seen_before(self, data: bytes, start: int) -> bytes:
+        """Return what stands before a segment, some of it in the chunk before this one."""
+        before = data[max(0, start - _BEFORE) : start]
+        return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 
     def _found(self, data: bytes, solid: bool) -> dict[tuple[int, int], set[int]]:
         """The segments in which patterns may match: where they begin and end, and which patterns."""

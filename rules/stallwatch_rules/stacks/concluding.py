@@ -7,7 +7,7 @@ import msgspec
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.missing import named, waited_in_vain
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
-from stallwatch_rules.messages import Message, Text, contains, message, without
+from stallwatch_rules.messages import Message, Text, contains, has, message, without
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.words import sentence
@@ -47,7 +47,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             else:
                 primary = _advised(primary, look, alone=alone, joining=_all_join(stacks))
             findings = [_without_riddle(one) for one in findings]
-        elif any(contains(fix, TAKE_STACKS) for fix in primary.fixes):
+        elif any(map(asks_for_stacks, primary.fixes)):
             primary = _advised(primary, look)
         if primary.rule == TRACE_CACHE and (apart := _elsewhere(stacks)):
             advice = message("diagnosis.stands-elsewhere")
@@ -59,6 +59,11 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             )
     digest = [told, *(line for line in diagnosis.digest if line != told)]
     return msgspec.structs.replace(diagnosis, primary=primary, findings=findings, digest=digest)
+
+
+def asks_for_stacks(fix: Text) -> bool:
+    """Return whether a fix sends people for stacks."""
+    return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
 
 
 def _of_missing(primary: Primary, rank: int, told: Message) -> Primary:
@@ -149,7 +154,7 @@ def _advised(primary: Primary, look: Message, *, alone: bool = False, joining: b
         why, fixes = joined if joining else _of_alone(look)
         return msgspec.structs.replace(primary, why=why, fixes=fixes)
     first = msgspec.structs.replace(look, then=())  # as it was before the file with the stacks was written
-    others = [fix for fix in primary.fixes if not contains(fix, TAKE_STACKS) and fix not in (look, first)]
+    others = [fix for fix in primary.fixes if not asks_for_stacks(fix) and fix not in (look, first)]
     return msgspec.structs.replace(primary, fixes=[look, *others])
 
 

@@ -56,11 +56,14 @@ def _clause(group: StackGroup, *, alone: bool = False) -> Message:
     ranks, count = fold_ranks(group.ranks), len(group.ranks)
     who = message("stacks.all", ranks=ranks) if alone else message("stacks.who", ranks=ranks, count=count)
     about: list[str | Message] = []
+    what: Text = group.what
     if group.condition != "alive":
         kind: str = group.condition
     else:
         kind = "busy" if group.busy and group.place else group.kind
-        if group.kind in _WITH_ASIDE and group.what != DATA_LOADING:
+        if group.what == DATA_LOADING:
+            what = message("stacks.aside-data")
+        elif group.kind in _WITH_ASIDE:
             about.append(message(f"stacks.aside-{group.kind}"))
     if group.note and group.kind == "lock":
         about.append(message("stacks.held-by", holder=group.note))
@@ -71,6 +74,4 @@ def _clause(group: StackGroup, *, alone: bool = False) -> Message:
     if group.collective is not None:
         about.append(message("stacks.counted", number=group.collective))
     kind = "in" if kind in _IN_CALL else "collective" if kind == "joining" else kind
-    return message(
-        f"stacks.{kind}", who=who, count=count, what=group.what, place=placed(group.place), about=about
-    )
+    return message(f"stacks.{kind}", who=who, count=count, what=what, place=placed(group.place), about=about)

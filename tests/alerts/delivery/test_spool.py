@@ -177,6 +177,23 @@ def test_a_full_disk_delays_nothing(
     assert any("cannot be kept on disk" in line for line in said)
 
 
+def test_an_end_follows_its_beginning_though_the_disk_fills_up_between_them(
+    chat: Any,
+    spool: Outbox,
+    stall: Stall,
+    catalogue: Catalogue,
+    fill_disk: Callable[[Engine], None],
+) -> None:
+    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool)
+    sink(stall())
+    chat.wait_for(1)
+    fill_disk(spool._engine)
+    sink(stall(status="resolved", resolution="recovered", resolved_at=40.0, evidence=["x" * 4000] * 30))
+    chat.wait_for(2)
+    sink.close(60)
+    assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
+
+
 def test_a_spool_that_cannot_be_opened_is_done_without_and_taken_when_it_can(
     chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue
 ) -> None:

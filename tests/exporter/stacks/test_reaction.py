@@ -18,6 +18,7 @@ from processes import runs
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.stacks.reaction import OUTPUT_BYTES, abort, react, run_line, variables
+from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 STALL = Incident(
@@ -54,6 +55,13 @@ def test_what_a_command_prints_is_kept_and_told(tmp_path: Path) -> None:
     assert kept.read_text() == "requeued\nas 4712\n"
     (notice,) = notices
     assert "exited with 0" in notice and str(kept) in notice
+
+
+def test_a_command_gets_the_incident_in_words(tmp_path: Path) -> None:
+    stall = msgspec.structs.replace(STALL, note=message("diagnosis.nothing-says-why"))
+    run_line("cat", stall, {}, lambda _: None, folder=str(tmp_path), language="zh")
+    (kept,) = tmp_path.glob("on-stall-*.txt")
+    assert msgspec.json.decode(kept.read_bytes())["note"] == "日志没有说明原因。"
 
 
 def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:

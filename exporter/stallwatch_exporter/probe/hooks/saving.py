@@ -27,9 +27,11 @@ _GATHERS = "zero_gather_16bit_weights_on_model_save"
 
 def install(module: Any, probe: Probe) -> None:
     """Watch ``deepspeed.runtime.engine``, ``accelerate.accelerator`` or ``transformers.trainer``."""
-    if hasattr(module, "DeepSpeedEngine"):
+    # By their names: transformers.trainer imports Accelerator, too.
+    name = module.__name__
+    if name.endswith(".engine"):
         notice_method(module.DeepSpeedEngine, _GATHERS, partial(_asked, probe), probe.failed)
-    elif hasattr(module, "Accelerator"):
+    elif name.endswith(".accelerator"):
         prepares = partial(_prepares, probe)
         notice_method(module.Accelerator, "distributed_type", prepares, probe.failed)
     else:

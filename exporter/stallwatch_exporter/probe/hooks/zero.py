@@ -59,12 +59,13 @@ _PRIVATE = "_PartitionedParameterCoordinator__"
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Watch one of three modules of ``deepspeed.runtime.zero``: each is known by what it has."""
-    if hasattr(module, "DeepSpeedZeRoOffload"):  # parameter_offload
+    """Watch one of three modules of ``deepspeed.runtime.zero``."""
+    name = module.__name__
+    if name.endswith(".parameter_offload"):
         _watch_backward(module.DeepSpeedZeRoOffload, probe)
-    elif hasattr(module, "PartitionedParameterCoordinator"):  # partitioned_param_coordinator
+    elif name.endswith(".partitioned_param_coordinator"):
         _watch_trace(module.PartitionedParameterCoordinator, probe)
-    else:  # partition_parameters
+    else:
         _watch_initialize(module, probe)
 
 
