@@ -47,7 +47,7 @@ _rules_pack_option = click.option(
     "--rules-pack",
     multiple=True,
     expose_value=False,
-    callback=lambda context, _, packs: context.find_object(App).take_packs(packs),
+    callback=lambda context, _, packs: context.ensure_object(App).take_packs(packs),
     metavar="NAME",
     help="A pack of further rules, such as other-frameworks; may be repeated.",
 )

@@ -136,7 +136,7 @@ def test_the_python_twin(tmp_path: Path) -> None:
         diagnosis = package.diagnose(paths)
         assert isinstance(diagnosis, Diagnosis) and isinstance(diagnosis, package.Diagnosis)
         assert diagnosis.primary is not None and diagnosis.primary.rule == "cuda-oom"
-    assert "显存不足" in package.diagnose(tmp_path).primary.title  # type: ignore[union-attr]
+    assert "显存不足" in package.diagnose(tmp_path, "zh").primary.title  # type: ignore[union-attr]
     assert "none.log" in " ".join(package.diagnose("none.log").notes)
     with pytest.raises(AttributeError):
         _ = package.nothing

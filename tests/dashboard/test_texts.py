@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 from stallwatch_dashboard import formats, words
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.safetext import advice, first_sentence, label, markdown, plain, prose
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.fixes import fixes_for
 
@@ -137,8 +138,9 @@ def test_a_rule_pages_own_sentences_keep_their_markdown_and_others_do_not() -> N
     assert prose(page.sections.why, page) == page.sections.why.strip()
     for language in ("en", "zh"):
         for environment in ({}, {"deepspeed": "0.19.8"}):
-            for fix in fixes_for(page, environment, language):
-                assert prose(fix, page) == fix.strip()
+            for fix in fixes_for(page, environment):
+                text = render(fix, language)
+                assert prose(text, page) == text.strip()
     assert prose("*<b>*", page) == advice("*<b>*") == prose("*<b>*", None)
 
 

@@ -119,7 +119,7 @@ def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
     run.wait(25)  # not as long as a stall takes
     diagnosis = run.end("interrupted", 130)
     assert (run.told, diagnosis.verdict) == ([], "healthy")
-    assert diagnosis.notes == [
+    assert rendered(diagnosis.notes) == [
         "The run was stopped by hand, 25 s after its last step; a step had taken 1.0 s:"
         " it may have been standing."
     ]
@@ -128,7 +128,7 @@ def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
 def test_ctrl_c_among_the_steps_is_told_as_no_more(run: Any) -> None:
     run.steps(1, 30, seconds=8.0)
     run.wait(20)
-    assert run.end("interrupted", 130).notes == ["The run was stopped by hand."]
+    assert rendered(run.end("interrupted", 130).notes) == ["The run was stopped by hand."]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
     run.agent.advance.told_to_end(run.now)
     run.wait(75)
     ending = run.agent.judged(Ending("interrupted", 130))
-    (told,) = run.agent.end(ending, run.now).notes
+    (told,) = rendered(run.agent.end(ending, run.now).notes)
     (kept,) = rendered(diagnose_paths([run.folder.path], Options(catalogue)))[0].notes
     assert note in told and note in kept
     run.steps(31, 32)  # it trained on: the next Ctrl-C is another one

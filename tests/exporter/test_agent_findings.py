@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from agentcases import OOM
 
+from stallwatch_rules.locale import render
+
 UNKNOWN = [
     "Traceback (most recent call last):",
     '  File "/w/train.py", line 7, in <module>',
@@ -85,7 +87,7 @@ def test_an_unknown_exception_is_told_as_what_its_place_says_and_taken_back_alik
         "critical",
         "place",
     )
-    assert finding.evidence[0] == "ValueError: odd gradients" and "_unscale_grads_" in finding.note
+    assert finding.evidence[0] == "ValueError: odd gradients" and "_unscale_grads_" in render(finding.note)
     run.steps(4, 60)
     assert run.changes[-1] == ("finding/fp16-unscale-error/1", "resolved", "recovered")
 

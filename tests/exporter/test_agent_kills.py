@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.running.ending import EndingWatch
+from stallwatch_rules.locale import render
 
 GIB = 2**30
 KILLED = (
@@ -38,7 +39,7 @@ def test_a_live_kill_is_weighed_with_the_memory(
     run.wait(2)
     (told,) = run.told
     assert (told.kind, told.rule, told.severity) == ("finding", rule, "critical")
-    assert note in told.note and KILLED in told.evidence
+    assert note in render(told.note) and KILLED in told.evidence
     run.say(KILLED)  # the launcher's summary says it again
     run.wait(8)
     assert run.changes == [(f"finding/{rule}/1", "open", "")]

@@ -9,6 +9,7 @@ from typing import Any
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.hooks.reports import warn
 from stallwatch_exporter.rings.probing import Probing
+from stallwatch_rules.locale import render
 
 SAVES = "zero3-save-unwrapped-model"
 EVAL = "zero3-backward-in-eval-mode"
@@ -44,7 +45,7 @@ def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
         "degrading",
     )
     assert "trl/trainer/ppo_trainer.py:332" in incident.evidence[0]
-    assert incident.note == "It will fail at the first checkpoint (save strategy: step 500)."
+    assert render(incident.note) == "It will fail at the first checkpoint (save strategy: step 500)."
     assert incident.primary is not None and incident.primary.fixes
     assert incident.primary.file == "events.jsonl"
     assert run.metric(f"stallwatch_rule_matches_total{{rule={SAVES}}}") == 2
@@ -97,7 +98,7 @@ def test_the_meaning_is_told_in_the_users_language(watch: Callable[..., Any], tm
     run.agent._probing = Probing(tmp_path / "rings")
     warn_of_saving([Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)])
     run.wait(3)
-    assert run.told[0].note.startswith("将在保存第一个 checkpoint 时失败")
+    assert render(run.told[0].note, "zh").startswith("将在保存第一个 checkpoint 时失败")
 
 
 def test_warnings_of_rules_and_kinds_that_are_not_known_are_passed_over(probed: Any) -> None:

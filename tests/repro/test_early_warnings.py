@@ -10,6 +10,7 @@ import pytest
 from launching import Probed, Watched, printed, probed
 from test_repro import SHORT
 
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue
 
 NEEDED = ("deepspeed", "transformers", "accelerate")
@@ -74,7 +75,7 @@ def test_a_trainer_that_saves_the_bare_policy_is_told_before_its_first_step(watc
     opened = watched.told[0]
     assert (opened.rule, opened.severity, opened.status) == (SAVE, "warning", "open")
     assert "PolicySaver.save_model" in opened.evidence[0] and "saving_trainer.py:" in opened.evidence[0]
-    assert "step 2" in opened.note
+    assert "step 2" in render(opened.note)
     (raised,) = watched.events("exception")
     assert raised["exception"] == "builtins.AttributeError"
     assert opened.opened_at < raised["time"]

@@ -26,7 +26,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks import evidence, gathering, local_ranks
 from stallwatch_exporter.stacks.local_ranks import LocalRank
 from stallwatch_exporter.watching.agent import Agent
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.stacks.concluding import with_stacks
 from stallwatch_rules.stacks.records import Asked
@@ -109,7 +109,7 @@ def test_a_stall_opens_once_with_the_answer_of_its_rank(watched: Watched) -> Non
     watched.until(watched.looked)
     (stall,) = watched.told
     assert stall.kind == "stall" and stall.stacks is not None
-    assert sentence(stall.stacks) == "Rank 0 is at sft.py:7 in main."
+    assert render(sentence(stall.stacks)) == "Rank 0 is at sft.py:7 in main."
     assert "/w/sft.py:7 in main" in (watched.folder.path / stall.stacks.file).read_text()
     (kept,) = (watched.folder.path / "incidents.jsonl").read_text().splitlines()
     assert json.loads(kept)["stacks"]["groups"]
@@ -188,7 +188,7 @@ def test_the_diagnosis_names_the_odd_rank(watched: Watched) -> None:
     primary = watched.told[0].primary
     stacks = StallStacks(1.0, 0.1, [StackGroup([2], "code", place="sft.py:7 in main")], [2], "elsewhere")
     found = with_stacks(Diagnosis("stalled", primary=primary, digest=["rank 0: slow"]), stacks)
-    assert found.digest == ["Rank 2 is at sft.py:7 in main.", "rank 0: slow"]
+    assert [render(line) for line in found.digest] == ["Rank 2 is at sft.py:7 in main.", "rank 0: slow"]
     assert found.primary is not None and found.primary.rank == 2
     assert found.primary.evidence[0] == found.digest[0]
     assert with_stacks(found, stacks).digest == found.digest, "told once"

@@ -14,6 +14,7 @@ import pytest
 from watched_ranks import LATE, Ranks, Watch
 
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.words import sentence
 
 pytestmark = [
@@ -77,12 +78,12 @@ def checked(watch: Watch, stall: Incident, odd: int, says: str) -> None:
     assert first.stalled_seconds <= first.threshold_seconds + LATE
     stacks = stall.stacks
     assert stacks is not None
-    assert stacks.odd == [odd] and stall.rank == odd, sentence(stacks)
-    assert re.fullmatch(says, sentence(stacks)), sentence(stacks)
+    assert stacks.odd == [odd] and stall.rank == odd, render(sentence(stacks))
+    assert re.fullmatch(says, render(sentence(stacks))), render(sentence(stacks))
     assert stall.primary is not None and stall.primary.rank == odd
-    assert stall.primary.evidence[0] == sentence(stacks)
+    assert render(stall.primary.evidence[0]) == render(sentence(stacks))
     kept = (watch.folder / stacks.file).read_text()
-    assert sentence(stacks) in kept and "stuck_ranks.py" in kept
+    assert render(sentence(stacks)) in kept and "stuck_ranks.py" in kept
 
 
 PLACES = {

@@ -47,7 +47,7 @@ class Outcome:
         assert first.stalled_seconds <= first.threshold_seconds + LATE
         stacks = stalls[-1].stacks
         assert stacks is not None and stacks.odd == odd, stacks
-        assert re.fullmatch(says, sentence(stacks)), sentence(stacks)
+        assert re.fullmatch(says, render(sentence(stacks))), render(sentence(stacks))
 
 
 Watched = Callable[..., Outcome]
@@ -94,7 +94,7 @@ def test_a_rank_that_left_out_a_collective_and_the_run_is_ended(watched: Watched
     assert ending.kind == "killed" and has(ending.detail, "run.aborted")
     assert "on_stall = abort" in render(ending.detail, "zh")
     assert outcome.code != 0
-    assert any(line.startswith("Ranks 0, 2 wait in all_reduce") for line in diagnosis.digest)
+    assert any(render(line).startswith("Ranks 0, 2 wait in all_reduce") for line in diagnosis.digest)
     assert not [words for words in command_lines(psutil.Process()) if "lost_ranks.py" in " ".join(words)]
 
 
