@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stallwatch_rules.authoring.proposal import Proposal, propose
+from stallwatch_rules.authoring.drafting import Proposal, propose
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage

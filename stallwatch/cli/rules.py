@@ -284,8 +284,7 @@ def new(
     Exit code: 2 when the log cannot be read or holds no unknown failure, or the page exists; else 0.
     """
     from stallwatch_rules import __version__
-    from stallwatch_rules.authoring.drafting import DraftError
-    from stallwatch_rules.authoring.proposal import propose
+    from stallwatch_rules.authoring.drafting import DraftError, propose
     from stallwatch_rules.pages.page import KEBAB
 
     config = app.config(rules__dirs=rule_dirs)

@@ -1,1 +1,1 @@
-"""For authors of rule pages: check, draft, and look a wording up in a package's source."""
+"""For authors of rule pages: check, and draft from a failure."""

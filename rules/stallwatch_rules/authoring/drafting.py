@@ -1,4 +1,4 @@
-"""The draft of a rule page from a failure that no rule knows: what its author then makes better."""
+"""Drafts of rule pages from the failure of a run that no rule knows: its author then makes them better."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stallwatch_rules.authoring.checking import check_page
 from stallwatch_rules.failures.nearest import words_of
 from stallwatch_rules.locale import render
-from stallwatch_rules.pages.page import LONGEST
+from stallwatch_rules.pages.page import LONGEST, PageError, parse_page
 from stallwatch_rules.pages.patterns import compile_re2
-from stallwatch_rules.records import Diagnosis, NewLines, UnknownException
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
+from stallwatch_rules.text.reported import shown
 
 MAX_PATTERN_TEXT = 160  #: characters of the message that go into the pattern
 LEAST_TEXT = 12  #: fixed characters without which a pattern would fire on anything
 MAX_NAMED = 3  #: numbers that get a name
+OWN_FAMILY = "own"  #: where the log does not tell which package the failure comes from
 
 _VALUES = lazy(
     r"(?P<secret>\S*\*\*\*)"  # as redaction leaves it
@@ -42,13 +46,7 @@ _FORMS = {
 _GLOG_LEAD = lazy(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
 _SPECIAL = lazy(r"([\\.^$*+?{}\[\]|()])")
 _INSTALLED = lazy(r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$")
-_NAMED_PACKAGES = {
-    "torch": "torch",
-    "ray": "ray",
-    "PIL": "pillow",
-    "yaml": "pyyaml",
-    "sklearn": "scikit-learn",
-}
+_NAMED_PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
 
 
 class DraftError(ValueError):
@@ -75,10 +73,10 @@ def failure_of(diagnosis: Diagnosis) -> Failure:
         raise DraftError(_known(primary.rule))
     for one in diagnosis.unknown:
         if one.exception and fixed_text(one.message) >= LEAST_TEXT:
-            return _of_exception(one)
+            return Failure(one.exception, one.message, render(one.first.text), one.frames)
     for new in diagnosis.new_lines:
         if new.level == "error" and fixed_text(new.exemplar) >= LEAST_TEXT:
-            return _of_line(new)
+            return Failure("", _GLOG_LEAD.sub("", new.exemplar), new.exemplar, [])
     if diagnosis.unknown:
         name = diagnosis.unknown[0].exception or "the traceback"
         raise DraftError(f"{name} has too little of a message to be known by")
@@ -91,14 +89,6 @@ def _known(rule: str) -> str:
     return f"this log's failure is known: {rule} (stallwatch rules show {rule})"
 
 
-def _of_exception(one: UnknownException) -> Failure:
-    return Failure(one.exception, one.message, render(one.first.text), one.frames)
-
-
-def _of_line(new: NewLines) -> Failure:
-    return Failure("", _GLOG_LEAD.sub("", new.exemplar), new.exemplar, [])
-
-
 def fixed_text(message: str) -> int:
     """How many letters of a message are the program's own."""
     return sum(character.isalpha() for character in _VALUES.sub("", message[:MAX_PATTERN_TEXT]))
@@ -106,11 +96,9 @@ def fixed_text(message: str) -> int:
 
 def pattern_of(failure: Failure) -> str:
     """A linear-time pattern for the failure's line: its values masked, its first numbers named."""
-    limits = range(MAX_PATTERN_TEXT, LEAST_TEXT, -8)
-    patterns = (_pattern_of(failure, limit) for limit in limits)
-    return next(
-        (pattern for pattern in patterns if len(pattern) <= LONGEST), _pattern_of(failure, LEAST_TEXT)
-    )
+    patterns = (_pattern_of(failure, limit) for limit in range(MAX_PATTERN_TEXT, LEAST_TEXT, -8))
+    short = (pattern for pattern in patterns if len(pattern) <= LONGEST)
+    return next(short, None) or _pattern_of(failure, LEAST_TEXT)
 
 
 def _pattern_of(failure: Failure, limit: int) -> str:
@@ -176,27 +164,19 @@ def draft(
     """The page's text."""
     package, module = origin_of(failure)
     title = _title(failure)
-    front = [
-        "---",
-        f"id: {rule}",
-        f"title: {_quoted(title)}",
-        f"family: {family}",
-        "role: cause",
-        "harm: fatal",
-        "status: incubating",
-        f"since: {_quoted(since)}",
-        "patterns:",
-        f"  - {_single(pattern)}",
-    ]
-    if package:
-        seen = f"  # seen with {versions[package]}" if package in versions else ""
-        front += [
-            "emitted_by:",
-            f"  - package: {package}{seen}",
-            f"    module: {module}",
-            "    level: exception",
-        ]
-    return "\n".join([*front, "probe: none", "---", "", f"# {title}", "", _BODY, *_samples(failure, quiet)])
+    seen = f"  # seen with {versions[package]}" if package in versions else ""
+    single = pattern.replace("'", "''")  # as YAML writes it in single quotes
+    return _PAGE.format(
+        rule=rule,
+        title=title,
+        quoted_title=_quoted(title),
+        family=family,
+        since=_quoted(since),
+        pattern=f"'{single}'",
+        emitted_by=_EMITTED_BY.format(package=package + seen, module=module) if package else "",
+        fires=failure.line,
+        quiet=quiet,
+    )
 
 
 def _title(failure: Failure) -> str:
@@ -209,17 +189,28 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _single(text: str) -> str:
-    escaped = text.replace("'", "''")
-    return f"'{escaped}'"
+_EMITTED_BY = """\
+emitted_by:
+  - package: {package}
+    module: {module}
+    level: exception
+"""
+_PAGE = """\
+---
+id: {rule}
+title: {quoted_title}
+family: {family}
+role: cause
+harm: fatal
+status: incubating
+since: {since}
+patterns:
+  - {pattern}
+{emitted_by}probe: none
+---
 
+# {title}
 
-def _samples(failure: Failure, quiet: str) -> list[str]:
-    fires = failure.line
-    return ["```log fires", fires, "```", "", "```log quiet", quiet, "```", ""]
-
-
-_BODY = """\
 ## What happened
 
 To be written: in two to four plain sentences, what somebody sees whose run has just died of this.
@@ -231,9 +222,62 @@ To be written: the mechanism. Which code says this, and what had gone wrong befo
 ## Fix
 
 1. To be written: what helps most often, concretely (the flag, the key, the line of code).
-2. To be written: what else may help. A fix for some versions only begins with a condition: `{torch<2.6}`.
+2. To be written: what else may help. A fix for some versions only begins with a condition: `{{torch<2.6}}`.
 
 ## When it is harmless
 
 To be written, or "Never."
+
+```log fires
+{fires}
+```
+
+```log quiet
+{quiet}
+```
 """
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A page as it is proposed to its author."""
+
+    rule: str
+    family: str
+    text: str
+    failure: Failure
+
+    def problems(self, path: str) -> list[PageError]:
+        """Why the page would not load from `path`, or not do what it says; empty when it is sound."""
+        try:
+            return check_page(parse_page(self.text, path, chinese=False))
+        except PageError as error:
+            return error.every()
+
+
+def propose(reading: RunReading, *, since: str, rule: str = "", family: str = "") -> Proposal:
+    """A page for the unknown failure of this run, under this name where one is given.
+
+    Raises ``DraftError`` where a rule knows the failure, or there is none.
+    """
+    diagnosis = reading.diagnose()
+    failure = failure_of(diagnosis)
+    package, _ = origin_of(failure)
+    rule, family = rule or id_of(failure, package), family or package or OWN_FAMILY
+    pattern = pattern_of(failure)
+    healthy = [
+        shown(entry.first.text)
+        for stream in reading.streams.values()
+        for entry in stream.templates.entries.values()
+        if entry.level != "error"
+    ]
+    text = draft(
+        failure,
+        pattern,
+        rule=rule,
+        family=family,
+        since=since,
+        quiet=quiet_line(failure, pattern, healthy),
+        versions=diagnosis.environment,
+    )
+    return Proposal(rule, family, text, failure)
