@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from packaging.version import Version
 
 from stallwatch_lint.conditions import conditions_of
-from stallwatch_lint.diagnostic import Diagnostic, Place, Severity, diagnostic
-from stallwatch_lint.script import Call, Script, dotted
+from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
+from stallwatch_lint.script import Call, Script, dotted, last_name
 from stallwatch_lint.signatures import Signatures
 from stallwatch_lint.trainer_facts import KNOWN
 from stallwatch_lint.versions import version_of
@@ -47,13 +47,23 @@ def check_class_keywords(
         reached = conditions.of(call.node) if unknown else "asked"
         if taken is None or reached == "asked":
             continue
-        others = [set(_keywords(other)) for other, its in calls if its == full and other is not call]
+        others = [other.node.keywords for other, its in calls if its == full and other is not call]
+        beside = {one.arg for keywords in others for one in keywords}
         for keyword in unknown:
             name = keyword.arg or ""
-            if {one.new for one in KNOWN.changed if one.old == name and one.new} & set().union(*others):
+            if {one.new for one in KNOWN.changed if one.old == name and one.new} & beside:
                 continue  # both names are written: one is for older releases
-            place = (script.file, keyword.value.lineno)
-            yield _unknown(full, name, taken, signatures, versions, _SEVERITIES[reached], place)
+            package = full.partition(".")[0]
+            yield diagnostic(
+                "trainer-argument-unknown",
+                (script.file, keyword.value.lineno),
+                severity=_SEVERITIES[reached],
+                fix=_fix(full, name, taken, signatures),
+                name=full.rpartition(".")[2],
+                package=package,
+                release=versions.get(package, ""),
+                keyword=name,
+            )
 
 
 def check_compute_loss(script: Script, versions: Mapping[str, str]) -> Iterator[Diagnostic]:
@@ -70,11 +80,8 @@ def check_compute_loss(script: Script, versions: Mapping[str, str]) -> Iterator[
         reached = conditions_of(script.tree).of(loss)
         if reached == "asked" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):
             continue
-        yield _compute_loss(script, loss, str(transformers), _SEVERITIES[reached])
-
-
-def _keywords(call: Call) -> list[str]:
-    return [one.arg for one in call.node.keywords if one.arg is not None]
+        place, severity = (script.file, loss.lineno), _SEVERITIES[reached]
+        yield diagnostic("compute-loss-signature", place, severity=severity, release=str(transformers))
 
 
 def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
@@ -88,9 +95,9 @@ def _takes(loss: ast.FunctionDef) -> bool:
 
 def _replaced(script: Script) -> bool:
     """Whether the file may call ``compute_loss`` in a way of its own, or put another function there."""
-    stored = (node for node in ast.walk(script.tree) if isinstance(node, (ast.Name, ast.Attribute)))
+    stored = (node for node in script.nodes if isinstance(node, (ast.Name, ast.Attribute)))
     return any("training_step" in _methods(one) for one in script.classes) or any(
-        isinstance(node.ctx, ast.Store) and dotted(node).rpartition(".")[2] in _STEPS for node in stored
+        isinstance(node.ctx, ast.Store) and last_name(node) in _STEPS for node in stored
     )
 
 
@@ -123,37 +130,11 @@ def _origin(script: Script, name: str, seen: set[str], *, inherited: bool = True
 
 def _inherits(node: ast.ClassDef) -> bool:
     """Whether making one of it calls its first base's ``__init__`` with the same arguments."""
-    return not (
-        node.decorator_list
-        or node.keywords
-        or any(isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__") for one in node.body)
-    )
+    return not (node.decorator_list or node.keywords or _methods(node).keys() & {"__init__", "__new__"})
 
 
-def _unknown(
-    full: str,
-    keyword: str,
-    taken: frozenset[str],
-    signatures: Signatures,
-    versions: Mapping[str, str],
-    severity: Severity,
-    place: Place,
-) -> Diagnostic:
-    package, name = full.partition(".")[0], full.rpartition(".")[2]
-    release = versions.get(package, "")
-    return diagnostic(
-        "trainer-argument-unknown",
-        place,
-        severity=severity,
-        fix=_fix(full, name, keyword, taken, signatures),
-        name=name,
-        package=package,
-        release=release,
-        keyword=keyword,
-    )
-
-
-def _fix(full: str, name: str, keyword: str, taken: frozenset[str], signatures: Signatures) -> Message:
+def _fix(full: str, keyword: str, taken: frozenset[str], signatures: Signatures) -> Message:
+    name = full.rpartition(".")[2]
     for one in KNOWN.changed:
         if name.endswith(one.ending) and keyword == one.old:
             if not one.new:
@@ -162,12 +143,9 @@ def _fix(full: str, name: str, keyword: str, taken: frozenset[str], signatures: 
                 return message("lint.argument-renamed", new=one.new, since=one.since)
     arguments = _arguments_of(full, name)
     if arguments and keyword in (signatures.taken(arguments) or ()):
-        there = arguments.rpartition(".")[2]
-        return message("lint.argument-of-settings", there=there)
+        return message("lint.argument-of-settings", there=arguments.rpartition(".")[2])
     near = difflib.get_close_matches(keyword, taken, n=1)
-    if near:
-        return message("lint.argument-near", near=near[0])
-    return message("lint.take-it-out")
+    return message("lint.argument-near", near=near[0]) if near else message("lint.take-it-out")
 
 
 def _arguments_of(full: str, name: str) -> str:
@@ -176,12 +154,6 @@ def _arguments_of(full: str, name: str) -> str:
         return ""
     package = full.partition(".")[0]
     return f"{package}.{name.removesuffix('Trainer')}{'Config' if package == 'trl' else 'TrainingArguments'}"
-
-
-def _compute_loss(script: Script, loss: ast.FunctionDef, release: str, severity: Severity) -> Diagnostic:
-    return diagnostic(
-        "compute-loss-signature", (script.file, loss.lineno), severity=severity, release=release
-    )
 
 
 def check_trainer_keywords(
@@ -230,13 +202,13 @@ def _imported(script: Script) -> Mapping[str, str]:
     """The classes of transformers that the script has: their names here, and there."""
     names = {
         alias.asname or alias.name: alias.name
-        for node in ast.walk(script.tree)
+        for node in script.nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "transformers"
         for alias in node.names
     }
     made = {
         node.name if isinstance(node, ast.ClassDef) else node.id
-        for node in ast.walk(script.tree)
+        for node in script.nodes
         if isinstance(node, ast.ClassDef) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     }
     whole = {name for call in script.calls if (name := call.name).startswith("transformers.")}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
-from stallwatch_lint.script import Script, bound_by, dotted, is_constant
+from stallwatch_lint.script import Script, bound_by, dotted, is_constant, last_name
 from stallwatch_rules.text.lazy import lazy
 
 #: ``always``; ``sometimes``, below a condition; ``asked``, below one about what the installed packages take
@@ -35,8 +35,14 @@ class Conditions:
         found = set(self._around(node))
         return "asked" if "asked" in found else "sometimes" if found else "always"
 
-    def _around(self, node: ast.AST) -> Iterator[Reached]:
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What the node stands in, from inside to outside."""
         while (above := self._above.get(id(node))) is not None:
+            yield above
+            node = above
+
+    def _around(self, node: ast.AST) -> Iterator[Reached]:
+        for above in self.around(node):
             if isinstance(above, (ast.If, ast.IfExp)) and node is not above.test:
                 yield from self._tested(above.test)
             elif isinstance(above, (ast.match_case, ast.While)) or (
@@ -84,7 +90,7 @@ def _tells(handler: ast.ExceptHandler) -> bool:
 
 def _catches(item: ast.withitem) -> bool:
     called = item.context_expr
-    return isinstance(called, ast.Call) and dotted(called.func).rpartition(".")[2] in _CATCHERS
+    return isinstance(called, ast.Call) and last_name(called.func) in _CATCHERS
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -102,63 +108,47 @@ def is_nothing(script: Script, use: ast.expr) -> bool:
     """
     if not isinstance(use, ast.Name) or script.names & _HIDDEN:
         return False
-    above = {child: node for node in ast.walk(script.tree) for child in ast.iter_child_nodes(node)}
-    around = list(_around(use, above))
+    conditions = conditions_of(script.tree)
+    around = list(conditions.around(use))
     if any(isinstance(one, _GUARDS) and not _is_main(one) for one in around):
         return False
     reachable = {id(one) for one in around if isinstance(one, (ast.Module, *_FUNCTIONS))}
     found = False
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if use.id in bound_by(node) or "*" in bound_by(node) or _tests(node, use.id):
             return False
         if isinstance(node, ast.Name) and node.id == use.id and not isinstance(node.ctx, ast.Load):
-            if not _is_none(node, above[node]):
-                return False
-            scope = next(
-                one
-                for one in _around(node, above)
-                if isinstance(one, (ast.Module, ast.ClassDef, *_FUNCTIONS))
-            )
-            if id(scope) not in reachable:
+            outer = list(conditions.around(node))
+            scope = next(one for one in outer if isinstance(one, (ast.Module, ast.ClassDef, *_FUNCTIONS)))
+            if not _is_none(node, outer[0]) or id(scope) not in reachable:
                 return False
             found = True
     return found
-
-
-def _around(node: ast.AST, above: dict[ast.AST, ast.AST]) -> Iterator[ast.AST]:
-    while node in above:
-        node = above[node]
-        yield node
 
 
 def _is_none(target: ast.Name, statement: ast.AST) -> bool:
     """Whether the statement gives this name ``None``."""
     if isinstance(statement, ast.Assign):
         return target in statement.targets and is_constant(statement.value, None)
-    return (
-        isinstance(statement, ast.AnnAssign)
-        and statement.target is target
-        and is_constant(statement.value, None)
-    )
+    return isinstance(statement, ast.AnnAssign) and is_constant(statement.value, None)
 
 
 def _tests(node: ast.AST, name: str) -> bool:
     """Whether a condition asks about the name."""
-    asked: list[ast.AST] = []
     match node:
         case ast.If() | ast.IfExp() | ast.While() | ast.Assert():
-            asked = [node.test]
-        case ast.Compare() | ast.BoolOp():
-            asked = [node]
-        case ast.UnaryOp(op=ast.Not()):
-            asked = [node]
+            return _names(node.test, name)
+        case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+            return _names(node, name)
         case ast.Match():
-            asked = [node.subject]
-    return any(isinstance(one, ast.Name) and one.id == name for part in asked for one in ast.walk(part))
+            return _names(node.subject, name)
+    return False
+
+
+def _names(node: ast.AST, name: str) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(node))
 
 
 def _is_main(node: ast.AST) -> bool:
     """``if __name__ == "__main__":``."""
-    return isinstance(node, ast.If) and any(
-        isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(node.test)
-    )
+    return isinstance(node, ast.If) and _names(node.test, "__name__")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from stallwatch_lint.names import Names
-from stallwatch_lint.script import Script, dotted
+from stallwatch_lint.script import Function, Script, dotted, last_name
 
 Kind = Literal["trainer", "accelerator", "lightning", "other", ""]
 _LIGHTNING = ("lightning", "pytorch_lightning")  #: whose Trainer has no save_model
@@ -21,22 +21,22 @@ class Kinds:
     def __init__(self, script: Script) -> None:
         self._script = script
         self.names = Names(script.tree)
-        nodes = list(ast.walk(script.tree))
-        self._classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-        functions = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-        self._functions = {node.name: node for node in functions}
+        self._classes = {node.name: node for node in script.classes}
+        self._functions = {node.name: node for node in script.functions}
         self._made: dict[str, Kind] = {}  # by functions of the file
-        assigned = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))]
+        assigned = [
+            node for node in script.nodes if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
+        ]
         assigned.sort(key=lambda node: node.lineno)
         calls = [call.node for call in script.calls if call.last in self._functions]
-        for function in functions:
+        for function in script.functions:
             for arg in _parameters(function):
                 if arg.annotation is not None and (kind := self._of_class(arg.annotation)):
                     self.names.give_parameter(function, arg.arg, kind)
         for _ in range(_ROUNDS):
             for node in assigned:
                 self._assign(node)
-            for function in functions:
+            for function in script.functions:
                 self._returns(function)
             for call in calls:
                 self._passes(call)
@@ -46,14 +46,14 @@ class Kinds:
         kind = self._known(node)
         if kind:
             return kind
-        last = dotted(node).rpartition(".")[2].lower()
+        last = last_name(node).lower()
         if "trainer" in last:
             return "trainer"
         return "accelerator" if "accelerat" in last else ""
 
     def is_accelerator(self, node: ast.expr) -> bool:
         """Whether it was made as one, or nothing is known of it but that its name is exactly that."""
-        return (self._known(node) or dotted(node).rpartition(".")[2].lower()) == "accelerator"
+        return (self._known(node) or last_name(node).lower()) == "accelerator"
 
     def of_owner(self, call: ast.Call) -> Kind:
         """What the method is called on."""
@@ -61,7 +61,7 @@ class Kinds:
 
     def _known(self, node: ast.expr) -> Kind:
         if isinstance(node, ast.Call):
-            last = dotted(node.func).rpartition(".")[2]
+            last = last_name(node.func)
             return self._of_class(node.func) or self._made.get(last, "")
         if isinstance(node, ast.IfExp):
             return self._known(node.body) or self._known(node.orelse)
@@ -83,14 +83,14 @@ class Kinds:
                 if kind:
                     self.names.give(one, node, kind)
 
-    def _returns(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def _returns(self, function: Function) -> None:
         for node in ast.walk(function):
             if isinstance(node, ast.Return) and node.value is not None and (kind := self._known(node.value)):
                 self._made[function.name] = kind
 
     def _passes(self, call: ast.Call) -> None:
         """What a function of the file is given is what its parameter stands for."""
-        function = self._functions[dotted(call.func).rpartition(".")[2]]
+        function = self._functions[last_name(call.func)]
         taken = _parameters(function)
         if isinstance(call.func, ast.Attribute) and taken and taken[0].arg in ("self", "cls"):
             taken = taken[1:]
@@ -118,7 +118,7 @@ class Kinds:
             inner = self._classes.get(dotted(base))
             if inner is not None and inner is not node and depth < _ROUNDS:
                 kinds.append(self._of_defined(inner, depth + 1))
-            elif dotted(base).rpartition(".")[2] in _BARE:
+            elif last_name(base) in _BARE:
                 kinds.append("other")
             elif inner is None:
                 kinds.append(self._of_class(base))
@@ -132,5 +132,5 @@ def kinds_of(script: Script) -> Kinds:
     return Kinds(script)
 
 
-def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+def _parameters(function: Function) -> list[ast.arg]:
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]

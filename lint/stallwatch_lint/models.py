@@ -10,7 +10,7 @@ from packaging.version import Version
 from stallwatch_lint.conditions import is_nothing
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import AUTO, DsConfig
-from stallwatch_lint.script import Call, Script, dotted, is_constant, scopes
+from stallwatch_lint.script import Call, Script, dotted, is_constant, last_name, scopes
 from stallwatch_lint.versions import fits, version_of
 from stallwatch_rules.text.lazy import lazy
 
@@ -70,15 +70,15 @@ def _made_here(script: Script, value: ast.expr) -> bool:
     if isinstance(value, ast.Name):
         found = [
             node.value
-            for node in ast.walk(script.tree)
-            if isinstance(node, ast.Assign) and any(dotted(target) == value.id for target in node.targets)
+            for node in script.assignments
+            if any(dotted(target) == value.id for target in node.targets)
         ]
         return bool(found) and all(_is_config(one) for one in found)
     return _is_config(value)
 
 
 def _is_config(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and dotted(value.func).rsplit(".", 1)[-1].endswith("Config")
+    return isinstance(value, ast.Call) and last_name(value.func).endswith("Config")
 
 
 def check_loading(script: Script, config: DsConfig) -> Iterator[Diagnostic]:
@@ -102,7 +102,7 @@ def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None
     mode in backward (``runtime/zero/parameter_offload.py``); since 0.15.4 nothing is said and dropout stays
     off.
     """
-    engines = _engines(script)
+    engines = [{*pair} - {"", "?"} for pair in script.engines]
     pulled = {call.owner for call in script.called("backward")}
     trained = {name for names in engines if names & pulled for name in names}
     back_on = {
@@ -110,7 +110,7 @@ def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None
     }
     fatal = stage == 3 and deepspeed is not None and deepspeed < Version("0.15.4")
     for _, nodes in scopes(script.tree):
-        calls = [Call(dotted(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+        calls = [Call.of(node) for node in nodes if isinstance(node, ast.Call)]
         backward = max((call.line for call in calls if call.last == "backward"), default=0)
         for call in calls:
             if call.last != "eval" or not call.owner or call.line > backward or call.owner not in trained:
@@ -124,20 +124,6 @@ def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None
                     call=call.name,
                     model=call.owner,
                 )
-
-
-def _engines(script: Script) -> list[set[str]]:
-    """Each engine's names: the variable that it is assigned to, and the model that it was made of."""
-    found = []
-    made = {id(call.node): call for call in script.initializations()}
-    for node in ast.walk(script.tree):
-        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and id(node.value) in made):
-            continue
-        model = made[id(node.value)].argument("model", 1)
-        target = node.targets[0]
-        first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
-        found.append({dotted(one) for one in (model, first) if one is not None} - {"?"})
-    return found
 
 
 #: names of models and classes; the first group are those that DeepSpeed treats as units by itself since

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple
 
-from stallwatch_lint.script import bound_by, dotted, scopes
+from stallwatch_lint.script import Function, bound_by, dotted, scopes
 
 _Place = tuple[int, str]  # whose name, and the name
 _BINDING = (ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # beside assignments
-_Binding = ast.expr | ast.alias | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Binding = ast.expr | ast.alias | Function | ast.ClassDef
 
 
 class Names:
@@ -40,9 +41,7 @@ class Names:
         events[:] = [one for one in events if not first <= one[0] <= last]
         events.append((last, meaning, by))
 
-    def give_parameter(
-        self, function: ast.FunctionDef | ast.AsyncFunctionDef, name: str, meaning: str
-    ) -> None:
+    def give_parameter(self, function: Function, name: str, meaning: str) -> None:
         """A parameter of this function means this at its beginning."""
         events = self._events[(id(function), name)]
         events[:] = [one for one in events if one[2] is not function]
@@ -52,12 +51,16 @@ class Names:
         """The innermost class that it stands in."""
         return self._class.get(id(node))
 
-    def meaning(self, node: ast.expr) -> str:
-        """What a name means where it is used; empty for nothing that was given."""
+    def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
+        """What a name means where it is used; empty for nothing that was given, or none of these."""
         name = dotted(node)
         if "?" in name:
             return ""
-        known = [one for one in self._events.get(self._place(node, name), ()) if one[0] < node.lineno]
+        known = [
+            (line, meaning if not among or meaning in among else "", by)
+            for line, meaning, by in self._events.get(self._place(node, name), ())
+            if line < node.lineno
+        ]
         for _, meaning, by in sorted(known, key=lambda one: one[0], reverse=True):
             if meaning and self._apart(by, node):
                 continue

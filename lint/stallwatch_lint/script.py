@@ -6,13 +6,14 @@ import ast
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from stallwatch_lint.diagnostic import Diagnostic, Place, diagnostic
 from stallwatch_lint.newer_python import NewerPython, newer_syntax
 
-Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Scope = ast.Module | Function | ast.Lambda
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,11 @@ class Call:
 
     name: str  #: dotted; a part that is no plain name is ``?``
     node: ast.Call
+
+    @classmethod
+    def of(cls, node: ast.Call) -> Call:
+        """Return the call that this node makes."""
+        return cls(dotted(node.func), node)
 
     @property
     def last(self) -> str:
@@ -60,19 +66,43 @@ class Script:
 
     file: str
     tree: ast.Module
-    names: frozenset[str] = field(default=frozenset())  #: every name and attribute that the text uses
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes, from outside to inside."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every name and attribute that the text uses."""
+        return frozenset(
+            {node.id for node in self.nodes if isinstance(node, ast.Name)}
+            | {node.attr for node in self.nodes if isinstance(node, ast.Attribute)}
+            | {alias.name for node in self.nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+        )
 
     @cached_property
     def calls(self) -> list[Call]:
         """All calls, in the order of their lines."""
-        found = [Call(dotted(node.func), node) for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        found = [Call.of(node) for node in self.nodes if isinstance(node, ast.Call)]
         return sorted(found, key=lambda call: call.line)
+
+    @cached_property
+    def assignments(self) -> list[ast.Assign]:
+        """All assignments, in the order of their lines."""
+        found = [node for node in self.nodes if isinstance(node, ast.Assign)]
+        return sorted(found, key=lambda node: node.lineno)
+
+    @cached_property
+    def functions(self) -> list[Function]:
+        """All functions and methods of the file."""
+        return [node for node in self.nodes if isinstance(node, Function)]
 
     @cached_property
     def imports(self) -> frozenset[str]:
         """The top-level packages that are imported anywhere."""
         found: set[str] = set()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found.update(alias.name.split(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -82,10 +112,10 @@ class Script:
     @cached_property
     def strings(self) -> list[tuple[str, int]]:
         """String constants with their lines, without docstrings and other bare texts."""
-        bare = {id(node.value) for node in ast.walk(self.tree) if isinstance(node, ast.Expr)}
+        bare = {id(node.value) for node in self.nodes if isinstance(node, ast.Expr)}
         return [
             (node.value, node.lineno)
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare
         ]
 
@@ -118,10 +148,22 @@ class Script:
         return (call for call in self.calls if self.full(call.name) == "deepspeed.initialize")
 
     @cached_property
+    def engines(self) -> list[tuple[str, str]]:
+        """By each ``deepspeed.initialize``: the names of the model it is given, and of the engine."""
+        starts = {id(call.node): call for call in self.initializations()}
+        found = []
+        for node in self.assignments:
+            if (start := starts.get(id(node.value))) is not None:
+                model, target = start.argument("model", 1), node.targets[0]
+                engine = next(iter(parts(target)), target)
+                found.append((dotted(model) if model is not None else "", dotted(engine)))
+        return found
+
+    @cached_property
     def aliases(self) -> dict[str, str]:
         """What imported names stand for: ``{"td": "torch.distributed", "T": "transformers.Trainer"}``."""
         found: dict[str, str] = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     top = alias.name.partition(".")[0]
@@ -134,18 +176,16 @@ class Script:
     @cached_property
     def classes(self) -> list[ast.ClassDef]:
         """All classes of the file."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
+        return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
 
     @cached_property
     def stored(self) -> frozenset[str]:
         """The plain names that get a value other than by one import; classes of the file left out."""
         found = {
-            node.id
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            node.id for node in self.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
         imported: dict[str, set[str]] = defaultdict(set)
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 module = "." * getattr(node, "level", 0) + (getattr(node, "module", None) or "")
                 for alias in node.names:  # of which module of a package does not count
@@ -186,12 +226,7 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
             severity="fails" if isinstance(error, (SyntaxError, ValueError)) else "likely",
             reason=reason,
         )
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    names |= {
-        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
-    return Script(file, tree, frozenset(names))
+    return Script(file, tree)
 
 
 def dotted(node: ast.expr) -> str:
@@ -201,6 +236,16 @@ def dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return "?"
+
+
+def last_name(node: ast.expr) -> str:
+    """``c`` of ``a.b.c``."""
+    return dotted(node).rpartition(".")[2]
+
+
+def parts(target: ast.expr) -> list[ast.expr]:
+    """``a`` and ``b`` of ``a, b``; anything else by itself."""
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def bound_by(node: ast.AST) -> tuple[str | None, ...]:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from stallwatch_lint.script import dotted, is_constant
+from stallwatch_lint.script import dotted, is_constant, last_name
 
 MOST_STEPS = 12  #: from module to module and from class to base
 
@@ -113,7 +113,7 @@ def _of_function(init: ast.FunctionDef) -> frozenset[str] | None:
     if init.args.kwarg is not None:
         return None
     for decorator in init.decorator_list:
-        name = dotted(decorator.func).rpartition(".")[2] if isinstance(decorator, ast.Call) else ""
+        name = last_name(decorator.func) if isinstance(decorator, ast.Call) else ""
         if not name.lstrip("_").startswith("deprecate"):
             return None
         # transformers' deprecate_kwarg and huggingface_hub's _deprecate_arguments take old names on
@@ -127,7 +127,7 @@ def _of_function(init: ast.FunctionDef) -> frozenset[str] | None:
 
 def _dataclass(node: ast.ClassDef) -> bool:
     names = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)
-    return any(dotted(name).rpartition(".")[2] == "dataclass" for name in names)
+    return any(last_name(name) == "dataclass" for name in names)
 
 
 def _own_fields(node: ast.ClassDef) -> Iterator[str]:

@@ -36,27 +36,26 @@ def check_training_arguments(script: Script, config: DsConfig | None) -> Iterato
     """
     if not script.imports & {"transformers", "trl"}:
         return
-    for call in script.calls:
-        own = call.last in _OWN
-        if not own and not call.last.endswith(("TrainingArguments", "Config")):
-            continue
+    for call in _settings(script):
         if is_constant(call.argument("fp16"), True) and is_constant(call.argument("bf16"), True):
             yield diagnostic("fp16-and-bf16-arguments", script.at(call), call=call.last)
-        if (
-            config is not None
-            and not config.accelerate
-            and (own or call.last.endswith("TrainingArguments") or _trains(call))
-        ):
-            yield from _compared(script, call, config, own)
+        if config is not None and not config.accelerate and _trains(call):
+            yield from _compared(script, call, config)
+
+
+def _settings(script: Script) -> Iterator[Call]:
+    """The calls of classes that hold training arguments, by their names."""
+    return (call for call in script.calls if call.last.endswith(("TrainingArguments", "Config")))
 
 
 def _trains(call: Call) -> bool:
     """Whether the configuration of a trainer (``SFTConfig``), and not of a model, is made here."""
-    return call.argument("deepspeed") is not None or call.argument("per_device_train_batch_size") is not None
+    trainers = ("deepspeed", "per_device_train_batch_size")
+    return call.last.endswith("TrainingArguments") or any(call.argument(one) is not None for one in trainers)
 
 
-def _compared(script: Script, call: Call, config: DsConfig, own: bool) -> Iterator[Diagnostic]:
-    named = call.argument("deepspeed")
+def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnostic]:
+    named, own = call.argument("deepspeed"), call.last in _OWN
     file = named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
     if file is not None and PurePath(file).name != PurePath(config.file).name:
         return
@@ -68,7 +67,8 @@ def _compared(script: Script, call: Call, config: DsConfig, own: bool) -> Iterat
         if given is None and (not own or call.open or call.node.args[1:]):
             continue
         wanted = KNOWN.defaults[argument] if given is None else _literal(given)
-        if wanted is None or value == wanted or _excused(call, argument):
+        excuse = KNOWN.excuses.get(argument)
+        if wanted is None or value == wanted or (excuse and call.argument(excuse) is not None):
             continue
         yield diagnostic(
             f"arguments-differ-from-config{'-default' if given is None else ''}",
@@ -79,16 +79,6 @@ def _compared(script: Script, call: Call, config: DsConfig, own: bool) -> Iterat
             argument=argument,
             wanted=str(wanted),
         )
-
-
-def _excused(call: Call, argument: str) -> bool:
-    """Whether another argument counts as well: the search for a batch size, evaluation in half precision."""
-    other = {
-        "per_device_train_batch_size": "auto_find_batch_size",
-        "fp16": "fp16_full_eval",
-        "bf16": "bf16_full_eval",
-    }.get(argument)
-    return other is not None and call.argument(other) is not None
 
 
 def _literal(node: ast.expr) -> Any:
@@ -108,11 +98,9 @@ def check_best_model(script: Script, config: DsConfig | None) -> Iterator[Diagno
     ``trainer.py``; since 4.38)."""
     if config is None:
         return
-    for call in script.calls:
+    for call in _settings(script):
         both = (call.argument("save_only_model"), call.argument("load_best_model_at_end"))
-        if call.last.endswith(("TrainingArguments", "Config")) and all(
-            is_constant(one, True) for one in both
-        ):
+        if all(is_constant(one, True) for one in both):
             yield diagnostic("best-model-without-optimizer", script.at(call))
 
 
@@ -126,10 +114,8 @@ def check_strategies(script: Script) -> Iterator[Diagnostic]:
     """
     if not script.imports & {"transformers", "trl"}:
         return
-    for call in script.calls:
-        if call.last.endswith(("TrainingArguments", "Config")) and is_constant(
-            call.argument("load_best_model_at_end"), True
-        ):
+    for call in _settings(script):
+        if is_constant(call.argument("load_best_model_at_end"), True):
             yield from _of_call(script, call)
 
 
@@ -213,29 +199,27 @@ def is_theirs(script: Script, call: Call, *names: str) -> bool:
 def made_by(script: Script, value: ast.expr | None) -> Call | None:
     """The call that makes this object: itself, or the only thing that the file ever assigns to the name."""
     if isinstance(value, ast.Name):
-        if any(value.id in bound_by(node) for node in ast.walk(script.tree)):
+        if any(value.id in bound_by(node) for node in script.nodes):
             return None
         stored = [
             node
-            for node in ast.walk(script.tree)
+            for node in script.nodes
             if isinstance(node, ast.Name) and node.id == value.id and not isinstance(node.ctx, ast.Load)
         ]
         assigned = [
-            node.value
-            for node in ast.walk(script.tree)
-            if isinstance(node, ast.Assign) and [dotted(one) for one in node.targets] == [value.id]
+            node.value for node in script.assignments if [dotted(one) for one in node.targets] == [value.id]
         ]
         if len(stored) != 1 or len(assigned) != 1:
             return None
         value = assigned[0]
-    return Call(dotted(value.func), value) if isinstance(value, ast.Call) else None
+    return Call.of(value) if isinstance(value, ast.Call) else None
 
 
 def sets_attribute(script: Script, *names: str) -> bool:
     """Whether the file sets such an attribute (``args.eval_strategy = "no"``), or may do so unseen."""
     return bool(script.names & {"setattr", "__dict__"}) or any(
         isinstance(node, ast.Attribute) and node.attr in names and not isinstance(node.ctx, ast.Load)
-        for node in ast.walk(script.tree)
+        for node in script.nodes
     )
 
 

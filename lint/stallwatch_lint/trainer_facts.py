@@ -34,6 +34,7 @@ class _Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     changed: list[Changed]
     defaults: dict[str, Any]
     compared: dict[str, str]
+    excuses: dict[str, str]
 
 
 KNOWN = facts("trainers", _Trainers)
