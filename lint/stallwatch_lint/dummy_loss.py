@@ -5,25 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from stallwatch_lint.call_facts import CALLS
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.partitioned import Models, models_of
-from stallwatch_lint.script import Script, dotted, scopes
-
-_REDUCTIONS = {"sum", "mean", "norm", "square", "pow", "abs", "flatten", "view", "reshape"}
-#: what reads nothing of the values, or leaves no graph behind
-_HARMLESS = {
-    "numel",
-    "shape",
-    "size",
-    "requires_grad",
-    "detach",
-    "data",
-    "grad",
-    "dim",
-    "nelement",
-    "ds_numel",
-    "item",
-}
+from stallwatch_lint.script import Script, dotted, last_name, scopes
 
 
 def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Diagnostic]:
@@ -36,7 +21,7 @@ def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Diagnost
     wrong under ZeRO-3, but stops nothing. In a ``forward`` the parameters may be those of the running module,
     which are there: only "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
     """
-    makers = frozenset(_makers(script.tree))
+    makers = frozenset(_makers(script))
     models = models_of(script)
     for scope, nodes in scopes(script.tree):
         if any(_gathers(node) for node in ast.walk(scope)):
@@ -78,18 +63,14 @@ def _pulled(node: ast.AST) -> Iterator[str]:
     return (one.id for one in _pulled_expressions(node) if isinstance(one, ast.Name))
 
 
-def _makers(tree: ast.Module) -> Iterator[str]:
+def _makers(script: Script) -> Iterator[str]:
     """Functions of the file that return such a sum, and gather nothing; methods as ``self.name``."""
-    methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
-    for node in ast.walk(tree):
-        inner = list(ast.walk(node)) if isinstance(node, ast.FunctionDef) else []
+    methods = {id(one) for node in script.classes for one in node.body}
+    for function in script.functions:
+        inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
         returned = [one.value for one in inner if isinstance(one, ast.Return) and one.value is not None]
-        if (
-            isinstance(node, ast.FunctionDef)
-            and any(map(_sums_parameters, returned))
-            and not any(map(_gathers, inner))
-        ):
-            yield f"self.{node.name}" if id(node) in methods else node.name
+        if any(map(_sums_parameters, returned)) and not any(map(_gathers, inner)):
+            yield f"self.{function.name}" if id(function) in methods else function.name
 
 
 def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
@@ -155,7 +136,7 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
         while (  # torch.stack([…]).sum()
             isinstance(part, ast.Call)
             and isinstance(part.func, ast.Attribute)
-            and part.func.attr in _REDUCTIONS
+            and part.func.attr in CALLS.reductions
             and isinstance(part.func.value, ast.Call)
         ):
             part = part.func.value
@@ -163,7 +144,7 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
             continue
         if dotted(part.func) in makers:
             return True
-        if dotted(part.func).rsplit(".", 1)[-1] not in ("sum", "stack", "cat"):
+        if last_name(part.func) not in ("sum", "stack", "cat"):
             continue
         for argument in part.args:
             if isinstance(argument, (ast.GeneratorExp, ast.ListComp)):
@@ -189,7 +170,7 @@ def _reduces(expression: ast.expr, variable: str) -> bool:
     """Whether it makes a number out of the parameter's values, with a graph."""
     attributes = {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
     uses = any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(expression))
-    return uses and bool(attributes & _REDUCTIONS) and not attributes & _HARMLESS
+    return uses and bool(attributes & CALLS.reductions) and not attributes & CALLS.valueless
 
 
 def _is_whole_model(node: ast.AST, models: Models) -> bool:

@@ -9,19 +9,19 @@ At every stage, backward and step of the engine reduce gradients.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
 from functools import lru_cache
 
+from stallwatch_lint.call_facts import CALLS
 from stallwatch_lint.kinds import kinds_of
 from stallwatch_lint.names import Names
-from stallwatch_lint.script import Call, Script, dotted
+from stallwatch_lint.script import Call, Script, last_name, parts
 
-_GATHERING = {"forward", "generate"}
-_REDUCING = {"backward", "step"}
-_INSIDE = {"GatheredParameters", "unwrap_model_for_generation", "summon_full_params"}
 _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # of the engine
-_ITSELF = {"train", "eval", "to", "cuda", "half", "bfloat16", "float", "requires_grad_"}  # return the module
-_MODEL, _ENGINE = "model", "engine"
+_ENGINE, _PREPARED = "engine", "prepared"  # by deepspeed.initialize, and by accelerate
+_MODULE, _BARE = "module", "bare"  # the module of a model; what unwrap_model made of anything else
+_MODEL = "model"  # any of the first three
+_MODELS = (_ENGINE, _PREPARED, _MODULE, _MODEL)
+_UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # where it is known whether it is an engine
 
 
 class Models:
@@ -30,27 +30,31 @@ class Models:
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
         self._kinds = kinds_of(script)
-        initializations = {id(call.node) for call in script.initializations()}
-        nodes = [node for node in ast.walk(script.tree) if isinstance(node, ast.Assign)]
-        for node in sorted(nodes, key=lambda one: one.lineno):
+        starts = {id(call.node): call for call in script.initializations()}
+        for node in script.assignments:
             value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
-            if isinstance(value, ast.Call) and id(value) in initializations:
-                self._of_initialization(node, Call(dotted(value.func), value))
-            elif self.is_model(value) or (isinstance(value, ast.Call) and self._prepared(value)):
-                self._add(node, node.targets, _MODEL)
+            targets = [parts(target) for target in node.targets]
+            if (start := starts.get(id(value))) is not None:
+                if (model := start.argument("model", 1)) is not None:
+                    self._names.give(model, node, _MODULE)
+                meaning, targets = _ENGINE, [several[:1] for several in targets]
+            else:
+                meaning = self._assigned(value)
+            for target in (one for several in targets for one in several) if meaning else ():
+                self._names.give(target, node, meaning)
         self._inside = {
             id(inner)
-            for node in ast.walk(script.tree)
+            for node in script.nodes
             if isinstance(node, (ast.With, ast.AsyncWith))
-            and any(_last_of(item.context_expr) in _INSIDE for item in node.items)
+            and any(_last_of(item.context_expr) in CALLS.gathered_inside for item in node.items)
             for inner in ast.walk(ast.Module(node.body, []))
         }
 
     def needs_all(self, call: Call, *, zero3: bool) -> bool:
         """Whether all ranks must make this call."""
         node = call.node
-        if call.last in _REDUCING and isinstance(node.func, ast.Attribute):
-            return self._names.meaning(node.func.value) == _ENGINE
+        if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
+            return self._names.meaning(node.func.value, _MODELS) == _ENGINE
         if not zero3 or id(node) in self._inside:  # weights that were gathered are there
             return False
         if call.last == "GatheredParameters":
@@ -59,33 +63,9 @@ class Models:
             return self._kinds.of_owner(node) == "accelerator"
         if call.last == _CONSOLIDATED:
             return True
-        if call.last in _GATHERING and isinstance(node.func, ast.Attribute):
+        if call.last in CALLS.gathering and isinstance(node.func, ast.Attribute):
             return self.is_model(node.func.value)
         return self.is_model(node.func)
-
-    def _of_initialization(self, node: ast.Assign, call: Call) -> None:
-        first = [
-            target.elts[0] if isinstance(target, (ast.Tuple, ast.List)) and target.elts else target
-            for target in node.targets
-        ]
-        model = call.argument("model", 1)
-        self._add(node, [model] if model is not None else [], _MODEL)
-        self._add(node, first, _ENGINE)
-
-    def _prepared(self, value: ast.Call) -> bool:
-        """``accelerator.prepare(model)``, or what a module's method gives back: the module itself."""
-        if not isinstance(value.func, ast.Attribute):
-            return False
-        owner, called = value.func.value, value.func.attr
-        if called == "prepare" and self._kinds.of(owner) == "accelerator":
-            return True
-        return called in _ITSELF and self.is_model(owner)
-
-    def _add(self, node: ast.Assign, targets: Iterable[ast.expr], meaning: str) -> None:
-        for target in targets:
-            parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-            for part in parts:
-                self._names.give(part, node, meaning)
 
     def is_model(self, node: ast.expr) -> bool:
         """``engine``, ``engine.module``, ``accelerator.unwrap_model(model)``."""
@@ -93,7 +73,27 @@ class Models:
             return _last_of(node) == "unwrap_model" and bool(node.args) and self.is_model(node.args[0])
         if isinstance(node, ast.Attribute) and node.attr == "module" and self.is_model(node.value):
             return True
-        return bool(self._names.meaning(node))
+        return bool(self._names.meaning(node, _MODELS))
+
+    def is_module(self, node: ast.expr) -> bool:
+        """Whether it is known for a module that is no engine, where it stands: ``engine.module``."""
+        if isinstance(node, ast.Call):
+            return _last_of(node) == "unwrap_model"
+        if self._names.meaning(node, _UNWRAPPED) in (_MODULE, _BARE):
+            return True
+        owner = node.value if isinstance(node, ast.Attribute) and node.attr == "module" else None
+        return owner is not None and self._names.meaning(owner, _UNWRAPPED) in (_ENGINE, _PREPARED)
+
+    def _assigned(self, value: ast.expr) -> str:
+        """What a name means that is given this value."""
+        model, method = self.is_model(value), _last_of(value)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            if method in ("prepare", "unwrap_model") and self._kinds.of_owner(value) == "accelerator":
+                return _PREPARED if method == "prepare" else _MODULE if model else _BARE
+            model = model or (method in CALLS.returning_itself and self.is_model(value.func.value))
+        elif isinstance(value, ast.Attribute) and self.is_module(value):
+            return _MODULE if model else _BARE
+        return _MODEL if model else ""
 
 
 @lru_cache(maxsize=4)
@@ -103,4 +103,4 @@ def models_of(script: Script) -> Models:
 
 
 def _last_of(node: ast.expr) -> str:
-    return dotted(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+    return last_name(node.func) if isinstance(node, ast.Call) else ""

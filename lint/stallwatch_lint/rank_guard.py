@@ -12,19 +12,14 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
+from stallwatch_lint.call_facts import CALLS
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.kinds import Kinds, kinds_of
 from stallwatch_lint.names import Names
 from stallwatch_lint.partitioned import Models, models_of
-from stallwatch_lint.script import Call, Script, dotted
+from stallwatch_lint.script import Call, Script, dotted, last_name
 
-_RANKS = {"rank", "local_rank", "global_rank", "world_rank", "process_index", "local_process_index"}
-_RANK_CALLS = {"get_rank", "get_global_rank", "get_local_rank"}
-_FIRST = {
-    *("is_main_process", "is_local_main_process", "is_world_process_zero", "is_local_process_zero"),
-    *("is_rank_zero", "is_rank_0", "is_global_zero"),
-}
 _RANK, _IS_FIRST, _IS_OTHER = "rank", "first", "other"
 _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
@@ -34,8 +29,7 @@ class FirstRank:
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
-        nodes = [node for node in ast.walk(script.tree) if isinstance(node, ast.Assign)]
-        for node in sorted(nodes, key=lambda one: one.lineno):
+        for node in script.assignments:
             meaning = _RANK if self._is_rank(node.value) else _MEANINGS[self.passes(node.value)]
             for target in node.targets if meaning else ():
                 self._names.give(target, node, meaning)
@@ -54,7 +48,7 @@ class FirstRank:
             return _compared(test.ops[0], test.comparators[0])
         called = isinstance(test, ast.Call) and not test.args and not test.keywords
         named = test.func if called and isinstance(test, ast.Call) else test
-        if _last(named) in _FIRST:
+        if last_name(named) in CALLS.first_rank:
             return True
         return {_IS_FIRST: True, _IS_OTHER: False}.get(self._names.meaning(test))
 
@@ -66,8 +60,8 @@ class FirstRank:
                     isinstance(one, ast.Constant) and one.value in ("RANK", "LOCAL_RANK")
                     for one in ast.walk(node.args[0])
                 )
-            return _last(node.func) in _RANK_CALLS and not node.args and not node.keywords
-        return _last(node) in _RANKS or self._names.meaning(node) == _RANK
+            return last_name(node.func) in CALLS.rank_calls and not node.args and not node.keywords
+        return last_name(node) in CALLS.ranks or self._names.meaning(node) == _RANK
 
 
 def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
@@ -87,21 +81,6 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
     return False if isinstance(operator, (ast.NotEq, ast.Gt)) else None
 
 
-def _last(node: ast.expr) -> str:
-    return dotted(node).rsplit(".", 1)[-1]
-
-
-_COLLECTIVES = {
-    *("barrier", "monitored_barrier", "broadcast", "broadcast_object_list", "all_reduce", "reduce_scatter"),
-    *("all_gather", "all_gather_object", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all"),
-}
-_WAITS_OF_ACCELERATE = {"wait_for_everyone", "save_state", "gather", "gather_for_metrics"}
-#: modules that these are functions of, as they are named and as they are imported
-_NAMED, _TORCH = ("dist", "distributed", "comm", "deepspeed"), ("torch.distributed", "deepspeed")
-_OF_ENGINE = ("save_checkpoint", "save_16bit_model")
-_GROUP_FIRST = {"barrier", "monitored_barrier"}  #: the others take the group third or after
-
-
 def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
     """Collectives, and savers that hold some, below ``if rank == 0:`` alone.
 
@@ -111,7 +90,7 @@ def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Diagno
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []
     others: set[str] = set()
-    for node in ast.walk(script.tree):
+    for node in script.nodes:
         if not isinstance(node, ast.If):
             continue
         guard = guards.passes(node.test)
@@ -138,23 +117,23 @@ def _calls(body: list[ast.stmt]) -> Iterator[Call]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             continue
         if isinstance(node, ast.Call):
-            yield Call(dotted(node.func), node)
+            yield Call.of(node)
         inside += ast.iter_child_nodes(node)
 
 
 def _needs_all(call: Call, script: Script, config: DsConfig | None, models: Models, kinds: Kinds) -> bool:
     owner, _, last = script.full(call.name).rpartition(".")
-    if last in _COLLECTIVES and _is_module(owner, call):
-        group = call.argument("group", 0 if last in _GROUP_FIRST else 2)
+    if last in CALLS.collectives and _is_module(owner, call):
+        group = call.argument("group", 0 if last in CALLS.group_first else 2)
         return not call.open and group is None
-    if call.last in _WAITS_OF_ACCELERATE:
+    if call.last in CALLS.waits_of_accelerate:
         waits = isinstance(call.node.func, ast.Attribute) and kinds.is_accelerator(call.node.func.value)
         return waits and (call.last != "save_state" or config is not None)
     zero3 = config is not None and config.stage == 3
     kind = kinds.of_owner(call.node)
     if call.last == "save_model":
         return zero3 and kind == "trainer" and bool(script.imports & {"transformers", "trl"})
-    if call.last in _OF_ENGINE:
+    if call.last in CALLS.saves_of_engine:
         if not any(script.initializations()) or not call.owner or kind in ("trainer", "lightning"):
             return False
         named = "trainer" in call.owner.rpartition(".")[2].lower()
@@ -166,23 +145,22 @@ def _needs_all(call: Call, script: Script, config: DsConfig | None, models: Mode
 
 def _is_module(owner: str, call: Call) -> bool:
     """Whether a function of this name, as its package knows it, is torch's or DeepSpeed's."""
-    if any(owner == one or owner.startswith(f"{one}.") for one in _TORCH):
+    if any(owner == one or owner.startswith(f"{one}.") for one in CALLS.modules):
         return True
-    return all(one.rpartition(".")[2].lower() in _NAMED for one in (owner, call.owner))
+    return all(one.rpartition(".")[2].lower() in CALLS.module_names for one in (owner, call.owner))
 
 
 def _asks_engine(script: Script, name: str) -> bool:
     """Whether the file's own method of this name may come to the engine's; where it has none, yes."""
     functions: dict[str, list[ast.AST]] = defaultdict(list)
-    for node in ast.walk(script.tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            functions[node.name].append(node)
+    for function in script.functions:
+        functions[function.name].append(function)
     waiting, seen = [name], {name}
     while waiting:
         for node in (inner for one in functions.get(waiting.pop(), ()) for inner in ast.walk(one)):
             called = dotted(node.func) if isinstance(node, ast.Call) else ""
             owner, _, last = called.rpartition(".")
-            if last in _OF_ENGINE and owner not in ("", "self"):
+            if last in CALLS.saves_of_engine and owner not in ("", "self"):
                 return True
             if last in functions and last not in seen:
                 seen.add(last)

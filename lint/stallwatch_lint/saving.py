@@ -18,7 +18,8 @@ from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.kinds import Kinds, kinds_of
 from stallwatch_lint.names import Names
-from stallwatch_lint.script import Call, Script, dotted, is_constant, scopes
+from stallwatch_lint.partitioned import models_of
+from stallwatch_lint.script import Call, Script, dotted, is_constant, last_name, parts, scopes
 from stallwatch_rules.text.lazy import lazy
 
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
@@ -107,7 +108,10 @@ class _BareModels:
         self._script = script
         self._kinds = kinds_of(script)
         self._names = Names(script.tree)
-        self._by_name = _initialized(script)
+        given = (call.argument("model", 1) for call in script.initializations())
+        self._by_name = {dotted(model) for model in given if model is not None}
+        self._by_name.update(name for _, engine in script.engines for name in (engine, f"{engine}.module"))
+        self._by_name.discard("?")
         self._scope_of: dict[int, int] = {}
         self._others: dict[int, set[str]] = {}  # by scope that starts no engine, what gets values there
         self._trained: dict[int, int] = {}  # by scope, the first line that trains
@@ -118,11 +122,11 @@ class _BareModels:
     def by(self, node: ast.expr) -> str:
         """``deepspeed``, ``accelerate`` or ``trainer``; empty for what is no partitioned model."""
         scope, name = self._scope_of.get(id(node), 0), dotted(node)
-        if name in self._by_name - {"?"} and name.partition(".")[0] not in self._others.get(scope, ()):
+        if name in self._by_name and name.partition(".")[0] not in self._others.get(scope, ()):
             return "deepspeed"
         if scope in self._asking:
             return ""
-        if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == "unwrap_model":
+        if isinstance(node, ast.Call) and last_name(node.func) == "unwrap_model":
             return self.by(node.args[0]) if node.args else ""
         if isinstance(node, ast.Attribute):
             if node.attr == "module" and (by := self.by(node.value)):
@@ -171,7 +175,7 @@ class _BareModels:
     def _assign(self, node: ast.Assign, made: dict[str, ast.expr]) -> None:
         value = node.value
         if isinstance(value, ast.Call):
-            call = Call(dotted(value.func), value)
+            call = Call.of(value)
             if self._kinds.of(value) == "trainer" and (model := call.argument("model", 0)) is not None:
                 made.update((dotted(target), model) for target in node.targets)
                 return
@@ -189,27 +193,13 @@ class _BareModels:
 
     def _prepared(self, node: ast.Assign, value: ast.Call) -> None:
         for target in node.targets:
-            parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-            for part, given in zip(parts, value.args, strict=False):
+            for part, given in zip(parts(target), value.args, strict=False):
                 if not _NO_MODEL.search(dotted(part)) and not _NO_MODEL.search(dotted(given)):
                     self._names.give(part, node, f"{_MODEL} accelerate")
 
 
-def _initialized(script: Script) -> set[str]:
-    """The names of what ``deepspeed.initialize`` is given and gives back, in any function."""
-    calls = {id(call.node): call for call in script.initializations()}
-    models = {dotted(one) for call in calls.values() if (one := call.argument("model", 1)) is not None}
-    engines = set()
-    for node in ast.walk(script.tree):
-        if isinstance(node, ast.Assign) and id(node.value) in calls:
-            target = node.targets[0]
-            engines.add(dotted(target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target))
-    return models | engines | {f"{engine}.module" for engine in engines}
-
-
 #: methods of DeepSpeed's engine alone (0.19.8, ``runtime/engine.py``)
 _OF_ENGINE = ("zero_gather_16bit_weights_on_model_save", "_zero3_consolidated_16bit_state_dict")
-_ENGINE, _MODULE = "engine", "module"
 _REPLACED = {"self.model", "self.deepspeed"}
 
 
@@ -217,95 +207,39 @@ def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
     """Calls that hand a bare module to accelerate, and trainers that swap their engine for one."""
     if config.stage != 3:
         return
-    kinds = kinds_of(script)
-    names = _followed(script, kinds)
+    kinds, models = kinds_of(script), models_of(script)
     for call in script.called(*_OF_ENGINE):
-        if isinstance(call.node.func, ast.Attribute) and _is_module(call.node.func.value, names):
+        if isinstance(call.node.func, ast.Attribute) and models.is_module(call.node.func.value):
             yield diagnostic("saves-past-the-engine-asked", script.at(call), call=call.name, model=call.owner)
     engines = set(_names_of(script, kinds, "prepare"))
     bare = set(_names_of(script, kinds, "unwrap_model")) - engines
     for call in script.called("get_state_dict"):
         model = call.argument("model", 0)
-        if (
-            kinds.of_owner(call.node) == "accelerator"
-            and model is not None
-            and (_is_bare(model, engines, bare) or _is_module(model, names))
-        ):
+        if kinds.of_owner(call.node) != "accelerator" or model is None:
+            continue
+        name = dotted(model)
+        part = name not in engines and any(name.startswith(f"{each}.") for each in engines)
+        if name in bare or part or models.is_module(model):
             yield diagnostic(
                 "saves-past-the-engine-given", script.at(call), call=call.name, model=ast.unparse(model)
             )
-    for node in ast.walk(script.tree):
-        if isinstance(node, ast.FunctionDef) and node.name == "save_model" and _swaps(node):
-            yield diagnostic("saves-past-the-engine-swapped", (script.file, node.lineno))
+    for function in script.functions:
+        if function.name == "save_model" and isinstance(function, ast.FunctionDef) and _swaps(function):
+            yield diagnostic("saves-past-the-engine-swapped", (script.file, function.lineno))
 
 
-def _names_of(script: Script, kinds: Kinds, last: str) -> Iterator[str]:
+def _names_of(script: Script, kinds: Kinds, method: str) -> Iterator[str]:
     """The names that a call of this method of an Accelerator is assigned to."""
-    for node in ast.walk(script.tree):
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-            continue
-        call = Call(dotted(node.value.func), node.value)
-        if call.last == last and kinds.of_owner(call.node) == "accelerator":
-            for target in node.targets:
-                parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-                yield from (dotted(part) for part in parts)
-
-
-def _followed(script: Script, kinds: Kinds) -> Names:
-    """Engines, and modules that are none: ``net = engine.module``, and what an engine was made of."""
-    names = Names(script.tree)
-    starts = {id(call.node): call for call in script.initializations()}
-    nodes = [node for node in ast.walk(script.tree) if isinstance(node, ast.Assign)]
-    for node in sorted(nodes, key=lambda one: one.lineno):
-        value = node.value.value if isinstance(node.value, ast.Subscript) else node.value
-        meaning, targets = "", node.targets
-        if (start := starts.get(id(value))) is not None:
-            model = start.argument("model", 1)
-            if model is not None:
-                names.give(model, node, _MODULE)
-            meaning, targets = _ENGINE, [_parts(target)[0] for target in targets if _parts(target)]
-        elif isinstance(value, ast.Call) and kinds.of_owner(value) == "accelerator":
-            meaning = {"prepare": _ENGINE, "unwrap_model": _MODULE}.get(
-                Call(dotted(value.func), value).last, ""
-            )
-            targets = [part for target in targets for part in _parts(target)]
-        elif isinstance(value, ast.Attribute) and _is_module(value, names):
-            meaning = _MODULE
-        for target in targets if meaning else ():
-            names.give(target, node, meaning)
-    return names
-
-
-def _parts(target: ast.expr) -> list[ast.expr]:
-    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-
-
-def _is_module(model: ast.expr, names: Names) -> bool:
-    """Whether it is known for a module that is no engine, where it stands: ``engine.module``."""
-    if isinstance(model, ast.Call):
-        return dotted(model.func).rpartition(".")[2] == "unwrap_model"
-    if isinstance(model, ast.Attribute) and model.attr == "module" and names.meaning(model.value) == _ENGINE:
-        return True
-    return names.meaning(model) == _MODULE
-
-
-def _is_bare(model: ast.expr, engines: set[str], bare: set[str]) -> bool:
-    if isinstance(model, ast.Call):
-        return dotted(model.func).rpartition(".")[2] == "unwrap_model"
-    name = dotted(model)
-    return name in bare or (name not in engines and any(name.startswith(f"{each}.") for each in engines))
+    for node in script.assignments:
+        call = Call.of(node.value) if isinstance(node.value, ast.Call) else None
+        if call is not None and call.last == method and kinds.of_owner(call.node) == "accelerator":
+            yield from (dotted(part) for target in node.targets for part in parts(target))
 
 
 def _swaps(function: ast.FunctionDef) -> bool:
     """Whether it sets ``self.model`` and ``self.deepspeed``, and has another ``save_model`` do the saving."""
-    targets = [
-        dotted(part)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        for part in (target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target])
-    ]
-    calls = {
-        dotted(node.func).rpartition(".")[2] for node in ast.walk(function) if isinstance(node, ast.Call)
-    }
-    return set(targets) >= _REPLACED and "save_model" in calls
+    nodes = list(ast.walk(function))
+    assigned = (node for node in nodes if isinstance(node, ast.Assign))
+    targets = {dotted(part) for node in assigned for target in node.targets for part in parts(target)}
+    calls = {last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
+    return targets >= _REPLACED and "save_model" in calls
