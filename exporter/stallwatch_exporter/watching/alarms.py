@@ -13,7 +13,7 @@ from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpda
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
-from stallwatch_rules.diagnosis.kills import TOLD_AS
+from stallwatch_rules.diagnosis.signals import TOLD_AS
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
 from stallwatch_rules.judgements.late_rank import IN_A_ROW

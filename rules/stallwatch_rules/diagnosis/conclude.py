@@ -8,7 +8,6 @@ from stallwatch_rules.diagnosis.assessors import assess
 from stallwatch_rules.diagnosis.causes import alone, causal_order, primary
 from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams, collect
-from stallwatch_rules.diagnosis.firstend import rank_of_end
 from stallwatch_rules.diagnosis.helpers import leave_out_helpers
 from stallwatch_rules.diagnosis.inferred import infer, inferred_from, titled_as_guess
 from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
@@ -17,6 +16,7 @@ from stallwatch_rules.diagnosis.particulars import with_particulars
 from stallwatch_rules.diagnosis.restarts import restarts_note, restarts_of
 from stallwatch_rules.diagnosis.saidby import leave_out_others
 from stallwatch_rules.diagnosis.servers import is_vllm_server
+from stallwatch_rules.diagnosis.signals import rank_of_end
 from stallwatch_rules.diagnosis.silentexit import ended_silently
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.diagnosis.stood import show_apart, told_end

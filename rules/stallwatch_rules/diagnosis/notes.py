@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.diagnosis.asked import ASKED
+from stallwatch_rules.diagnosis.assessors.graceful_shutdown import ASKED
 from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.missing import all_flights, did_not_report, waited_in_vain

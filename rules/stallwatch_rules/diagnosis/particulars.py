@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from stallwatch_rules.diagnosis.endings import SIGTERM, told_from_outside
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.missing import all_flights, named, waited_in_vain
 from stallwatch_rules.diagnosis.raisedat import with_calls
+from stallwatch_rules.diagnosis.signals import SIGTERM, told_from_outside
 from stallwatch_rules.failures.flight import apart
 from stallwatch_rules.failures.raised import Frame
 from stallwatch_rules.messages import Text, contains, message

@@ -6,10 +6,10 @@ then is only that their peer went away. Which rank it was, its launcher knows.
 
 from __future__ import annotations
 
-from stallwatch_rules.diagnosis.endings import SIGTERM
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.peers import ended_first
+from stallwatch_rules.diagnosis.signals import SIGTERM
 from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.text.lazy import lazy

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stallwatch_rules.diagnosis.endings import SIGTERM
 from stallwatch_rules.diagnosis.exceptions import SURVIVED
 from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.diagnosis.kills import SIGKILL, tells_of_memory
-from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
-from stallwatch_rules.judgements.conclusions import STANDSTILLS
+from stallwatch_rules.diagnosis.signals import SIGKILL, SIGTERM, tells_of_memory
 from stallwatch_rules.lines.stamps import CANCELLED
-from stallwatch_rules.messages import message
 from stallwatch_rules.progress.rhythm import End
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
@@ -52,15 +48,6 @@ def _ended_from_outside(one: Found) -> bool:
 def is_end(one: Found) -> bool:
     """Whether a finding is only how a standing run was ended: a kill without a word of memory, too."""
     return _ended_from_outside(one) or (one.rule == SIGKILL and not tells_of_memory(one))
-
-
-def stall_ends(run: Snapshot, now: Assessment) -> None:
-    """Make the end of a stalled run a symptom: a time limit that was reached hours after the last step."""
-    if not run.clock.ended or not any(one.rule in STANDSTILLS for one in now.fatal()):
-        return
-    for one in now.fatal():
-        if is_end(one):
-            one.role, one.note = "symptom", message("diagnosis.ended-a-stall")
 
 
 def show_apart(one: Found, streams: Streams) -> None:

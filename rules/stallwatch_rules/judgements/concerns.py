@@ -6,11 +6,9 @@ goes on, fatal only when the failure itself came, and nothing where the run ende
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from stallwatch_rules.diagnosis.findings import Found
-from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.text.digest import counted
 
@@ -92,23 +90,6 @@ def meaning_of(captures: Mapping[str, str]) -> Text:
     if concern is None:
         return ""
     return message(f"concern.{seen}", **{name: captures.get(name, "?") for name in concern.names})
-
-
-def judge_concerns(found: Iterable[Found], *, ended_well: bool) -> None:
-    """Set the harm of rules of which there is nothing but a warning."""
-    for one in found:
-        hits = one.hits.values()
-        if not hits or not all(SEEN in h.first.captures and SEEN in h.last.captures for h in hits):
-            continue
-        first = one.first
-        captures = first.captures if first is not None else {}
-        note = meaning_of(captures)
-        concern = CONCERNS.get(captures.get(SEEN, ""))
-        if ended_well and concern is not None and not concern.lasting:
-            one.harm, one.note = "harmless", message("diagnosis.ended-well")
-        else:
-            one.set(Judgement("fatal" if concern is not None and concern.fatal else "degrading", note))
-            one.judged = False  # nothing was concluded: it was seen
 
 
 def _filled(template: str, captures: Mapping[str, str]) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from stallwatch_rules.diagnosis.endings import SIGTERM
 from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.diagnosis.signals import SIGTERM
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.crashes import ASKED as SIGNALS
 from stallwatch_rules.judgements.conclusions import concluded

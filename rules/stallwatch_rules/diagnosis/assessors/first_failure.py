@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from stallwatch_rules.diagnosis.endings import BY_SEGFAULT, SIGTERM
 from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.diagnosis.kills import BY_SIGKILL, FROM_OUTSIDE, SIGKILL
-from stallwatch_rules.diagnosis.peers import ended_first, ended_well, ended_with, lost_peers, wreckage
+from stallwatch_rules.diagnosis.peers import ended_first, ended_well, lost_peers, wreckage
+from stallwatch_rules.diagnosis.signals import ENDED_WITH, SIGTERM
 from stallwatch_rules.diagnosis.silentexit import MOST, ended_silently
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.diagnosis.verdict import WITH_STATUS
@@ -22,7 +21,6 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 
 #: Signals whose reason stands elsewhere, where anything tells it.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
-_OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 UNCAUGHT = 1  #: the status of every exception that nobody catches; its traceback may stand in another log
 
 
@@ -50,7 +48,7 @@ def first_failure(run: Snapshot, now: Assessment) -> None:
             left = [Left(rank, tracker.steps.get(rank))]
             told: Text = told_of(left, stepped=tracker.progressed)
             found.append(_left(catalogue, told, rank, streams, tracker))
-    elif any(code in _ENDED_WITH[tag] for tag in ITSELF):
+    elif any(code in ENDED_WITH[tag] for tag in ITSELF):
         for one in fatal:
             if one.rule in itself:
                 one.role, one.explains = "cause", [*known - itself]
@@ -77,24 +75,3 @@ def _left(catalogue: Catalogue, told: Text, rank: int, streams: Streams, tracker
     one.where = msgspec.structs.replace(lines[0], rank=rank) if lines else None
     one.step = tracker.steps.get(rank, tracker.last_step)
     return one
-
-
-#: The exit codes that stand for a tag: of a process that a signal ended, and of a shell that ran it.
-_ENDED_WITH: dict[Tag, tuple[int, ...]] = {
-    "sigsegv": BY_SEGFAULT,
-    "sigbus": (-7, 135),
-    "sigabrt": (-6, 134),
-    "sigfpe": (-8, 136),
-    "sigill": (-4, 132),
-    "other-signal": (*(-number for number in _OTHERS), *(128 + number for number in _OTHERS)),
-}
-
-
-def rank_of_end(one: Found, streams: Streams) -> int | None:
-    """The rank whose end by a signal the finding is, as launchers tell: of several, the first."""
-    codes = [code for tag, every in _ENDED_WITH.items() if one.tagged(tag) for code in every]
-    ended = ended_with(BY_SIGKILL if one.rule in (SIGKILL, FROM_OUTSIDE) else codes, streams)
-    first = ended_first(streams)
-    if first is not None and first[0] in ended:
-        return first[0]
-    return next(iter(ended)) if len(ended) == 1 else None

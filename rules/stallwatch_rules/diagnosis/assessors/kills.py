@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.findings import Found, came_before
+from stallwatch_rules.diagnosis.signals import BY_SIGKILL, FROM_OUTSIDE, SIGKILL, tells_of_memory
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.diagnosis.verdict import Question
 from stallwatch_rules.endings import MemoryKnown
@@ -15,21 +16,35 @@ from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.text.lazy import lazy
 
-SIGKILL = "host-oom-sigkill"
-FROM_OUTSIDE = "process-killed-from-outside"
 BY_ITSELF = "ommand was ended by SIGKILL"  #: of an ending's sentence: no launcher's word about its worker
-TOLD_AS = {SIGKILL: FROM_OUTSIDE}  #: what `memory` tells a finding as, where it is not what it seems
 GIB = 2**30
-
-BY_SIGKILL = (-9, 137)
 _LOCAL = lazy(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
-_MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
 
 
-def tells_of_memory(one: Found) -> list[str]:
-    """The lines of the finding that say themselves that it was about memory."""
-    texts = [text for hits in one.hits.values() for text in (*hits.exemplars, hits.last.line.text)]
-    return [text for text in dict.fromkeys(texts) if _MEMORY.search(text)]
+def kills(run: Snapshot, now: Assessment) -> None:
+    """Weigh a SIGKILL without a word of memory: schedulers send it when SIGTERM is not obeyed.
+
+    Schedulers and launchers send SIGTERM and, when that is not obeyed, SIGKILL: where one of them is known to
+    have ended the run, or ranks had given up waiting before, the kill explains nothing. A scheduler that
+    cancels after the kill only ends what the kill left.
+    """
+    found, question = now.found, run.question
+    kill = next((one for one in found if one.rule == SIGKILL and one.hits and one.harm == "fatal"), None)
+    if kill is None or question.kind == "oom-killed":
+        return
+    kill.proof = tells_of_memory(kill)
+    if kill.proof:
+        return
+    kill.facts.add("signal-only")
+    for one in found:
+        if one.harm != "fatal" or one is kill:
+            continue
+        ended = one.tagged("ends-from-outside") and not (
+            one.tagged("follows-failure") and came_before(kill, one)
+        )
+        if ended or (one.role == "symptom" and "timeout" in one.rule and came_before(one, kill)):
+            one.explains.append(SIGKILL)
+            kill.note = kill.note or message("diagnosis.killed-afterwards", rule=one.rule)
 
 
 def memory(run: Snapshot, now: Assessment) -> None:

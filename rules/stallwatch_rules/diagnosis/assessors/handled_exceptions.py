@@ -7,30 +7,19 @@ tells which it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-from stallwatch_rules.judgements.facts import RunFacts
+from stallwatch_rules.diagnosis.exceptions import Exceptions
+from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.judgements.recovery import RECOVERED
 from stallwatch_rules.messages import message
 
-if TYPE_CHECKING:
-    from stallwatch_rules.diagnosis.exceptions import Exceptions
-    from stallwatch_rules.diagnosis.findings import Found
-    from stallwatch_rules.diagnosis.verdict import Question
 
-
-def judge_caught(
-    found: Iterable[Found], exceptions: Exceptions, facts: RunFacts, question: Question, *, by_hand: bool
-) -> None:
-    """Whether these rules' last matches ended the run, as far as nothing else did.
-
-    ``by_hand``: somebody stopped it.
-    """
-    otherwise = by_hand or question.failed is False or question.kind not in ("", "failed", "unknown")
+def handled_exceptions(run: Snapshot, now: Assessment) -> None:
+    """Judge failures that programs often handle: a request that timed out, and was sent again."""
+    found, exceptions, facts, question = now.found, now.exceptions, now.facts, run.question
+    otherwise = run.by_hand or question.failed is False or question.kind not in ("", "failed", "unknown")
     # While a run is up, its next line may be the one that shows that it went on.
     up = question.now is not None and question.failed is None and not facts.stalled
-    found = list(found)
     causes = [one for one in found if one.harm == "fatal" and one.role == "cause"]
     for one in found:
         if not one.tagged("often-handled") or not one.hits:

@@ -1,0 +1,94 @@
+"""The assessors of a diagnosis, in one table: each adds findings to an assessment, or annotates them.
+
+An assessor is a function of the snapshot and of what the assessors before it found. It gets a copy of that
+and edits it, so none can change what another one was given, and what each of them contributed is the
+difference between the two (``stallwatch diagnose --explain``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from stallwatch_rules.diagnosis.assessors.aftermath import abort_at_exit, aftermath
+from stallwatch_rules.diagnosis.assessors.concerns import concerns
+from stallwatch_rules.diagnosis.assessors.conclusions import conclusions
+from stallwatch_rules.diagnosis.assessors.end import distance, end
+from stallwatch_rules.diagnosis.assessors.endings import known_ending, signals, stall_ends, terminations
+from stallwatch_rules.diagnosis.assessors.excuses import excuses
+from stallwatch_rules.diagnosis.assessors.explanations import explanations
+from stallwatch_rules.diagnosis.assessors.first_failure import first_failure
+from stallwatch_rules.diagnosis.assessors.graceful_shutdown import graceful_shutdown
+from stallwatch_rules.diagnosis.assessors.handled_exceptions import handled_exceptions
+from stallwatch_rules.diagnosis.assessors.kills import kills, memory
+from stallwatch_rules.diagnosis.assessors.progress import progress
+from stallwatch_rules.diagnosis.assessors.recoveries import raised, recoveries
+from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.records import Contribution, FindingChange
+
+Assess = Callable[[Snapshot, Assessment], None]
+
+
+class Assessor(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    after: tuple[str, ...]  #: the assessors whose results it uses
+    assess: Assess
+
+
+#: In the order in which they are asked.
+ASSESSORS: tuple[Assessor, ...] = (
+    Assessor("recoveries", (), recoveries),
+    Assessor("raised", ("recoveries",), raised),
+    Assessor("excuses", ("raised",), excuses),
+    Assessor("concerns", ("excuses",), concerns),
+    Assessor("known-ending", (), known_ending),
+    Assessor("handled-exceptions", ("excuses", "known-ending"), handled_exceptions),
+    Assessor("end", ("excuses", "handled-exceptions"), end),
+    Assessor("progress", ("end",), progress),
+    Assessor("conclusions", ("end", "progress"), conclusions),
+    Assessor("stall-ends", ("conclusions",), stall_ends),
+    Assessor("signals", ("conclusions", "stall-ends"), signals),
+    Assessor("terminations", ("signals",), terminations),
+    Assessor("kills", ("signals",), kills),
+    Assessor("memory", ("kills",), memory),
+    Assessor("aftermath", ("memory",), aftermath),
+    Assessor("first-failure", ("aftermath",), first_failure),
+    Assessor("abort-at-exit", ("first-failure",), abort_at_exit),
+    Assessor("graceful-shutdown", ("abort-at-exit",), graceful_shutdown),
+    Assessor("distance", ("graceful-shutdown",), distance),
+    Assessor("explanations", ("end", "conclusions", "graceful-shutdown"), explanations),
+)
+
+
+def assess(
+    run: Snapshot, first: Assessment, assessors: Sequence[Assessor] = ASSESSORS
+) -> tuple[Assessment, list[Contribution]]:
+    """Ask the assessors in turn; return what they found together, and what each of them contributed."""
+    contributions = [Contribution("matches", changes_of([], first.found))]
+    now = first
+    for assessor in assessors:
+        after = now.copy()
+        assessor.assess(run, after)
+        changes = changes_of(now.found, after.found)
+        if changes:
+            contributions.append(Contribution(assessor.name, changes))
+        now = after
+    return now, contributions
+
+
+def changes_of(before: Sequence[Found], after: Sequence[Found]) -> list[FindingChange]:
+    """What a reader sees of the difference: findings that are new or gone, another harm, role or note."""
+    known = {one.rule: one for one in before}
+    changes = []
+    for one in after:
+        old = known.pop(one.rule, None)
+        if old is None:
+            changes.append(FindingChange(one.rule, None, one.harm, None, one.role, one.note))
+        elif (old.harm, old.role, old.note) != (one.harm, one.role, one.note):
+            note = one.note if one.note != old.note else ""
+            changes.append(FindingChange(one.rule, old.harm, one.harm, old.role, one.role, note))
+    changes += [FindingChange(old.rule, old.harm, None, old.role, None) for old in known.values()]
+    return changes

@@ -1,0 +1,83 @@
+"""Rules whose harm depends on how the run went on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, Found, Streams
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.judgements.facts import Judgement, Trace
+from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
+from stallwatch_rules.judgements.trace_cache import judge_trace_cache
+from stallwatch_rules.messages import message
+from stallwatch_rules.progress.timeline import between, leading
+from stallwatch_rules.stream import RuleHits, StreamReading
+from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.numbers import NUMBER, number
+
+_NUMBER = lazy(NUMBER)
+
+
+def progress(run: Snapshot, now: Assessment) -> None:
+    """Judge rules by the steps around them: trace-cache messages while the loss stops moving."""
+    streams, facts = run.streams, now.facts
+    for one in now.found:
+        if one.page.harm != "by-progress" or one.tagged("often-handled") or not one.hits:
+            continue
+        trace = trace_of(one, streams)
+        if one.rule == TRACE_CACHE:
+            one.set(judge_trace_cache(trace, facts))
+        elif one.rule == OVERFLOW:
+            one.set(judge_overflow(trace, _scale(streams, one), facts))
+        elif one.followed >= 3 or facts.complete:
+            one.set(Judgement("harmless", message("diagnosis.advancing", steps=one.followed)))
+
+
+def trace_of(one: Found, streams: Streams) -> Trace:
+    """How often the rule fired between the steps, from the stream where it fired most.
+
+    Where that stream shows no steps itself, the steps of another are taken, if times tell how they lie.
+    """
+    key = max(one.hits, key=lambda k: (one.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
+    count = one.hits[key].count
+    stream = streams[key]
+    own = stream.timelines.main
+    lead = leading({other: s.timelines for other, s in streams.items()})
+    times = stream.timelines.hit_times.get(one.rule, [])
+    if (own is None or len(own.intervals) < 2) and lead is not None and lead is not own:
+        counts = between(lead.intervals, times) if times and stream.timed else None
+        if counts is not None:
+            return Trace(list(zip(lead.intervals, counts, strict=False)), counts[-1], count)
+    if own is None:
+        return Trace([], 0 if lead is not None else count, count)
+    matches = [(interval, interval.hits.get(one.rule, 0)) for interval in own.intervals]
+    return Trace(matches, own.open_hits.get(one.rule, 0), count)
+
+
+def _scale(streams: Streams, overflow: Found) -> ScaleFacts:
+    lowest = [s.lowest_scale for s in streams.values() if s.lowest_scale is not None]
+    for hits in overflow.hits.values():  # scalers whose words are no sample: Apex, DeepSpeed without ZeRO
+        reduced = _NUMBER.match(hits.last.captures.get("reduced", ""))
+        if reduced:
+            lowest.append(number(reduced[0]))
+    skipped = max((s.skipped for s in streams.values() if s.skipped is not None), default=None)
+    return ScaleFacts(
+        min(lowest, default=None),
+        skipped[0] if skipped else None,
+        skipped[1] if skipped else None,
+        min(
+            (good for key, hits in overflow.hits.items() for good in _until_nan(streams[key], hits)),
+            default=None,
+        ),
+    )
+
+
+def _until_nan(stream: StreamReading, hits: RuleHits) -> Iterator[int]:
+    """The steps known to be good after the last match, where such came to be followed by NaN for good."""
+    curve = stream.curves.main
+    after = [point for point in curve.points if point.mark > hits.mark] if curve is not None else []
+    if not after or not after[-1].is_nan:
+        return
+    good = [point.mark for point in itertools.takewhile(lambda point: not point.is_nan, after)]
+    yield good[-1] - hits.mark if good else 0
