@@ -165,11 +165,34 @@ class FindingChange(msgspec.Struct):
     note: Text = ""  #: the evidence, where that is new
 
 
-class Contribution(msgspec.Struct):
-    """What one assessor contributed to a verdict."""
+#: Why a finding is not the root cause, in the order in which reports say it.
+PassedReason = Literal["explained", "harm", "role", "order", "explained-by-others"]
 
-    assessor: str  #: a name of ``diagnosis.assessors``, or ``matches`` for the rules that fired
+
+class Noted(msgspec.Struct):
+    """What an assessor noted for those after it, and no reader sees in the findings."""
+
+    rule: str | None  #: the finding; ``None`` for the run
+    facts: list[str] = []
+    explains: list[str] = []  #: rules of the other findings that it now explains
+
+
+class PassedOver(msgspec.Struct):
+    """A finding that did harm and was not chosen as the root cause."""
+
+    rule: str
+    reason: PassedReason
+
+
+class Contribution(msgspec.Struct):
+    """What one assessor, or the choice of the root cause, contributed to a verdict."""
+
+    assessor: (
+        str  #: of ``diagnosis.assessors``; ``matches`` (the rules that fired), ``root-cause`` (the choice)
+    )
     changes: list[FindingChange]
+    noted: list[Noted] = []
+    passed_over: list[PassedOver] = []
 
 
 class Series(msgspec.Struct):

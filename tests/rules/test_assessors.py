@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from smallruns import OOM, STAND, raised, steps
+from smallruns import OOM, SIGTERM, STAND, raised, steps
 
 from stallwatch_rules.diagnosis.assessors import ASSESSORS, Assessor, assess, changes_of
 from stallwatch_rules.diagnosis.exceptions import Exceptions
@@ -73,9 +73,40 @@ def test_the_explanation_begins_with_what_matched_and_ends_with_the_verdict(diag
     assert [text for name, text in told if name == "recoveries"] == [
         "cuda-oom: cause, fatal → cause, harmless here: Not the end of the run: 300 steps followed."
     ]
+    assert ("end", "noted of the run: timed-out, lost") in told
     assert told[-2][0] == "Root cause" and told[-2][1].startswith("collective-timeout (")
     assert told[-1] == ("Verdict", "FAILED")
     assert ("结论", "失败") in list(explanation(diagnosis, "zh"))
+
+
+def test_the_root_cause_is_a_step_of_its_own(diagnose: Diagnose) -> None:
+    diagnosis = diagnose(
+        f"{steps(1, 5)}{raised(OOM)}{STAND}\n'grad_norm': nan\n{SIGTERM}\nChildFailedError\n"
+    )
+    step = diagnosis.explained[-1]
+    assert (step.assessor, step.changes) == ("root-cause", [])
+    assert {one.rule: one.reason for one in step.passed_over} == {
+        "collective-timeout": "explained",
+        "secondary-sigterm-cascade": "role",
+        "child-failed": "role",
+        "grad-norm-nan": "harm",
+    }
+    assert [text for name, text in explanation(diagnosis) if name == "Root cause"][1:] == [
+        "explains collective-timeout",
+        "does more harm than grad-norm-nan",
+        "comes before secondary-sigterm-cascade, child-failed by its role",
+    ]
+    assert ("根本原因", "可解释 collective-timeout") in list(explanation(diagnosis, "zh"))
+
+
+def test_an_unknown_exception_is_a_root_cause_too(diagnose: Diagnose) -> None:
+    failed = steps(1, 5) + raised("ValueError: what is that")
+    diagnosis = diagnose({"rank0.log": f"{failed}{steps(6, 6)}", "rank1.log": f"{steps(1, 6)}{STAND}\n"})
+    told = [text for name, text in explanation(diagnosis) if name == "Root cause"]
+    assert told[0].startswith("ValueError: what is that")
+    assert told[1:] == ["comes before collective-timeout: earlier, or more specific"]
+    survived = diagnose(failed + steps(6, 50))
+    assert survived.unknown and "Root cause" not in dict(explanation(survived))
 
 
 def test_nothing_is_contributed_where_nothing_matched(diagnose: Diagnose) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from stallwatch_rules.diagnosis.confidence import Known, Rivals, confidence
-from stallwatch_rules.records import Harm, Role
+from stallwatch_rules.records import Harm, PassedOver, PassedReason, Role
 
 Stream = tuple[str, int | None]  #: source and rank: lines of one stream have an order among themselves
 
@@ -113,6 +113,30 @@ def primary(candidates: Sequence[Candidate], unknown_beside: bool = False) -> tu
             first, rivals = group[0], [c for c in group[1:] if not _same_place(c, group[0])]
             return first, confidence(known(first, rivals, unknown_beside))
     return None
+
+
+def passed_over(candidates: Sequence[Candidate], chosen: Candidate | None) -> list[PassedOver]:
+    """The harmful findings that are not the root cause, and why; ``None`` stands for an unknown exception.
+
+    An exception is the cause only where no cause is known, and no symptom came before it.
+    """
+    under = explained(candidates)
+    harm, role = (chosen.harm, chosen.role) if chosen is not None else ("fatal", "symptom")
+    passed = []
+    for one in causal_order(candidates):
+        if one == chosen or one.harm not in ("fatal", "degrading") or one.role == "notice":
+            continue
+        reason: PassedReason = "order"
+        if chosen is not None and chosen.rule in under.get(one.rule, ()):
+            reason = "explained"
+        elif one.rule in under:
+            reason = "explained-by-others"
+        elif one.harm != harm:
+            reason = "harm"
+        elif one.role != role:
+            reason = "role"
+        passed.append(PassedOver(one.rule, reason))
+    return passed
 
 
 def alone(candidate: Candidate) -> tuple[Candidate, float]:

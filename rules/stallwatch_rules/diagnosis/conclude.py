@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stallwatch_rules.diagnosis.assessors import assess
-from stallwatch_rules.diagnosis.causes import alone, causal_order, primary
+from stallwatch_rules.diagnosis.causes import alone, causal_order, passed_over, primary
 from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams, collect
 from stallwatch_rules.diagnosis.helpers import leave_out_helpers
@@ -33,7 +33,7 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.rhythm import RunClock, read_clock
 from stallwatch_rules.progress.timeline import StepClock, Timeline, leading
 from stallwatch_rules.progress.tracker import ProgressTracker
-from stallwatch_rules.records import Diagnosis, Line, Primary
+from stallwatch_rules.records import Contribution, Diagnosis, Line, Primary
 from stallwatch_rules.text.digest import fold_ranks, rank_digest
 from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import iso, shown
@@ -107,6 +107,10 @@ def conclude(
         diagnosis.verdict = "unknown-failure"
     diagnosis.digest = rank_digest(diagnosis)
     diagnosis.explained = explained
+    if diagnosis.primary is not None or exceptions.fatal:
+        root = chosen[0] if chosen is not None and diagnosis.primary is not None else None
+        choice = Contribution("root-cause", [], passed_over=passed_over(candidates, root))
+        diagnosis.explained.append(choice)
     return diagnosis
 
 

@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.records import Diagnosis, FindingChange
+from stallwatch_rules.records import Diagnosis, FindingChange, Noted, PassedOver, PassedReason
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.phrases import word
 
 
 def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[str, str]]:
-    """Yield (assessor, what it did to one finding), then the root cause and the verdict."""
+    """Yield (step, what it did): a line per finding that an assessor changed, and one for what it noted.
+
+    Then come the root cause, with what it was chosen over, and the verdict.
+    """
     for contribution in diagnosis.explained:
+        step = contribution.assessor
+        if step == "root-cause":
+            step = word("root-cause", language)
+            yield step, _chosen(diagnosis, language)
         for change in contribution.changes:
-            yield contribution.assessor, _told(change, language)
-    if diagnosis.primary is not None:
-        primary = diagnosis.primary
-        yield word("root-cause", language), f"{primary.rule} ({phrases.certainty(primary, language)})"
-    elif diagnosis.unknown:
-        yield word("root-cause", language), phrases.exception_line(diagnosis.unknown[0], language)
+            yield step, _told(change, language)
+        if contribution.noted:
+            yield step, "; ".join(text for one in contribution.noted for text in _noted(one, language))
+        for text in _passed_over(contribution.passed_over, language):
+            yield step, text
     yield word("verdict", language), render(phrases.badge(diagnosis), language)
+
+
+def _chosen(diagnosis: Diagnosis, language: str) -> str:
+    primary = diagnosis.primary
+    if primary is None:
+        return phrases.exception_line(diagnosis.unknown[0], language)
+    return f"{primary.rule} ({phrases.certainty(primary, language)})"
+
+
+def _noted(one: Noted, language: str) -> Iterator[str]:
+    facts, rules = ", ".join(one.facts), ", ".join(one.explains)
+    if one.rule is None:
+        yield word("noted-of-run", language, facts=facts)
+        return
+    if facts:
+        yield word("noted", language, rule=one.rule, facts=facts)
+    if rules:
+        yield word("noted-explains", language, rule=one.rule, rules=rules)
+
+
+def _passed_over(passed: Sequence[PassedOver], language: str) -> Iterator[str]:
+    """A line for each reason, with all findings that it holds for."""
+    for reason in get_args(PassedReason):
+        rules = ", ".join(one.rule for one in passed if one.reason == reason)
+        if rules:
+            yield word(f"chosen-{reason}", language, rules=rules)
 
 
 def _told(change: FindingChange, language: str) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import asdict
+
 from stallwatch_rules.diagnosis.assessors.aftermath import abort_at_exit, aftermath
 from stallwatch_rules.diagnosis.assessors.concerns import concerns
 from stallwatch_rules.diagnosis.assessors.conclusions import conclusions
@@ -25,7 +27,7 @@ from stallwatch_rules.diagnosis.assessors.progress import progress
 from stallwatch_rules.diagnosis.assessors.recoveries import raised, recoveries
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
-from stallwatch_rules.records import Contribution, FindingChange
+from stallwatch_rules.records import Contribution, FindingChange, Noted
 
 Assess = Callable[[Snapshot, Assessment], None]
 
@@ -72,9 +74,9 @@ def assess(
     for assessor in assessors:
         after = now.copy()
         assessor.assess(run, after)
-        changes = changes_of(now.found, after.found)
-        if changes:
-            contributions.append(Contribution(assessor.name, changes))
+        changes, noted = changes_of(now.found, after.found), noted_in(now, after)
+        if changes or noted:
+            contributions.append(Contribution(assessor.name, changes, noted))
         now = after
     return now, contributions
 
@@ -92,3 +94,24 @@ def changes_of(before: Sequence[Found], after: Sequence[Found]) -> list[FindingC
             changes.append(FindingChange(one.rule, old.harm, one.harm, old.role, one.role, note))
     changes += [FindingChange(old.rule, old.harm, None, old.role, None) for old in known.values()]
     return changes
+
+
+def noted_in(before: Assessment, after: Assessment) -> list[Noted]:
+    """The rest of the difference: what later assessors, the choice of the cause or its confidence go by."""
+    facts = []
+    if after.facts is not before.facts:
+        new = (name for name, value in asdict(after.facts).items() if value is True)
+        facts = [name.replace("_", "-") for name in new if getattr(before.facts, name) is not True]
+    noted = [Noted(None, facts)] if facts else []
+    known = {one.rule: one for one in before.found}
+    present = {one.rule for one in after.found}
+    for one in after.found:
+        old = known.get(one.rule)
+        new_facts = sorted(one.facts - (old.facts if old is not None else set()))
+        if one.rule in after.ends - before.ends:
+            new_facts.append("ends-a-stall")
+        explained = dict.fromkeys(rule for rule in one.explains if rule in present and rule != one.rule)
+        explains = [rule for rule in explained if old is None or rule not in old.explains]
+        if new_facts or explains:
+            noted.append(Noted(one.rule, new_facts, explains))
+    return noted
