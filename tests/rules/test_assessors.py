@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from smallruns import OOM, SIGTERM, STAND, raised, steps
@@ -12,12 +13,90 @@ from stallwatch_rules.diagnosis.assessors import ASSESSORS, Assessor, assess, ch
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.judgements.concerns import NAN_LOSSES, SEEN, evidence_of
 from stallwatch_rules.judgements.facts import RunFacts
-from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.records import Contribution, Diagnosis, FindingChange
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Contribution, Diagnosis, FindingChange, Line, Match
 from stallwatch_rules.report.explanation import explanation
+from stallwatch_rules.stream import SOURCE
 
 Diagnose = Callable[..., Diagnosis]
+GIB = 2**30
+JSON = "json.decoder.JSONDecodeError: Extra data: line 2 column 1 (char 317)"
+NAN_BACKWARD = "RuntimeError: Function 'LogSoftmaxBackward0' returned nan values in its 0th output."
+LOST_PEER = (
+    "[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting"
+    " prematurely."
+)
+TRACE_CACHE = "Invalidate trace cache @ step 0 and module 731: cache has only 0 modules"
+KILLED = (
+    "torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: -9) local_rank: 0 (pid: 2341) of"
+    " binary: /usr/bin/python\n"
+)
+FIRST_ABORTED = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 901)
+Root Cause (first observed failure):
+  rank      : 3 (local_rank: 3)
+  exitcode  : -6 (pid: 904)
+  traceback : Signal 6 (SIGABRT) received by PID 904
+"""
+CANCELLED = "slurmstepd: error: *** STEP 88131.0 ON n1 CANCELLED AT 2026-03-14T09:40:12 ***\n"
+ENDED_STALL = "".join(
+    f"[2026-03-14 02:{12 * n // 60:02d}:{12 * n % 60:02d}] {{'loss': {3 - n / 100}, 'step': {n}}}\n"
+    for n in range(1, 101)
+)
+ENDED_STALL += "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-14T09:40:12 DUE TO TIME LIMIT ***\n"
+FAR_OFF = MemoryKnown(counted=False, held=12 * GIB, limit=128 * GIB, ranks={0: 5 * GIB, 1: 6 * GIB})
+BEGUN = steps(1, 5)
+
+#: Assessor: text of a log, what is known beside it, and a part of what it is shown to contribute.
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "recoveries": (BEGUN + raised(OOM) + steps(6, 300), {}, "cuda-oom: cause, fatal → cause, harmless here"),
+    "raised": (BEGUN + raised(NAN_BACKWARD), {}, "grad-norm-nan: cause, degrading → cause, fatal"),
+    "excuses": (f"{BEGUN}{STAND}\n", {"ending": "finished", "failed": False}, "→ symptom, harmless here"),
+    "known-ending": (BEGUN, {"ending": "oom-killed: The kernel killed it."}, "+ host-oom-sigkill"),
+    "handled-exceptions": (
+        f"{BEGUN}{JSON}\n",
+        {},
+        "text-undecodable: cause, depends on progress → cause, fatal",
+    ),
+    "end": (f"{BEGUN}{STAND}\n", {}, "noted of the run: timed-out, lost"),
+    "progress": (f"{BEGUN}{TRACE_CACHE}\n{steps(6, 65)}", {}, "depends on progress → cause, harmless here"),
+    "conclusions": (ENDED_STALL, {}, "+ silent-hang-no-error"),
+    "stall-ends": (ENDED_STALL, {}, "slurm-time-limit: cause, fatal → symptom, fatal"),
+    "signals": (BEGUN, {"ending": "killed: The command was ended by SIGSEGV."}, "+ process-segfault"),
+    "terminations": (f"{BEGUN}{raised(OOM)}{SIGTERM}\n", {}, "The launcher ended the other processes"),
+    "kills": (BEGUN + KILLED, {}, "noted of host-oom-sigkill: signal-only"),
+    "memory": (BEGUN + KILLED, {"failed": True, "memory": FAR_OFF}, "+ process-killed-from-outside"),
+    "aftermath": (BEGUN + raised(OOM) + CANCELLED, {}, "slurm-cancelled: cause, fatal → symptom, fatal"),
+    "first-failure": (
+        f"{BEGUN}{LOST_PEER}\n{FIRST_ABORTED}",
+        {},
+        "process-sigabrt: symptom, fatal → cause, fatal",
+    ),
+    "abort-at-exit": (
+        f"{steps(1, 20, total=20)}Training completed.\nFatal Python error: Aborted\n",
+        {},
+        "process-sigabrt: symptom, fatal → symptom, degrading",
+    ),
+    "graceful-shutdown": (
+        f"{BEGUN}[rank: 0] Received SIGTERM: 15\n",
+        {},
+        "+ secondary-sigterm-cascade (symptom,",
+    ),
+    "distance": (
+        BEGUN + raised(OOM) + "".join(f"waiting for {n} more\n" for n in range(600)),
+        {},
+        "noted of cuda-oom: long-before-the-end",
+    ),
+    "explanations": (ENDED_STALL, {}, "silent-hang-no-error explains slurm-time-limit"),
+}
 ARCHITECTURE = Path(__file__).parents[2] / "docs" / "verdict.md"
 
 
@@ -37,6 +116,25 @@ def test_every_assessor_comes_after_those_whose_results_it_uses() -> None:
 def test_every_assessor_is_explained_to_readers_and_users(one: Assessor) -> None:
     assert one.assess.__doc__ and one.assess.__doc__.split()[0][0].isupper()
     assert f"| `{one.name}` |" in ARCHITECTURE.read_text()
+    assert "Example: " in one.assess.__doc__ and one.name in {*CASES, "concerns"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_assessor_contributes_what_it_is_for(catalogue: Catalogue, name: str) -> None:
+    text, known, contributed = CASES[name]
+    reading = RunReading(catalogue)
+    reading.feed(lines_of(text))
+    told = [line for step, line in explanation(reading.diagnose(**known)) if step == name]
+    assert [line for line in told if contributed in line], told
+
+
+def test_a_warning_of_the_probe_is_judged(catalogue: Catalogue) -> None:
+    seen = {SEEN: NAN_LOSSES, "value": "nan", "count": "3"}
+    reading = RunReading(catalogue)
+    reading.feed(lines_of(BEGUN))
+    reading.tell(Match("loss-nan", Line(evidence_of(seen), SOURCE, 1, 0, None), seen, 5))
+    told = [line for step, line in explanation(reading.diagnose()) if step == "concerns"]
+    assert told and told[0].startswith("loss-nan")
 
 
 def test_no_assessor_changes_what_another_one_was_given() -> None:

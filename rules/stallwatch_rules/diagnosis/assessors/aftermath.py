@@ -32,6 +32,8 @@ def aftermath(run: Snapshot, now: Assessment) -> None:
     Slurm cancels a step when one of its tasks failed, the other nodes lose the rendezvous with the node that
     died, and a process that is being torn down may end in a segmentation fault. But that its peers lost it
     does not make a process crash, though they may tell it first.
+
+    Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: a symptom.
     """
     found, exceptions, streams = now.found, now.exceptions, run.streams
     leave_out_request(found)
@@ -88,6 +90,8 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> None:
     Some releases of DeepSpeed and of libraries with threads of their own do so after every successful run.
     The C library's words before an abort are not even that, where nothing says that the run aborted. And a
     script that ends its helpers after the training lets its shell tell which signal ended them.
+
+    Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
     """
     fatal, facts = now.fatal(), now.facts
     if not facts.complete or now.exceptions.fatal:

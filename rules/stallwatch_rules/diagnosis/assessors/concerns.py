@@ -9,7 +9,10 @@ from stallwatch_rules.messages import message
 
 
 def concerns(run: Snapshot, now: Assessment) -> None:
-    """Judge what only the probe warned of, such as a model that computes gradients in evaluation mode."""
+    """Judge what only the probe warned of, such as a model that computes gradients in evaluation mode.
+
+    Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run goes on.
+    """
     ended_well = run.question.failed is False
     for one in now.found:
         hits = one.hits.values()

@@ -95,7 +95,10 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def conclusions(run: Snapshot, now: Assessment) -> None:
-    """Add what no line says: a silent hang, steps that became slower, a loss that ran away."""
+    """Add what no line says: a silent hang, steps that became slower, a loss that ran away.
+
+    Example: no step for 7 hours in a run of 12 s a step: silent-hang-no-error.
+    """
     question = run.question
     if question.stalled and question.kind != "oom-killed":
         now.ends |= ENDED_BY_SIGNAL

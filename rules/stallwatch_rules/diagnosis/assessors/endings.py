@@ -29,7 +29,10 @@ _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIG
 
 
 def known_ending(run: Snapshot, now: Assessment) -> None:
-    """Add the rule that a known ending stands for: the kernel counted an out-of-memory kill."""
+    """Add the rule that a known ending stands for: the kernel counted an out-of-memory kill.
+
+    Example: the kernel counted an out-of-memory kill: host-oom-sigkill, without a line of the log.
+    """
     rule, pages = SIGKILL if run.question.kind == "oom-killed" else "", run.catalogue.pages
     if run.question.kind == "time-limit":
         rule = run.catalogue.rule_tagged("time-limit")
@@ -42,7 +45,10 @@ def known_ending(run: Snapshot, now: Assessment) -> None:
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> None:
-    """Make the end of a stalled run a symptom: a time limit that was reached hours after the last step."""
+    """Make the end of a stalled run a symptom: a time limit that was reached hours after the last step.
+
+    Example: no step for 7 hours, then ``CANCELLED AT … DUE TO TIME LIMIT``: a symptom.
+    """
     if not run.clock.ended or not any(one.rule in STANDSTILLS for one in now.fatal()):
         return
     for one in now.fatal():
@@ -51,7 +57,10 @@ def stall_ends(run: Snapshot, now: Assessment) -> None:
 
 
 def signals(run: Snapshot, now: Assessment) -> None:
-    """Add what a signal stands for that ended the run, where nothing in the log explains it."""
+    """Add what a signal stands for that ended the run, where nothing in the log explains it.
+
+    Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
+    """
     found, question, catalogue = now.found, run.question, run.catalogue
     if question.kind != "killed" or question.failed is False or now.exceptions.fatal:
         return
@@ -80,6 +89,8 @@ def terminations(_: Snapshot, now: Assessment) -> None:
 
     The launcher itself ends the other ranks after the first failure. Where ranks have none that does, one
     that dies is missed by nobody until somebody looks, and its exception counts though others trained on.
+
+    Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher's.
     """
     found, exceptions = now.found, now.exceptions
     survived = [] if exceptions.fatal else exceptions.records()

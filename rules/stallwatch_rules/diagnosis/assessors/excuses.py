@@ -17,6 +17,8 @@ def excuses(run: Snapshot, now: Assessment) -> None:
     Ranks that are interrupted one after the other lose each other, and say so: where the interrupt came
     first, that is a symptom of nothing else. Where the interrupt is known to have ended the run, even what
     would be a cause elsewhere is none after it.
+
+    Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
     question = run.question
     interrupt = next((one for one in now.found if one.rule == INTERRUPTED and one.followed < SURVIVED), None)

@@ -9,7 +9,10 @@ from stallwatch_rules.judgements.conclusions import DIVERGENCE, STANDSTILLS, STE
 
 
 def explanations(run: Snapshot, now: Assessment) -> None:
-    """Say what a stall, a slowdown or a process that failed by itself explains beside its page's list."""
+    """Say what a stall, a slowdown or a process that failed by itself explains beside its page's list.
+
+    Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
+    """
     by_itself = any(stream.summary.failed_by_itself for stream in run.streams.values())
     symptoms = [one.rule for one in now.found if one.role in ("symptom", "wrapper")]
     for one in now.found:

@@ -29,6 +29,8 @@ def first_failure(run: Snapshot, now: Assessment) -> None:
 
     An abort is a symptom where its reason stands in the log. Where all that others say is that they lost a
     peer, the one that aborted is the one to look at. So is one that ended with an exit status and no word.
+
+    Example: rank 0 lost its NCCL peer, and torchrun says ``exitcode: -6`` of rank 3: that abort.
     """
     found, exceptions = now.found, now.exceptions
     catalogue, streams, tracker, question = run.catalogue, run.streams, run.tracker, run.question

@@ -38,7 +38,10 @@ _NOT = lazy(
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> None:
-    """Add that a signal asked the run to end, where it says so itself and nothing failed."""
+    """Add that a signal asked the run to end, where it says so itself and nothing failed.
+
+    Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: asked to end, harmless.
+    """
     found, catalogue, tracker, question = now.found, run.catalogue, run.tracker, run.question
     if question.failed or question.now is not None or tracker.told_finished or SIGTERM not in catalogue.pages:
         return

@@ -15,7 +15,10 @@ from stallwatch_rules.messages import message
 
 
 def handled_exceptions(run: Snapshot, now: Assessment) -> None:
-    """Judge failures that programs often handle: a request that timed out, and was sent again."""
+    """Judge failures that programs often handle: a request that timed out, and was sent again.
+
+    Example: ``json.decoder.JSONDecodeError: Extra data``, then no step: fatal.
+    """
     found, exceptions, facts, question = now.found, now.exceptions, now.facts, run.question
     otherwise = run.by_hand or question.failed is False or question.kind not in ("", "failed", "unknown")
     # While a run is up, its next line may be the one that shows that it went on.

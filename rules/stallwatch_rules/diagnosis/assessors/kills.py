@@ -27,6 +27,8 @@ def kills(run: Snapshot, now: Assessment) -> None:
     Schedulers and launchers send SIGTERM and, when that is not obeyed, SIGKILL: where one of them is known to
     have ended the run, or ranks had given up waiting before, the kill explains nothing. A scheduler that
     cancels after the kill only ends what the kill left.
+
+    Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: known by its signal only.
     """
     found, question = now.found, run.question
     kill = next((one for one in found if one.rule == SIGKILL and one.hits and one.harm == "fatal"), None)
@@ -48,7 +50,10 @@ def kills(run: Snapshot, now: Assessment) -> None:
 
 
 def memory(run: Snapshot, now: Assessment) -> None:
-    """Weigh a SIGKILL by what was seen of the memory: far from its limit, somebody else sent it."""
+    """Weigh a SIGKILL by what was seen of the memory: far from its limit, somebody else sent it.
+
+    Example: ``(exitcode: -9)`` while 12 of 128 GiB were held: process-killed-from-outside.
+    """
     found, catalogue, question = now.found, run.catalogue, run.question
     ranks = {rank for _, rank in run.streams if rank is not None}
     summaries = [stream.summary for stream in run.streams.values()]

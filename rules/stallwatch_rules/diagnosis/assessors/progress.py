@@ -20,7 +20,10 @@ _NUMBER = lazy(NUMBER)
 
 
 def progress(run: Snapshot, now: Assessment) -> None:
-    """Judge rules by the steps around them: trace-cache messages while the loss stops moving."""
+    """Judge rules by the steps around them: trace-cache messages while the loss stops moving.
+
+    Example: ``Invalidate trace cache @ step 0`` and 60 steps after it: harmless.
+    """
     streams, facts = run.streams, now.facts
     for one in now.found:
         if one.page.harm != "by-progress" or one.tagged("often-handled") or not one.hits:

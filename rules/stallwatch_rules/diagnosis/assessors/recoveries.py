@@ -18,7 +18,10 @@ OFTEN = 0.05  #: matches a step above which a failure that training survives sti
 
 
 def recoveries(run: Snapshot, now: Assessment) -> None:
-    """Take the harm from failures that training survived: an out-of-memory error, and 300 steps after it."""
+    """Take the harm from failures that training survived: an out-of-memory error, and 300 steps after it.
+
+    Example: ``torch.OutOfMemoryError`` at step 5, then steps 6 to 300: harmless.
+    """
     streams, facts = run.streams, now.facts
     for one in now.found:
         if one.harm not in ("fatal", "degrading") or one.role == "notice":
@@ -45,7 +48,10 @@ def recoveries(run: Snapshot, now: Assessment) -> None:
 
 
 def raised(run: Snapshot, now: Assessment) -> None:
-    """Make fatal what mostly only slows a run down, but was raised here, and nothing survived it."""
+    """Make fatal what mostly only slows a run down, but was raised here, and nothing survived it.
+
+    Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values``, then no step: fatal.
+    """
     if run.question.failed is False:
         return
     for one in now.found:
