@@ -30,7 +30,7 @@ from stallwatch_dashboard.data.source import Source
 from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
-from stallwatch_dashboard.words import speaker
+from stallwatch_dashboard.words import Reader, speaker
 from stallwatch_exporter.runs.runfolder import RunFolder
 
 #: Of the history. It lies ahead, so that the real dashboard finds every run under way while this takes.
@@ -42,7 +42,7 @@ NAME = f"run-{RUN:03}"
 
 def runs_page(source: Source) -> None:
     """The Runs page's work."""
-    json.dumps(table(source.rows(), source.clock(), timezone.utc, SAY))
+    json.dumps(table(source.rows(), Reader(zone=timezone.utc, now=source.clock())))
 
 
 def run_page(source: Source, begin: float) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
 from typing import Literal
 
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.data.overview import RunRow, began, lasted, newest, stood_since
-from stallwatch_dashboard.words import Say
+from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.locale import LANGUAGES, render
 from stallwatch_rules.messages import Text, bilingual, message, with_params, without
@@ -46,66 +45,53 @@ def of_run(
     row: RunRow,
     incidents: Sequence[Incident],
     pages: Mapping[str, RulePage],
-    *,
-    now: float,
+    reader: Reader,
     last_step_at: float | None,
-    zone: tzinfo | None,
-    language: str,
-    say: Say,
 ) -> Verdict:
     """The verdict on a run at this moment."""
+    say = reader.say
     if row.state == "stale":
-        ago = formats.seconds(now - row.seen) if row.seen else formats.NOTHING
+        ago = formats.seconds(reader.now - row.seen) if row.seen else formats.NOTHING
         return Verdict("warning", say("is_stale", ago), (say("is_stale_why"),))
     incident = newest(incidents) if row.ended_at is None else _last_word(incidents)
-    headline, level = _headline(row, incident, now, last_step_at, language, say)
+    headline, level = _headline(row, incident, reader, last_step_at)
     if incident is None:
-        return Verdict(level, headline, _exit(row, language) + _alarm(row, zone, now, say))
+        return Verdict(level, headline, _exit(row, reader) + _alarm(row, reader))
     since = last_step_at if last_step_at is not None and last_step_at <= incident.opened_at else None
-    return _with_incident(level, headline, row, incident, pages, now, since, zone, language, say)
+    return _with_incident(level, headline, row, incident, pages, since, reader)
 
 
-def of_incident(
-    incident: Incident,
-    pages: Mapping[str, RulePage],
-    *,
-    now: float,
-    zone: tzinfo | None,
-    language: str,
-    say: Say,
-) -> Verdict:
+def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
     """Return the verdict that one incident is, whatever else its run went through."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
-    title = f"{incident.run}: {in_state(incident, say)}"
+    title = f"{incident.run}: {in_state(incident, reader.say)}"
     level = _level(incident) if incident.status == "open" else "quiet"
-    return _with_incident(level, title, row, incident, pages, now, None, zone, language, say)
+    return _with_incident(level, title, row, incident, pages, None, reader)
 
 
-def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], *, language: str, say: Say) -> Verdict:
+def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
     """The verdict on a dead run's logs."""
     level: Level = _LEVELS[found.verdict]
-    facts = [render(found.ending, language)] if found.ending else []
+    headline = reader.say(f"verdict_{found.verdict}")
+    facts = (reader.render(found.ending),) if found.ending else ()
     primary = found.primary
-    if primary is None and found.progress.behind and not found.unknown and not by_hand(found):
-        level = "warning" if found.verdict == "healthy" else level
-        return Verdict(level, render(report_headline(found), language), tuple(facts))
-    if primary is None and record_ends(found):
-        return Verdict("warning", render(report_headline(found), language), tuple(facts))
-    if primary is None and just_ends(found):
-        return Verdict(level, render(report_headline(found), language), tuple(facts))
     if primary is None:
-        return Verdict(level, say(f"verdict_{found.verdict}"), tuple(facts))
-    facts.append(where(found, language))
+        behind = found.progress.behind and not found.unknown and not by_hand(found)
+        if behind or record_ends(found) or just_ends(found):
+            headline = reader.render(report_headline(found))
+        if (behind and found.verdict == "healthy") or (not behind and record_ends(found)):
+            level = "warning"
+        return Verdict(level, headline, facts)
     return Verdict(
         level=level,
-        headline=say(f"verdict_{found.verdict}"),
-        facts=tuple(facts),
-        cause=render(titled(primary.apart, primary.title), language),
+        headline=headline,
+        facts=(*facts, where(found, reader.language)),
+        cause=reader.render(titled(primary.apart, primary.title)),
         rule=primary.rule,
-        why=render(primary.why, language),
-        note=render(primary_note(found), language),
-        fixes=_rendered(primary.fixes, language),
-        evidence=_rendered(primary.evidence, language),
+        why=reader.render(primary.why),
+        note=reader.render(primary_note(found)),
+        fixes=tuple(map(reader.render, primary.fixes)),
+        evidence=tuple(map(reader.render, primary.evidence)),
         page=pages.get(primary.rule),
     )
 
@@ -133,8 +119,9 @@ def rule_name(rule: str, say: Say, exception: str = "") -> str:
 
 
 def _headline(
-    row: RunRow, incident: Incident | None, now: float, last_step_at: float | None, language: str, say: Say
+    row: RunRow, incident: Incident | None, reader: Reader, last_step_at: float | None
 ) -> tuple[str, Level]:
+    say, now = reader.say, reader.now
     step = formats.steps(row.step, row.total_steps)
     if row.state == "finished":
         left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")
@@ -152,7 +139,7 @@ def _headline(
         return say("is_degraded"), "warning"
     if incident is not None:
         named = rule_name(incident.rule, say, incident.exception)
-        return (render(incident.primary.title, language) if incident.primary else named), _level(incident)
+        return (reader.render(incident.primary.title) if incident.primary else named), _level(incident)
     if row.state == "starting":
         return say("is_starting"), "quiet"
     ago = max(0.0, now - last_step_at) if last_step_at else None
@@ -167,12 +154,10 @@ def _with_incident(
     row: RunRow,
     incident: Incident,
     pages: Mapping[str, RulePage],
-    now: float,
     since: float | None,
-    zone: tzinfo | None,
-    language: str,
-    say: Say,
+    reader: Reader,
 ) -> Verdict:
+    say = reader.say
     primary, stacks = incident.primary, incident.stacks
     page = (pages.get(primary.rule) if primary is not None else None) or pages.get(incident.rule)
     if primary is not None and page is not None:
@@ -187,18 +172,20 @@ def _with_incident(
     fixes = list(primary.fixes) if primary else []
     if page is not None and not fixes:
         fixes = fixes_for(page, {})
-    note = _note(incident, since, now)
+    note = _note(incident, since, reader.now)
     place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):
         fixes = _without_place(stacks, [fix for fix in fixes if not asks_for_stacks(fix)])
         note = without(note, "diagnosis.nothing-says-why")
-    facts = list(_exit(row, language))
+    facts = list(_exit(row, reader))
     if row.ended_at is None:
         still = "no_progress_for" if incident.kind == "stall" else "open_for"
-        told = say(still if incident.status == "open" else "lasted", formats.seconds(lasted(incident, now)))
-        facts.append(say("since", formats.clock(began(incident), zone, now), told))
+        told = say(
+            still if incident.status == "open" else "lasted", formats.seconds(lasted(incident, reader.now))
+        )
+        facts.append(say("since", reader.clock(began(incident)), told))
     else:
-        facts.append(say("ended_at", formats.clock(row.ended_at, zone, now)))
+        facts.append(say("ended_at", reader.clock(row.ended_at)))
     if incident.step is not None and (row.ended_at is None or incident.step != row.step):
         facts.append(say("at_step", formats.steps(incident.step, incident.total_steps)))
     if incident.rank is not None:
@@ -210,19 +197,15 @@ def _with_incident(
         level=level,
         headline=headline,
         facts=tuple(facts),
-        cause=render(title, language),
+        cause=reader.render(title),
         rule=incident.rule,
-        why=render(why, language),
-        place=render(place, language),
-        note=render(note, language),
-        fixes=_rendered(fixes, language),
-        evidence=_rendered(evidence, language),
+        why=reader.render(why),
+        place=reader.render(place),
+        note=reader.render(note),
+        fixes=tuple(map(reader.render, fixes)),
+        evidence=tuple(map(reader.render, evidence)),
         page=page,
     )
-
-
-def _rendered(texts: Sequence[Text], language: str) -> tuple[str, ...]:
-    return tuple(render(text, language) for text in texts)
 
 
 def _note(incident: Incident, since: float | None, now: float) -> Text:
@@ -236,16 +219,16 @@ def _note(incident: Incident, since: float | None, now: float) -> Text:
     return with_params(incident.note, **values)
 
 
-def _exit(row: RunRow, language: str) -> tuple[str, ...]:
-    detail = render(row.ending.detail, language) if row.ending is not None else ""
+def _exit(row: RunRow, reader: Reader) -> tuple[str, ...]:
+    detail = reader.render(row.ending.detail) if row.ending is not None else ""
     return (detail,) if detail else ()
 
 
-def _alarm(row: RunRow, zone: tzinfo | None, now: float, say: Say) -> tuple[str, ...]:
+def _alarm(row: RunRow, reader: Reader) -> tuple[str, ...]:
     """When a silence that nobody was told of becomes an alarm."""
     if row.state != "waiting" or row.alarm_at is None:
         return ()
-    return (say("is_waiting_why", formats.clock(row.alarm_at, zone, now)),)
+    return (reader.say("is_waiting_why", reader.clock(row.alarm_at)),)
 
 
 def _located(stacks: StallStacks) -> bool:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import tzinfo
 
+from stallwatch_dashboard import formats
 from stallwatch_rules import locale
+from stallwatch_rules.messages import Text
 
 AREA = "dashboard"
 LANGUAGES = {one: locale.templates(one, AREA)["language_name"] for one in locale.LANGUAGES}
@@ -20,3 +24,22 @@ def speaker(language: str) -> Say:
         return templates[key].format(*values)
 
     return say
+
+
+@dataclass(frozen=True)
+class Reader:
+    """For whom a page is drawn, and when."""
+
+    language: str = "en"
+    zone: tzinfo | None = None
+    now: float = 0.0  #: Unix seconds
+
+    def say(self, key: str, *values: object) -> str:
+        return speaker(self.language)(key, *values)
+
+    def render(self, text: Text) -> str:
+        return locale.render(text, self.language)
+
+    def clock(self, time: float | None) -> str:
+        """The time of day; with the date if it is not today's."""
+        return formats.clock(time, self.zone, self.now)

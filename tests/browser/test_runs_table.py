@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 import stallwatch_dashboard.pages.runs_table as runs_table
 from stallwatch_dashboard.data.overview import RunRow
-from stallwatch_dashboard.words import speaker
+from stallwatch_dashboard.words import Reader
 
 NOW = 1000.0
 HOST = "http://runs.test"
@@ -70,7 +70,7 @@ def page(watched):  # type: ignore[no-untyped-def]
 
 
 def show(page, rows: list[RunRow], language: str = "en") -> None:  # type: ignore[no-untyped-def]
-    told: dict[str, Any] = runs_table.table(rows, NOW, None, speaker(language), language)
+    told: dict[str, Any] = runs_table.table(rows, Reader(language, now=NOW))
     page.wait_for_function("() => window.show")
     page.evaluate("text => window.show(JSON.parse(text))", json.dumps(told))
 

@@ -14,7 +14,7 @@ from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard.data.source import Source, journal, shared
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
-from stallwatch_dashboard.words import speaker
+from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident
 from stallwatch_exporter.runs.copies import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -105,14 +105,14 @@ def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
     folder.write_json("diagnosis.json", unknown)
     row = source.row("done")
     assert row is not None and (row.step, row.cause) == (149, UNKNOWN_FAILURE)
-    (shown,) = table([row], NOW, None, speaker("en"))["rows"]
+    (shown,) = table([row], Reader(now=NOW))["rows"]
     assert "ValueError: bad batch (t.py:8)" in shown["cells"]
     rule = "gloo-collective-timeout"
     primary = Primary(rule, "T", "symptom", "fatal", 0.6, 1, "x", 1, None, 149, [], {}, "", [])
     folder.write_json("diagnosis.json", Diagnosis("failed", primary, progress=Progress(1, 149, 400)))
     (row,) = source.rows()
     assert (row.step, row.cause) == (149, "gloo-collective-timeout")
-    (shown,) = table([row], NOW, None, speaker("en"))["rows"]
+    (shown,) = table([row], Reader(now=NOW))["rows"]
     assert "gloo-collective-timeout" in shown["cells"] and "gloo-collective-timeout" in shown["found"]
 
 

@@ -11,7 +11,7 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.pages.runs_table import COLUMNS, ORDERS, table
-from stallwatch_dashboard.words import speaker
+from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.incident import Incident
 
 NOW = 1000.0
@@ -19,7 +19,7 @@ NOW = 1000.0
 
 def told(row: RunRow) -> dict[str, tuple[str, float | None]]:
     """By the name of its column, what a cell of this run shows and what it sorts by."""
-    whole = table([row], NOW, None, speaker("en"))
+    whole = table([row], Reader(now=NOW))
     json.dumps(whole, allow_nan=False)  # a browser reads no NaN
     (shown,) = whole["rows"]
     return {
@@ -29,7 +29,7 @@ def told(row: RunRow) -> dict[str, tuple[str, float | None]]:
 
 
 def found(row: RunRow) -> Any:
-    return table([row], NOW, None, speaker("en"))["rows"][0]["found"]
+    return table([row], Reader(now=NOW))["rows"][0]["found"]
 
 
 def test_each_order_is_that_of_one_column() -> None:
@@ -69,5 +69,5 @@ def test_names_hosts_commands_and_open_incidents_can_be_searched(
 def test_the_tables_name_an_exception_that_no_rule_knows(make_incident: Callable[..., Incident]) -> None:
     for exception, shown in (("ValueError: bad (t.py:8)",) * 2, ("", "something that no rule knows")):
         died = make_incident(kind="ended", rule="unknown-failure", exception=exception)
-        assert shown in incident_table([died], NOW, None, speaker("en")).iloc[0].tolist()
+        assert shown in incident_table([died], Reader(now=NOW)).iloc[0].tolist()
         assert told(RunRow("r", "degraded", open_incidents=(died,)))["open_incidents"][0] == shown

@@ -12,7 +12,7 @@ import pytest
 from stallwatch_dashboard.data.overview import RunRow, stood_since
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
-from stallwatch_dashboard.words import speaker
+from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import render, rendered, say
@@ -39,16 +39,7 @@ def row(state: str, **changes: Any) -> RunRow:
 
 
 def told(found: RunRow, *incidents: Incident, language: str = "en", last: float | None = NOW - 31) -> Verdict:
-    return of_run(
-        found,
-        incidents,
-        load_catalogue().pages,
-        now=NOW,
-        last_step_at=last,
-        zone=timezone.utc,
-        language=language,
-        say=speaker(language),
-    )
+    return of_run(found, incidents, load_catalogue().pages, Reader(language, timezone.utc, NOW), last)
 
 
 def primary(**changes: Any) -> Primary:
@@ -152,7 +143,7 @@ def test_the_time_that_a_stall_lasts_is_that_of_now_wherever_it_stands(
         stall, status="resolved", resolved_at=NOW - 100, updated_at=NOW - 100, stalled_seconds=306.0
     )
     pages = load_catalogue().pages
-    after = of_incident(over, pages, now=NOW, zone=None, language=language, say=speaker(language))
+    after = of_incident(over, pages, Reader(language, now=NOW))
     assert after.note == noted("5 min 06 s")
     assert stood_since(over) == NOW - 406
 
@@ -258,7 +249,7 @@ def test_a_diagnosis_as_a_verdict() -> None:
     place = Place(0, "rank0.log", 168, None, 57, "")
     finding = Finding(RULE, "t", "cause", "fatal", 3, [0], place, place, note="No step followed.")
     diagnosis = Diagnosis("failed", primary(), [finding], ending="exit code 1")
-    found = of_diagnosis(diagnosis, load_catalogue().pages, language="en", say=speaker("en"))
+    found = of_diagnosis(diagnosis, load_catalogue().pages, Reader("en"))
     assert (found.level, found.headline, found.note) == ("critical", "Failed", "No step followed.")
     assert any("rank0.log:168" in fact for fact in found.facts) and found.page is not None
 
@@ -308,10 +299,10 @@ def test_an_incident_of_a_dead_run_is_not_called_resolved(
 ) -> None:
     found = make_incident(kind="finding", status="resolved", resolution=resolution, resolved_at=NOW)
     for language, state in (("en", english), ("zh", chinese)):
-        say = speaker(language)
-        about = of_incident(found, {}, now=NOW, zone=timezone.utc, language=language, say=say)
+        reader = Reader(language, timezone.utc, NOW)
+        about = of_incident(found, {}, reader)
         assert about.headline == f"stuck: {state}"
-        shown = str(incident_table([found], NOW, timezone.utc, say).iloc[0, 0])
+        shown = str(incident_table([found], reader).iloc[0, 0])
         assert (shown.startswith("✔"), state in shown) == (resolution == "recovered", True)
 
 
@@ -320,7 +311,7 @@ def test_a_stall_that_ctrl_c_ended_did_not_recover(
     make_incident: Callable[..., Incident], language: str, state: str
 ) -> None:
     stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW)
-    states = incident_table([stall], NOW, timezone.utc, speaker(language)).iloc[0].tolist()
+    states = incident_table([stall], Reader(language, timezone.utc, NOW)).iloc[0].tolist()
     assert any(state in str(cell) for cell in states) and not any("✔" in str(cell) for cell in states)
 
 

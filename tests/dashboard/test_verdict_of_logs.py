@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stallwatch_dashboard.verdict import of_diagnosis
-from stallwatch_dashboard.words import speaker
+from stallwatch_dashboard.words import Reader
 from stallwatch_rules.messages import message
 from stallwatch_rules.records import Diagnosis, Progress
 
@@ -16,24 +16,24 @@ from stallwatch_rules.records import Diagnosis, Progress
     "verdict", ["failed", "stalled", "degraded", "healthy", "unknown-failure", "no-training-log"]
 )
 def test_every_verdict_has_words(verdict: Any) -> None:
-    assert of_diagnosis(Diagnosis(verdict), {}, language="zh", say=speaker("zh")).headline
+    assert of_diagnosis(Diagnosis(verdict), {}, Reader("zh")).headline
 
 
 @pytest.mark.parametrize(("language", "word"), [("en", "rank 3"), ("zh", "rank 3 远早于")])
 def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, word: str) -> None:
     diagnosis = Diagnosis("healthy", progress=Progress(last_step=900, behind=[3]))
-    found = of_diagnosis(diagnosis, {}, language=language, say=speaker(language))
+    found = of_diagnosis(diagnosis, {}, Reader(language))
     assert found.level == "warning" and word in found.headline
     diagnosis.verdict = "unknown-failure"  # in mid-run
-    found = of_diagnosis(diagnosis, {}, language=language, say=speaker(language))
+    found = of_diagnosis(diagnosis, {}, Reader(language))
     assert found.level == "critical" and "rank 3" in found.headline
-    alike = of_diagnosis(Diagnosis("healthy"), {}, language=language, say=speaker(language))
-    assert (alike.level, alike.headline) == ("good", speaker(language)("verdict_healthy"))
+    alike = of_diagnosis(Diagnosis("healthy"), {}, Reader(language))
+    assert (alike.level, alike.headline) == ("good", Reader(language).say("verdict_healthy"))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_log_that_just_ends_is_not_only_healthy(language: str) -> None:
     note = message("diagnosis.just-ends", step=7, total=9)
     diagnosis = Diagnosis("healthy", progress=Progress(last_step=7, total_steps=9), notes=[note])
-    found = of_diagnosis(diagnosis, {}, language=language, say=speaker(language))
+    found = of_diagnosis(diagnosis, {}, Reader(language))
     assert "7 of 9" in found.headline or "7 / 9" in found.headline

@@ -20,7 +20,8 @@ from stallwatch_dashboard.pages.runs_table import ICONS as ICONS
 from stallwatch_dashboard.safetext import advice, first_sentence, markdown, prose, verbatim
 from stallwatch_dashboard.verdict import Verdict
 from stallwatch_exporter.settings import cache_home
-from stallwatch_rules.locale import render
+from stallwatch_rules import locale
+from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 _CHOSEN, _TOLD, _DRAWN = "chosen_language", "told_language", "drawn_page"
@@ -128,12 +129,21 @@ def say_or(key: str, otherwise: str) -> str:
         return otherwise
 
 
+def render(text: Text) -> str:
+    """A text in the reader's language."""
+    return locale.render(text, language())
+
+
 def zone() -> tzinfo | None:
     """The reader's time zone as the browser tells it; this host's where it does not."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
         return None
+
+
+def reader() -> words.Reader:
+    return words.Reader(language(), zone(), shared().clock())
 
 
 def look() -> Look:
@@ -166,7 +176,7 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
             label_visibility="collapsed",
         )
     if problem := shared().problem:
-        st.warning(markdown(render(problem, language())), icon=":material/warning:")
+        st.warning(markdown(render(problem)), icon=":material/warning:")
     return chosen
 
 

@@ -8,10 +8,9 @@ from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.trial import test_message
 from stallwatch_dashboard import formats, health
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import head, language, say
+from stallwatch_dashboard.pages.common import head, language, render, say
 from stallwatch_dashboard.pages.signin import may_operate
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
-from stallwatch_rules.locale import render
 
 _ICONS = {"answers": "✔", "late": "?", "silent": "✖"}
 
@@ -32,7 +31,7 @@ def _sources() -> None:
                 say("last_answer"): [formats.seconds(one.lag) for one in found],
                 say("scrapes"): [one.target.scrapes for one in found],
                 say("failures"): [one.target.failures for one in found],
-                say("error"): [cell(render(one.target.error or "", language())) for one in found],
+                say("error"): [cell(render(one.target.error or "")) for one in found],
             },
             hide_index=True,
             column_config={say("error"): st.column_config.TextColumn(width="large")},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import tzinfo
 
 import pandas as pd
 import streamlit as st
@@ -19,33 +18,32 @@ from stallwatch_dashboard.pages.common import (
     draw_verdict,
     language,
     page,
+    reader,
+    render,
     say,
     say_or,
-    zone,
 )
 from stallwatch_dashboard.pages.signin import may_operate
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.verdict import in_state, rule_name
-from stallwatch_dashboard.words import Say
+from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import Event, Incident
-from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.listing import folded
 from stallwatch_rules.stacks.words import sentence
 
 _ICONS = {"open": "■", "resolved": "✔"}
 
 
-def incident_table(
-    incidents: Sequence[Incident], now: float, zone: tzinfo | None, say: Say, *, with_run: bool = True
-) -> pd.DataFrame:
+def incident_table(incidents: Sequence[Incident], reader: Reader, *, with_run: bool = True) -> pd.DataFrame:
     """A row an incident, in their order."""
+    say = reader.say
     columns = {
         say("state"): [_state(i, say) for i in incidents],
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run_column"): [cell(i.run) for i in incidents],
         say("rule"): [cell(rule_name(i.rule, say, i.exception)) for i in incidents],
-        say("started"): [formats.clock(began(i), zone, now) for i in incidents],
-        say("duration"): [formats.seconds(lasted(i, now)) for i in incidents],
+        say("started"): [reader.clock(began(i)) for i in incidents],
+        say("duration"): [formats.seconds(lasted(i, reader.now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],
         say("rank_column"): [formats.integer(i.rank) for i in incidents],
     }
@@ -81,12 +79,10 @@ def draw_incident(key: str) -> None:
 
 def _live(key: str) -> None:
     source = shared()
-    incident, now = source.incident(key), source.clock()
-    if incident is None:
+    if (incident := source.incident(key)) is None:
         return
     pages = catalogue(source.settings.rules).pages
-    told = verdict.of_incident(incident, pages, now=now, zone=zone(), language=language(), say=say)
-    draw_verdict(told, icon=_icon(incident))
+    draw_verdict(verdict.of_incident(incident, pages, reader()), icon=_icon(incident))
     st.page_link(
         page("run"),
         label=f"{say('to_the_run')}: {markdown(incident.run)}",
@@ -95,24 +91,24 @@ def _live(key: str) -> None:
     )
     left, right = st.columns(2, gap="medium")
     with left:
-        _timeline(incident, now)
+        _timeline(incident)
     with right:
-        _deliveries(incident, now)
+        _deliveries(incident)
     if len(incident.evidence) > MOST_EVIDENCE:  # else the verdict has shown all of it
         st.markdown(f"#### {say('evidence')}")
         st.code(
-            verbatim("\n".join(render(line, language()) for line in incident.evidence)),
+            verbatim("\n".join(render(line) for line in incident.evidence)),
             language=None,
             wrap_lines=True,
         )
     if incident.stacks is not None:
         st.markdown(f"#### {say('stacks')}")
-        st.text(verbatim(render(sentence(incident.stacks), language())))
+        st.text(verbatim(render(sentence(incident.stacks))))
         st.caption(say("asked_for", formats.seconds(incident.stacks.seconds)))
         st.code(verbatim(folded(incident.stacks, language())), language=None)
 
 
-def _timeline(incident: Incident, now: float) -> None:
+def _timeline(incident: Incident) -> None:
     """What became of it, and what people said; of one that an older version kept, as the database has it."""
     kept = shared().cases.history(incident.id)
     changes = [_entry(incident, event) for event in incident.history]
@@ -126,10 +122,11 @@ def _timeline(incident: Incident, now: float) -> None:
             how = incident.resolution
             changes.append((incident.resolved_at, _what("resolved", how), "", _said("resolved", how)))
     changes.sort(key=lambda entry: entry[0])
+    clock = reader().clock
     st.markdown(f"#### {say('timeline')}")
     st.dataframe(
         {
-            say("time_of_day"): [formats.clock(at, zone(), now) for at, *_ in changes],
+            say("time_of_day"): [clock(at) for at, *_ in changes],
             say("state"): [cell(what) for _, what, *_ in changes],
             say("who"): [cell(who) for *_, who, _ in changes],
             say("note"): [cell(text) for *_, text in changes],
@@ -170,16 +167,17 @@ def _said(what: str, text: str) -> str:
     return text if what == "note" else say_or(f"resolution_{text}", text)
 
 
-def _deliveries(incident: Incident, now: float) -> None:
+def _deliveries(incident: Incident) -> None:
     found = shared().cases.deliveries(incident)
     if not found:
         return
+    clock = reader().clock
     st.markdown(f"#### {say('deliveries')}")
     st.dataframe(
         {
             say("chat"): [cell(one.name) for one in found],
             say("state"): [say_or(f"delivery_{one.state}", one.state) for one in found],
-            say("sent"): [formats.clock(one.sent_at, zone(), now) for one in found],
+            say("sent"): [clock(one.sent_at) for one in found],
             say("attempts"): [one.attempts for one in found],
             say("reason"): [cell(one.reason) for one in found],
             say("rule_title"): [cell(one.title) for one in found],
@@ -235,7 +233,7 @@ def _silence(incident: Incident, who: str, now: float) -> None:
     cases = shared().cases
     if found := cases.silences(incident, now):
         until = max(found, key=lambda silence: silence.ends_at)
-        st.caption(markdown(say("silenced_until", formats.clock(until.ends_at, zone(), now))))
+        st.caption(markdown(say("silenced_until", reader().clock(until.ends_at))))
         if st.button(say("end_silence"), icon=":material/notifications_active:", key="end_silence"):
             _do(lambda: cases.end_silences(found, now))
         return

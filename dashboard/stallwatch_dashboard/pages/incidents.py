@@ -7,10 +7,9 @@ from typing import Any
 import streamlit as st
 
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import head, into_address, language, leave_fragments, say, switch, zone
+from stallwatch_dashboard.pages.common import head, into_address, leave_fragments, reader, render, say, switch
 from stallwatch_dashboard.pages.incident import draw_incident, incident_table, missing
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.locale import render
 
 _MOST = 2000  #: incidents in the table
 _STATUSES = ("open", "resolved")
@@ -23,7 +22,7 @@ def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
     severities = [kind for kind in kinds if kind in _SEVERITIES]
     if (statuses and incident.status not in statuses) or (severities and incident.severity not in severities):
         return False
-    about = [render(text, language()) for text in (incident.note, *incident.evidence)]
+    about = [render(text) for text in (incident.note, *incident.evidence)]
     text = " ".join((incident.run, incident.rule, incident.host, *about))
     return all(word in text.casefold() for word in words)
 
@@ -64,8 +63,7 @@ def _open(incidents: list[Incident]) -> None:
 
 @st.fragment(run_every="3s")
 def _list(words: list[str], kinds: list[str]) -> None:
-    source = shared()
-    every = source.cases.incidents(limit=_MOST)
+    every = shared().cases.incidents(limit=_MOST)
     if not every:
         if missing():
             return
@@ -79,7 +77,7 @@ def _list(words: list[str], kinds: list[str]) -> None:
         st.info(say("no_incident_fits"), icon=":material/filter_alt_off:")
         return
     st.dataframe(
-        incident_table(found, source.clock(), zone(), say),
+        incident_table(found, reader()),
         hide_index=True,
         key="incidents_table",
         on_select=lambda: _open(found),

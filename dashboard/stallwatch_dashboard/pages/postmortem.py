@@ -10,7 +10,7 @@ import streamlit as st
 
 from stallwatch_dashboard import formats, theme
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import head, language, say, zone
+from stallwatch_dashboard.pages.common import head, language, render, say, zone
 from stallwatch_dashboard.pages.report import (
     CHOICE,
     TOGETHER,
@@ -24,7 +24,6 @@ from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
 from stallwatch_dashboard.uploads.reports import Kept, Reports
-from stallwatch_rules.locale import render
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 
 _SHOWN_REPORTS = 20
@@ -102,11 +101,7 @@ def _kept(reports: Reports) -> None:
         found = found[:_SHOWN_REPORTS]
     for kept in found:
         primary = kept.diagnosis.primary
-        title = (
-            render(primary.title, language())
-            if primary is not None
-            else say(f"verdict_{kept.diagnosis.verdict}")
-        )
+        title = render(primary.title) if primary is not None else say(f"verdict_{kept.diagnosis.verdict}")
         when = formats.clock(kept.at, zone())
         with st.container(horizontal=True, vertical_alignment="center"):
             if st.button(say("open_report"), key=f"open-{kept.id}", icon=":material/open_in_new:"):

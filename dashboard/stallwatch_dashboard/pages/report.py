@@ -11,10 +11,18 @@ from stallwatch_dashboard import formats, verdict
 from stallwatch_dashboard.charts import by_step
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
-from stallwatch_dashboard.pages.common import catalogue, draw_verdict, language, look, offer_download, say
+from stallwatch_dashboard.pages.common import (
+    catalogue,
+    draw_verdict,
+    language,
+    look,
+    offer_download,
+    reader,
+    render,
+    say,
+)
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_logs.inputs import InputProblem
-from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, JobTold, Place
 from stallwatch_rules.report import to_json, to_markdown
 from stallwatch_rules.report.html import to_html
@@ -42,7 +50,7 @@ def draw_jobs(jobs: Sequence[JobTold]) -> None:
 
 def choose_job(jobs: Sequence[JobTold]) -> str:
     """The name of the job whose report is asked for; `TOGETHER` for all of them as one run."""
-    names = {job.name: f"{shown_name(job, language())} · {render(job.badge, language())}" for job in jobs}
+    names = {job.name: f"{shown_name(job, language())} · {render(job.badge)}" for job in jobs}
     reported = next((number for number, job in enumerate(jobs) if job.reported), 0)
     chosen: str | None = st.selectbox(
         say("which_job"),
@@ -64,7 +72,7 @@ def _findings(found: Diagnosis) -> None:
             say("count"): [f.count for f in found.findings],
             say("ranks"): [fold_ranks(f.ranks) for f in found.findings],
             say("first"): [cell(_place(f.first)) for f in found.findings],
-            say("note"): [cell(render(f.note, language())) for f in found.findings],
+            say("note"): [cell(render(f.note)) for f in found.findings],
         },
         hide_index=True,
     )
@@ -106,7 +114,7 @@ def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
         st.markdown(f"#### {say('environment')}")
         st.text(verbatim(environment_line(found)) or formats.NOTHING)
     known = {str(problem) for problem in problems}
-    if notes := [text for note in found.notes if (text := render(note, language())) not in known]:
+    if notes := [text for note in found.notes if (text := render(note)) not in known]:
         st.markdown(f"#### {say('notes')}")
         st.text(verbatim("\n".join(notes)))
     st.caption(markdown(stats_line(found, language())))
@@ -122,14 +130,14 @@ def draw_problems(problems: list[InputProblem]) -> None:
 def draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
     """All of it, the verdict first; `lines` stand around the evidence."""
     pages = catalogue(shared().settings.rules).pages
-    draw_verdict(verdict.of_diagnosis(found, pages, language=language(), say=say))
+    draw_verdict(verdict.of_diagnosis(found, pages, reader()))
     draw_problems(problems)
     if lines:
         st.markdown(f"#### {say('in_context')}")
         st.code(verbatim(lines), language=None)
     if found.digest:
         st.markdown(f"#### {word('digest', language())}")
-        st.text(verbatim("\n".join(render(line, language()) for line in found.digest)))
+        st.text(verbatim("\n".join(render(line) for line in found.digest)))
     if drawn := by_step.of_diagnosis(found, look(), say):
         st.markdown(f"#### {say('in_numbers')}")
         draw_board(drawn, key="board-report", say=say)

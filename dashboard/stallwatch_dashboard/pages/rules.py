@@ -8,10 +8,17 @@ import streamlit as st
 
 from stallwatch_dashboard import rulebook
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import catalogue, head, into_address, language, offer_download, say
+from stallwatch_dashboard.pages.common import (
+    catalogue,
+    head,
+    into_address,
+    language,
+    offer_download,
+    render,
+    say,
+)
 from stallwatch_dashboard.safetext import cell, markdown, own_words, verbatim
 from stallwatch_rules.authoring.drafting import DraftError
-from stallwatch_rules.locale import render
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.fixes import fixes_for, written
@@ -90,7 +97,7 @@ def _page(page: RulePage) -> None:
         st.caption(" · ".join(markdown(fact) for fact in facts))
         _section("what_happened", (chinese and told.zh_what) or told.what)
         _section("why", (chinese and told.zh_why) or told.why)
-        fixes = [render(fix, language()) for fix in fixes_for(page, {})]
+        fixes = [render(fix) for fix in fixes_for(page, {})]
         _section("fixes", "\n".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1)))
         _section("when_harmless", told.harmless)
         with st.expander(say("how_recognised")):

@@ -23,6 +23,8 @@ from stallwatch_dashboard.pages.common import (
     language,
     look,
     page,
+    reader,
+    render,
     say,
     switch,
     zone,
@@ -31,7 +33,6 @@ from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.pages.run_details import draw_comparison, draw_moment
 from stallwatch_dashboard.safetext import markdown, plain, verbatim
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.listing import folded
 from stallwatch_rules.stacks.words import sentence
 
@@ -158,10 +159,10 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
     return Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=heard)
 
 
-def _incidents(run: str, incidents: list[Incident], now: float) -> None:
+def _incidents(run: str, incidents: list[Incident]) -> None:
     st.markdown(f"#### {say('incidents')}")
     st.dataframe(
-        incident_table(incidents, now, zone(), say, with_run=False),
+        incident_table(incidents, reader(), with_run=False),
         hide_index=True,
         key=f"incidents-{run}",
         on_select=lambda: _remember(run, incidents),
@@ -177,13 +178,13 @@ def _remember(run: str, incidents: list[Incident]) -> None:
         st.session_state["open_incident"] = incidents[chosen[0]].id
 
 
-def _stacks(incidents: list[Incident], now: float) -> None:
+def _stacks(incidents: list[Incident]) -> None:
     """Where the ranks were at each stall, the newest first: the sentence, then the stacks."""
     for incident in sorted(incidents, key=lambda one: -one.opened_at):
         if incident.stacks is None:
             continue
-        with st.expander(say("where_ranks_are", formats.clock(incident.opened_at, zone(), now))):
-            st.text(verbatim(render(sentence(incident.stacks), language())))
+        with st.expander(say("where_ranks_are", reader().clock(incident.opened_at))):
+            st.text(verbatim(render(sentence(incident.stacks))))
             st.code(verbatim(folded(incident.stacks, language())), language=None)
 
 
@@ -194,16 +195,7 @@ def _live(run: str, known: int) -> None:
         st.rerun()  # a run came or went: the list of runs at the top is another
     found, incidents = source.frames(run), source.incidents(run)
     pages = catalogue(source.settings.rules).pages
-    told = verdict.of_run(
-        row,
-        incidents,
-        pages,
-        now=now,
-        last_step_at=found.last_step_at,
-        zone=zone(),
-        language=language(),
-        say=say,
-    )
+    told = verdict.of_run(row, incidents, pages, reader(), found.last_step_at)
     # Containers that are always there keep everything below at its place, so charts are updated, not remade.
     with st.container():
         draw_verdict(told, icon=ICONS[row.state], facts=_about(row, now))
@@ -211,15 +203,13 @@ def _live(run: str, known: int) -> None:
         _figures(row, found, now)
     with st.container():
         if found.rebuilt:
-            st.caption(
-                markdown(" ".join((say("from_copies"), *(render(note, language()) for note in found.notes))))
-            )
+            st.caption(markdown(" ".join((say("from_copies"), *(render(note) for note in found.notes)))))
     with st.container():
         _charts(row, found, incidents, now)
     with st.container():
         if incidents:
-            _incidents(run, incidents, now)
-            _stacks(incidents, now)
+            _incidents(run, incidents)
+            _stacks(incidents)
 
 
 def _log(run: str) -> None:

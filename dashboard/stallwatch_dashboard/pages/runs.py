@@ -5,12 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import head, language, page, say, zone
+from stallwatch_dashboard.pages.common import head, page, reader, render, say
 from stallwatch_dashboard.pages.incident import missing
 from stallwatch_dashboard.pages.runs_table import draw_table, table
 from stallwatch_dashboard.safetext import markdown, verbatim
-from stallwatch_dashboard.words import speaker
-from stallwatch_rules.locale import render
 
 
 def _empty() -> None:
@@ -28,16 +26,16 @@ def _empty() -> None:
 @st.fragment(run_every="2s")
 def _live() -> None:
     source = shared()
-    rows, now, told = source.rows(), source.clock(), language()
+    rows = source.rows()
     with st.container():  # always there, so that the table keeps its place
         missing()
     if not rows:
         _empty()
         return
-    draw_table(table(rows, now, zone(), speaker(told), told), key="runs_table")
+    draw_table(table(rows, reader()), key="runs_table")
     if failing := [one for one in source.targets() if one.error and one.run is None]:
         st.markdown(f"**{say('targets_failing')}**")
-        lines = [f"{one.url}: {render(one.error or '', language())}" for one in failing]
+        lines = [f"{one.url}: {render(one.error or '')}" for one in failing]
         st.text(verbatim("\n".join(lines)))
 
 

@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from stallwatch_dashboard.charts.run import COLOURS
 from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.safetext import cell, plain
 from stallwatch_dashboard.verdict import rule_name
-from stallwatch_dashboard.words import Say
+from stallwatch_dashboard.words import Reader, Say
 
 #: Shape and word together: colour is never the only sign.
 ICONS = {
@@ -102,15 +101,14 @@ def draw_table(told: dict[str, Any], *, key: str) -> None:
     draw(data=told, key=key)
 
 
-def table(
-    rows: Sequence[RunRow], now: float, zone: tzinfo | None, say: Say, language: str = "en"
-) -> dict[str, Any]:
+def table(rows: Sequence[RunRow], reader: Reader) -> dict[str, Any]:
     """For the browser, which searches and sorts: `rows` come with those first that need someone.
 
     Everything in it is shown as text, except `key`, which leads to the run.
     """
+    say = reader.say
     return {
-        "language": language,
+        "language": reader.language,
         "words": {
             "runs": say("runs"),
             "search": say("find_run"),
@@ -124,7 +122,7 @@ def table(
         "states": [{"name": name, "icon": ICONS[name], "word": say(name)} for name in ICONS],
         "orders": [(name, say("ordered_by", say(f"order_{name}"))) for name in ORDERS],
         "columns": [_column(column, say) for column in COLUMNS],
-        "rows": [_row(row, now, zone, say) for row in rows],
+        "rows": [_row(row, reader) for row in rows],
     }
 
 
@@ -141,15 +139,16 @@ def _column(column: Column, say: Say) -> dict[str, Any]:
     }
 
 
-def _row(row: RunRow, now: float, zone: tzinfo | None, say: Say) -> dict[str, Any]:
-    numbers = [_number(column, row, now) for column in COLUMNS]
+def _row(row: RunRow, reader: Reader) -> dict[str, Any]:
+    say = reader.say
+    numbers = [_number(column, row, reader.now) for column in COLUMNS]
     words = {
         "state": f"{ICONS[row.state]} {say(row.state)}",
         "run": cell(row.run),
         "open_incidents": _incidents(row, say),
         "phase": _phase(row.phase, say),
         "loss_course": _course(row.losses),
-        "started": formats.clock(row.started_at, zone, now),
+        "started": reader.clock(row.started_at),
         "host": cell(row.host),
     }
     return {
