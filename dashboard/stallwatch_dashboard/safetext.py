@@ -7,14 +7,16 @@ it: a rule's advice with captures in it, a run's name in a heading.
 from __future__ import annotations
 
 import re
+from typing import Any
 
+from stallwatch_rules.locale import LANGUAGES, render
+from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 # GFM links bare addresses after it has undone the escapes; a word joiner inside keeps them text.
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
-_CONDITION = re.compile(r"^\{[^{}]*\}\s*|^With [\w.<>=!~, -]+: |^[\w.<>=!~, -]+ 时：")
 _SENTENCE = re.compile(r"[.!?](?=\s+[A-Z`\u201c(]|\s*$)|。")
 _CODE_WHOLE = re.compile(r"(`[^`\n]+`)")
 _CODE_PARTS = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)
@@ -64,13 +66,18 @@ def prose(text: str, page: RulePage | None) -> str:
     Rule pages are local files that somebody reviewed; a diagnosis may have come from anywhere.
     """
     if page is not None:
-        own = page.sections
-        texts = (own.what, own.why, own.harmless, own.zh_what, own.zh_why, *own.fixes, *own.zh_fixes)
-        written = text.strip()
-        # A fix may have had its condition on versions turned into words in front of it.
-        if any(written == known.strip() or _bare(written) == _bare(known) for known in texts if known):
+        own, written = page.sections, text.strip()
+        sentences = (own.what, own.why, own.harmless, own.zh_what, own.zh_why)
+        if written in sentences or written in _fixes_of(page):
             return own_words(written)
     return advice(text)
+
+
+def _fixes_of(page: RulePage) -> set[str]:
+    """The page's fixes in words, those for some versions with their condition and without."""
+    fixes: list[Any] = list(fixes_for(page, {}))
+    fixes += [fix.params["fix"] for fix in fixes if "fix" in fix.params]
+    return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}
 
 
 def own_words(text: str) -> str:
@@ -96,10 +103,6 @@ def _cut(text: str, most: int) -> str:
 def _seen(text: str) -> str:
     """Without colours, control and direction characters, and halves of surrogates, which cannot be sent."""
     return without_controls(TERMINAL_CODES.sub("", text.encode("utf-8", "replace").decode("utf-8")))
-
-
-def _bare(fix: str) -> str:
-    return _CONDITION.sub("", fix.strip(), count=1)
 
 
 def _edged(part: str) -> str:
