@@ -33,7 +33,6 @@ class Login:
 
     @property
     def on(self) -> bool:
-        """Whether people must sign in."""
         return bool(self.metadata_url)
 
     def problem(self, address: str) -> str | None:

@@ -42,7 +42,6 @@ def serve(settings: DashboardSettings) -> int:
 
 
 def url(settings: DashboardSettings) -> str:
-    """Where the pages are."""
     return own_address(settings.host, settings.port)
 
 
@@ -156,7 +155,6 @@ def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
 
 def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> bool:
-    """Wait until the pages are there."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + _START_SECONDS
     while child.poll() is None and time.monotonic() < deadline:

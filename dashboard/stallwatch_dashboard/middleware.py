@@ -64,7 +64,6 @@ class Redirects:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with a redirect, or hand on."""
         there = None
         if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and _wants_a_page(scope):
             there = led_to(scope["path"], scope.get("query_string", b"").decode("latin-1"))

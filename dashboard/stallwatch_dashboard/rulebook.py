@@ -19,8 +19,6 @@ _NOWHERE = 9
 
 @dataclass(frozen=True)
 class Hit:
-    """A line that a tried pattern matches."""
-
     number: int  #: 1-based
     line: str  #: without secrets
     captures: Mapping[str, str]
@@ -28,15 +26,12 @@ class Hit:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a tried pattern."""
-
     fault: Fault | None  #: why the catalogue would refuse it
     hits: Sequence[Hit] = ()
     lines: int = 0  #: how many were looked at
 
 
 def families(pages: Iterable[RulePage]) -> list[str]:
-    """All families, by name."""
     return sorted({page.family for page in pages})
 
 

@@ -40,12 +40,10 @@ class DashboardSettings:
 
     @property
     def address(self) -> str:
-        """Where browsers find the pages."""
         return self.url or own_address(self.host, self.port)
 
 
 def own_address(host: str, port: int) -> str:
-    """The address on this machine."""
     host = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

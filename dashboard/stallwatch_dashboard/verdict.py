@@ -48,7 +48,6 @@ def of_run(
     reader: Reader,
     last_step_at: float | None,
 ) -> Verdict:
-    """The verdict on a run at this moment."""
     say = reader.say
     if row.state == "stale":
         ago = formats.seconds(reader.now - row.seen) if row.seen else formats.NOTHING
@@ -70,7 +69,6 @@ def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reade
 
 
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
-    """The verdict on a dead run's logs."""
     level: Level = _LEVELS[found.verdict]
     headline = reader.say(f"verdict_{found.verdict}")
     facts = (reader.render(found.ending),) if found.ending else ()

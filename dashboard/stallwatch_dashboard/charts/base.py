@@ -38,7 +38,6 @@ class Drawing:
     layout: Json = field(default_factory=dict)
 
     def add(self, **trace: Any) -> None:
-        """Another trace."""
         self.data.append(trace)
 
     def set(self, part: str, **values: Any) -> None:
@@ -63,8 +62,6 @@ def _bytes(array: object) -> Json:
 
 @dataclass(frozen=True)
 class Look:
-    """The colours of a chart on the reader's page."""
-
     cycle: tuple[str, ...]  #: lines of one kind
     grey: str  #: limits and notes
     faint: str  #: the lightest shade that is told from the page
@@ -75,7 +72,6 @@ class Look:
 
     @property
     def blue(self) -> str:
-        """Progress."""
         return self.cycle[0]
 
 

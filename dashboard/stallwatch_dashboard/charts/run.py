@@ -35,15 +35,12 @@ COLOURS = {
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart of the board."""
-
     key: str
     title: str  #: the key of its words
     needs: tuple[str, ...]  #: frames of which one at least must have rows
     fill: Fill
 
     def drawable(self, found: RunFrames) -> bool:
-        """Whether there is anything to draw."""
         return any(len(getattr(found, name)) for name in self.needs)
 
     def draw(

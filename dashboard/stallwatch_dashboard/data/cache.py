@@ -27,17 +27,14 @@ class Points:
         return len(self.t)
 
     def at(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Points:
-        """Some of them."""
         return Points(self.series[which], self.t[which], self.v[which])
 
 
 def nothing() -> Points:
-    """No points."""
     return Points(np.empty(0, "int64"), np.empty(0), np.empty(0))
 
 
 def joined(*parts: Points) -> Points:
-    """One after the other."""
     series, t, v = (np.concatenate([getattr(part, name) for part in parts]) for name in ("series", "t", "v"))
     return Points(series, t, v)
 

@@ -21,7 +21,6 @@ MOST_RANKS = 8  #: lines of one chart; a run of more ranks is shown by its lowes
 
 
 def empty() -> pd.DataFrame:
-    """A frame without rows."""
     return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in COLUMNS.items()})
 
 
@@ -56,7 +55,6 @@ class RunFrames:
 
     @property
     def nothing(self) -> bool:
-        """Whether there is no number at all."""
         return all(getattr(self, f.name).empty for f in fields(self) if f.name in _FRAMES)
 
 
@@ -184,7 +182,6 @@ def series_frame(
 
 
 def of_run(times: Any, values: Any) -> pd.DataFrame:
-    """A frame of the run as a whole."""
     none = pd.arrays.IntegerArray(np.zeros(len(times), "int64"), np.ones(len(times), bool))
     return pd.DataFrame({"rank": none, "t": np.asarray(times, "float64"), "v": np.asarray(values, "float64")})
 

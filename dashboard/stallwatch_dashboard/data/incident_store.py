@@ -28,7 +28,10 @@ class NotKept(Exception):
 
 
 class Casebook:
-    """Opens the database when first asked. Reading never raises: without it there is nothing to tell."""
+    """Opens the database when first asked.
+
+    Without one, reading finds nothing and never raises; writing raises `NotKept`.
+    """
 
     def __init__(self, url: str, home: Path) -> None:
         self._url = url
@@ -37,7 +40,6 @@ class Casebook:
         self._store: IncidentStore | None = None
 
     def close(self) -> None:
-        """Give back the connections."""
         if self._store is not None:
             self._store.close()
 
@@ -56,7 +58,6 @@ class Casebook:
         return None
 
     def incident(self, key: str) -> Incident | None:
-        """The one of this id."""
         return self._read(lambda store: store.get(key), None)
 
     def history(self, key: str) -> Sequence[Change]:
@@ -72,7 +73,6 @@ class Casebook:
         return [one for one in reversed(found) if incident.opened_at - 1 <= one.created_at <= until]
 
     def acknowledged(self, key: str) -> bool:
-        """Whether somebody cares for it."""
         return self._read(lambda store: People(store.engine).is_acknowledged(key), False)
 
     def silences(self, incident: Incident, now: float) -> list[Silence]:
@@ -81,21 +81,16 @@ class Casebook:
         return [one for one in found if one.quiets(incident, now)]
 
     def acknowledge(self, key: str, who: str, now: float) -> None:
-        """Somebody cares. Raises `NotKept`."""
         self._write(lambda store: People(store.engine).acknowledge(key, who, now))
 
     def note(self, key: str, who: str, text: str, now: float) -> None:
-        """Keep a remark. Raises `NotKept`."""
         self._write(lambda store: People(store.engine).note(key, who, text, now))
 
     def silence(self, incident: Incident, seconds: float, who: str, now: float) -> None:
-        """Keep this rule of this run quiet for so long. Raises `NotKept`."""
         made = Silence(now, now + seconds, run=_exactly(incident.run), rule=_exactly(incident.rule), who=who)
         self._write(lambda store: People(store.engine).silence(made))
 
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
-        """Be told again. Raises `NotKept`."""
-
         def act(store: IncidentStore) -> None:  # one that somebody else has just ended is as good as ended
             for silence in silences:
                 People(store.engine).expire(silence.id, now)

@@ -27,8 +27,6 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True)
 class LogCopy:
-    """One file of a run's folder."""
-
     path: Path
     rank: int | None  #: None: lines whose rank is not known
 

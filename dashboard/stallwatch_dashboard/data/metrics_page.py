@@ -26,8 +26,6 @@ _NOT_IN_SERIES = ("__name__", "run", "rank", "instance", "job")  #: labels that 
 
 
 class Reading(NamedTuple):
-    """One number of one scrape."""
-
     run: str
     metric: str
     rank: int | None
@@ -36,8 +34,6 @@ class Reading(NamedTuple):
 
 
 class ScrapeError(Exception):
-    """Why an agent gave no numbers."""
-
     def __init__(self, key: str, **params: str | int) -> None:
         self.why = message(f"dashboard.{key}", **params)
         super().__init__(render(self.why))

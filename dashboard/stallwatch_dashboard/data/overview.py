@@ -64,8 +64,6 @@ class Numbers:
 
 @dataclass(frozen=True)
 class RunRow(Numbers):
-    """One run at one moment."""
-
     run: str
     state: State
     host: str = ""
@@ -77,7 +75,6 @@ class RunRow(Numbers):
     ending: Ending | None = None  #: how it ended
 
     def seconds(self, now: float) -> float | None:
-        """How long the run has been going, or went."""
         if self.started_at is None:
             return None
         return (self.ended_at or (self.seen if self.state == "stale" else None) or now) - self.started_at
@@ -166,7 +163,6 @@ def make_row(
     seen: float | None,
     now: float,
 ) -> RunRow:
-    """Everything known of one run, as one row."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
     state = state_of(info, alive=alive, seen=seen, now=now, incidents=open_ones, step=numbers.step)
     if info is None:

@@ -49,7 +49,6 @@ def frame(told: Mapping[Which, list[Points]]) -> pd.DataFrame:
 
 
 def by_metric(told: list[Any]) -> Every:
-    """The answer at one moment by run and metric."""
     found: Every = defaultdict(lambda: defaultdict(dict))
     for one in told:
         labels = one["metric"]
@@ -201,7 +200,6 @@ class PrometheusStore:
 
     @property
     def problem(self) -> Text | None:
-        """Why numbers are missing, for the page."""
         return self._questions.problem
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
@@ -242,7 +240,6 @@ class PrometheusStore:
         }
 
     def last_seen(self) -> dict[str, float]:
-        """Of the runs of the last day; those under way are asked for each time."""
         return self._departed.last_seen()
 
     def first_seen(self, run: str) -> float | None:
@@ -266,7 +263,6 @@ class PrometheusStore:
         return found
 
     def close(self) -> None:
-        """Ask no more."""
         self._questions.close()
 
     def _all_latest(self, wanted: str) -> Every:

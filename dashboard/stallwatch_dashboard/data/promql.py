@@ -35,12 +35,10 @@ def selector(names: Collection[str], wanted: str) -> str:
 
 
 def is_run(run: str) -> str:
-    """Only this run."""
     return f"run={_quoted(run)}"
 
 
 def among(runs: Collection[str]) -> str:
-    """Only these runs."""
     return f"run=~{_quoted('|'.join(map(re.escape, runs)))}"
 
 
@@ -82,22 +80,18 @@ class Questions:
         return newest_first[0][1] if newest_first else None
 
     def close(self) -> None:
-        """Ask no more."""
         self.askers.shutdown(wait=False, cancel_futures=True)
 
     def instant(self, question: str, at: float | None = None) -> list[Any]:
-        """The series at that moment, or now."""
         return self._asked("/api/v1/query", question, time=self._clock() if at is None else at) or []
 
     def by_run(self, question: str, start: float, end: float, moments: int) -> dict[str, dict[float, float]]:
-        """The values of each run by their times."""
         return {
             one["metric"].get("run", ""): {float(at): float(value) for at, value in one["values"]}
             for one in self.span(question, start, end, moments)
         }
 
     def span(self, question: str, start: float, end: float, moments: int) -> list[Any]:
-        """The series at so many moments."""
         return self.moments(question, start, end, max(1.0, (end - start) / moments)) or []
 
     def moments(self, question: str, start: float, end: float, width: float) -> list[Any] | None:

@@ -83,7 +83,6 @@ class Told:
     notes: list[Message] = field(default_factory=list)
 
     def take(self, lines: Sequence[Line], reading: RunReading, tracker: ProgressTracker) -> None:
-        """Read lines of one source, in their order."""
         for line in lines:  # the tracker knows a training's step from an evaluation's progress bar
             if line.time is not None and tracker.add(extract(line), line) and tracker.last_step is not None:
                 self.steps.append((line.rank, line.time, float(tracker.last_step)))
@@ -96,7 +95,6 @@ class Told:
 
 
 def to_frames(told: Told) -> RunFrames:
-    """The frames that a scraped run has."""
     in_time = _frame(told.steps).sort_values("t", kind="stable", ignore_index=True)
     steps = of_run(in_time["t"], in_time["v"].cummax()).drop_duplicates("v")
     measured = _values(told.samples, "step_seconds")
@@ -133,7 +131,6 @@ def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
 
 
 def numbers_from_frames(found: RunFrames) -> Numbers:
-    """Return the numbers of a row from a run's whole history."""
     taken = found.step_seconds.sort_values("t", kind="stable")["v"].cumsum()
     history = pulse_of(found.loss["v"], [(0.0, 0.0), *zip(taken, count(1.0))], None)
     return Numbers(

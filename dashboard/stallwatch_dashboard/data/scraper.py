@@ -62,7 +62,6 @@ class Scraper:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Scrape until `close`."""
         self._thread = threading.Thread(target=self._run, name="scraper", daemon=True)
         self._thread.start()
 
@@ -88,7 +87,6 @@ class Scraper:
             self._guard(lambda: self._store.prune(self._clock() - self._keep))
 
     def status(self) -> list[TargetStatus]:
-        """Every endpoint met so far."""
         return list(self._status.values())
 
     def _run(self) -> None:

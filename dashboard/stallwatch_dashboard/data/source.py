@@ -64,12 +64,10 @@ class Source:
         self._ended: dict[str, RunRow] = {}  # what ended is worked out once
 
     def start(self) -> None:
-        """Begin to scrape."""
         if self.scraper is not None:
             self.scraper.start()
 
     def close(self) -> None:
-        """Stop scraping and let go of the files."""
         if self.scraper is not None:
             self.scraper.close()
         self.store.close()
@@ -77,11 +75,9 @@ class Source:
 
     @property
     def problem(self) -> Text | None:
-        """What is wrong with this source, for the page."""
         return self.store.problem
 
     def targets(self) -> list[TargetStatus]:
-        """How scraping goes."""
         return self.scraper.status() if self.scraper is not None else []
 
     def folder(self, run: str) -> Path:
@@ -90,12 +86,10 @@ class Source:
         return runs_home(self.settings.home) / (run if leads_there else ".none")
 
     def info(self, run: str) -> AgentInfo | None:
-        """The agent's own record of a local run."""
         info = read_info(self.folder(run))
         return info if info is not None and info.run == run else None
 
     def ended(self) -> set[str]:
-        """The local runs that are over."""
         return {info.run for info in list_runs(self.settings.home) if info.ended_at is not None}
 
     def run_names(self) -> list[str]:

@@ -137,12 +137,10 @@ class MetricStore:
         return series_frame([whose[key] for key in order], told.series, told.t, told.v)
 
     def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
-        """The newest value of every series of one metric, by rank and remaining labels."""
         with self._lock:
             return {which: series.value for which, series in self._series.get((run, metric), {}).items()}
 
     def last_seen(self) -> dict[str, float]:
-        """When each run in the store was last scraped."""
         with self._lock:
             return dict(self._seen)
 
@@ -159,7 +157,6 @@ class MetricStore:
         return found
 
     def first_seen(self, run: str) -> float | None:
-        """The time of the run's oldest number."""
         with self._lock:
             return self._first.get(run)
 
@@ -283,5 +280,4 @@ def _why(error: Exception, path: Path) -> Message:
 
 
 def plain_error(error: Exception) -> str:
-    """The first line of an error's text."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

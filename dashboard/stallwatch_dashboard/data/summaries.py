@@ -22,8 +22,6 @@ _RECENT_STEPS = 5
 
 @dataclass(frozen=True)
 class Pulse:
-    """One run's history in a few numbers."""
-
     losses: tuple[float, ...] = ()
     recent: float | None = None  #: median seconds a step, lately
     baseline: float | None = None  #: the same of the run's own early steps
@@ -44,7 +42,6 @@ class Window:
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def took(self, time: float) -> None:
-        """A number was seen at this time."""
         self.started_at = time if self.started_at is None else min(time, self.started_at)
 
     def loss(self, value: float) -> None:
@@ -75,7 +72,6 @@ class Window:
             self._early.append(each)
 
     def pulse(self) -> Pulse:
-        """The window as it stands."""
         first = self._early[1:]
         losses = self._losses
         if losses and self._last_loss is not None and self._skipped:
@@ -226,7 +222,6 @@ class Histories:
                 self._window(run).steps(sums[time], counts[time])
 
     def take(self, readings: Iterable[Reading], time: float) -> None:
-        """The readings of one scrape."""
         paces: dict[str, dict[str, float]] = {}
         for reading in readings:
             metric = reading.metric
@@ -241,12 +236,10 @@ class Histories:
                 window.steps(told[_SUM], told[_COUNT])
 
     def pulse(self, run: str) -> Pulse:
-        """The run's pulse; an empty one where it is not known."""
         window = self._windows.get(run)
         return window.pulse() if window is not None else Pulse()
 
     def forget(self, run: str) -> None:
-        """Drop a run that is no longer kept."""
         self._windows.pop(run, None)
         self._loss_rank.pop(run, None)
         self._last_loss.pop(run, None)

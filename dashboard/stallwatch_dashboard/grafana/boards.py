@@ -58,7 +58,6 @@ def boards() -> dict[str, dict[str, Any]]:
 
 
 def queries(board: dict[str, Any]) -> list[str]:
-    """Every PromQL expression of a board."""
     return [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
 
 

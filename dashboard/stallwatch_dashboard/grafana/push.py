@@ -28,8 +28,6 @@ How = Literal["created", "updated", "kept"]
 
 
 class Done(NamedTuple):
-    """One thing that is in Grafana now."""
-
     what: What
     name: str
     how: How
@@ -47,7 +45,6 @@ class Grafana:
         self._api = GrafanaApi.from_url(url, credential=token, timeout=TIMEOUT_SECONDS)
 
     def folder(self, title: str = "Stallwatch") -> Done:
-        """The folder that the boards are in."""
         if self._got(lambda: self._api.folder.get_folder(FOLDER)) is not None:
             return Done("folder", title, "kept")
         self._told(lambda: self._api.folder.create_folder(title, FOLDER))

@@ -117,7 +117,6 @@ def _choose_language() -> None:
 
 
 def say(key: str, *values: object) -> str:
-    """A fixed word in the reader's language."""
     return words.speaker(language())(key, *values)
 
 
@@ -130,7 +129,6 @@ def say_or(key: str, otherwise: str) -> str:
 
 
 def render(text: Text) -> str:
-    """A text in the reader's language."""
     return locale.render(text, language())
 
 
@@ -147,7 +145,6 @@ def reader() -> words.Reader:
 
 
 def look() -> Look:
-    """How charts should look for this reader."""
     return DARK if getattr(st.context.theme, "type", None) == "dark" else LIGHT
 
 

@@ -35,7 +35,6 @@ _ICONS = {"open": "■", "resolved": "✔"}
 
 
 def incident_table(incidents: Sequence[Incident], reader: Reader, *, with_run: bool = True) -> pd.DataFrame:
-    """A row an incident, in their order."""
     say = reader.say
     columns = {
         say("state"): [_state(i, say) for i in incidents],

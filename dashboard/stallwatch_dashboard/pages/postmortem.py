@@ -75,7 +75,6 @@ def _report_of(
 
 
 def _healthy_run() -> list[Any]:
-    """The logs of a run that went well, to compare with."""
     with st.expander(say("compare_healthy"), icon=":material/compare_arrows:"):
         return st.file_uploader(say("healthy_logs"), accept_multiple_files=True, key="healthy") or []
 
@@ -92,7 +91,6 @@ def _compared(answer: Answer) -> None:
 
 
 def _kept(reports: Reports) -> None:
-    """What was kept: open it, or delete it."""
     found, operator = reports.all(), may_operate()
     if not found:
         return
@@ -130,7 +128,6 @@ def _keep(reports: Reports, found: Diagnosis, names: list[str], lines: str) -> N
 
 
 def _opened(kept: Kept) -> None:
-    """A kept report by its link."""
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button(say("close_report"), icon=":material/arrow_back:", key="close_report"):
             del st.query_params["report"]

@@ -121,7 +121,6 @@ def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
 
 
 def draw_problems(problems: list[InputProblem]) -> None:
-    """What could not be read."""
     if problems:
         lines = [f"- {markdown(str(problem))}" for problem in problems]
         st.warning("\n".join([f"**{say('not_read')}**", *lines]), icon=":material/warning:")

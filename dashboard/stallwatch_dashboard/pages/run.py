@@ -152,7 +152,6 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 
 
 def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> Span:
-    """From the first number to now, or to the end."""
     firsts = [f["t"].min() for f in (found.steps, found.loss, found.memory) if not f.empty]
     start = min([*firsts, *map(began, incidents)], default=row.started_at or now)
     heard = row.seen if row.state == "stale" else None

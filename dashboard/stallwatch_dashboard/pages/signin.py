@@ -69,7 +69,6 @@ def may_operate() -> bool:
 
 
 def offer_uploads() -> None:
-    """Let the server take files from this session."""
     if (context := get_script_run_ctx()) is not None and may_operate():
         LEDGER.open_for(context.session_id)
 

@@ -26,7 +26,6 @@ class Ledger:
         self._kept: dict[str, dict[str, int]] = {}
 
     def open_for(self, session: str) -> None:
-        """A page offers this session to send files."""
         with self._lock:
             self._kept.setdefault(session, {})
 
@@ -44,7 +43,6 @@ class Ledger:
             return 0
 
     def drop(self, session: str, file: str) -> None:
-        """A file is here no longer."""
         with self._lock:
             self._kept.get(session, {}).pop(file, None)
 
@@ -53,8 +51,6 @@ LEDGER = Ledger()  #: of this process
 
 
 class UploadGate:
-    """ASGI middleware that asks the ledger."""
-
     def __init__(
         self,
         app: ASGIApp,
@@ -68,7 +64,6 @@ class UploadGate:
         self._alive = alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or hand on."""
         found = _PATH.search(scope["path"]) if scope["type"] == "http" else None
         if found is None or scope["method"] not in ("PUT", "POST", "DELETE"):
             await self._app(scope, receive, send)

@@ -29,8 +29,6 @@ _NICER = 5  # than the pages, which people wait for
 
 @dataclass(frozen=True)
 class Task:
-    """What to read, and how."""
-
     names: list[str]  #: paths within the folder
     rules: list[str]
     language: str
@@ -45,8 +43,6 @@ class Task:
 
 
 class Answer(msgspec.Struct):
-    """What was found."""
-
     found: Diagnosis
     problems: list[InputProblem]
     context: str = ""  #: the lines around the evidence
@@ -55,7 +51,6 @@ class Answer(msgspec.Struct):
 
 
 def main() -> None:
-    """Read, tell, answer."""
     os.nice(_NICER)
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     Path(task.answer).write_bytes(msgspec.msgpack.encode(_read(task)))

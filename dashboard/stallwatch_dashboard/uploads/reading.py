@@ -70,7 +70,6 @@ class ReadingFailed(Exception):
 
 
 def limits_of(settings: DashboardSettings) -> Limits:
-    """How much one compressed upload may hold."""
     return Limits(
         members=settings.max_members, expanded=settings.max_expanded_mb * _MIB, ratio=settings.max_ratio
     )

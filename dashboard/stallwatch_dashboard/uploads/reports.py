@@ -32,8 +32,6 @@ class Kept(msgspec.Struct):
 
 
 class Reports:
-    """The kept reports of one state folder."""
-
     def __init__(self, home: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._folder = home / "reports"
         self._clock = clock
@@ -64,7 +62,6 @@ class Reports:
         return _read(self._path(wanted))
 
     def all(self) -> list[Kept]:
-        """Every report, newest first."""
         try:
             paths = [path for path in self._folder.iterdir() if path.suffix == _SUFFIX]
         except OSError:
