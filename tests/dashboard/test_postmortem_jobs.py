@@ -12,10 +12,12 @@ pytest.importorskip("streamlit.testing.v1")
 from drivenpages import HOSTILE, page, texts
 from streamlit.testing.v1 import AppTest
 
-from stallwatch_dashboard.pages.report import CHOICE, TOGETHER
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads import reading
 from stallwatch_dashboard.uploads.reports import Reports
+
+CHOICE = "which_job"  #: the key of the choice
+TOGETHER = ""  #: all files as one run
 
 pytestmark = pytest.mark.usefixtures("page_settings")
 

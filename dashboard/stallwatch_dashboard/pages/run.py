@@ -1,17 +1,19 @@
-"""One run, live: the verdict first, then its figures, the charts, the incidents and the end of its log."""
+"""One run, live: the verdict, its figures, the charts, the incidents, another run beside it, and its log."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import streamlit as st
 
 from stallwatch_dashboard import formats, verdict
 from stallwatch_dashboard.charts.base import Span
+from stallwatch_dashboard.charts.by_step import compared
 from stallwatch_dashboard.charts.run import BOARD, WIDE
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.data.frames import RunFrames
-from stallwatch_dashboard.data.overview import RunRow, began, later_attempt
+from stallwatch_dashboard.data.overview import RunRow, began, later_attempt, stood_since
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import (
@@ -30,8 +32,8 @@ from stallwatch_dashboard.pages.common import (
     zone,
 )
 from stallwatch_dashboard.pages.incident import incident_table
-from stallwatch_dashboard.pages.run_details import draw_comparison, draw_moment
 from stallwatch_dashboard.safetext import markdown, plain, verbatim
+from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.stacks.listing import folded
 from stallwatch_rules.stacks.words import sentence
@@ -39,6 +41,7 @@ from stallwatch_rules.stacks.words import sentence
 _FRESH_SECONDS = 4.0  #: younger numbers need no word about their age
 _LAST_WORDS_SECONDS = 15.0  #: after its end a run's last numbers, lines and incidents still come in
 _FEW_LINES, _MANY_LINES = 15, 1000
+_SPANS = (10, 60, 600)  #: seconds before and after a moment
 
 
 def _choose() -> str | None:
@@ -218,7 +221,7 @@ def _log(run: str) -> None:
     if not found:
         st.caption(say("no_log"))
         return
-    names = [say("rank", copy.rank) if copy.rank is not None else say("rank_unknown") for copy in found]
+    names = [_rank_name(copy.rank) for copy in found]
     more = middle.toggle(say("more_lines"), key=f"more-{run}")
     chosen = right.selectbox(
         say("logs"),
@@ -229,6 +232,96 @@ def _log(run: str) -> None:
     )
     text = log_copies.tail(found[chosen].path, _MANY_LINES if more else _FEW_LINES, zone())
     st.code(text or " ", language=None, height=600 if more else "content")
+
+
+def _comparison(run: str) -> None:
+    """A choice of the other run, which the address keeps, and the charts of both."""
+    others = [name for name in shared().run_names() if name != run]
+    if not others:
+        return
+    told = st.query_params.get("with")
+    left, right = st.columns([6, 4], vertical_alignment="center")
+    left.markdown(f"#### {say('compare')}")
+    other = right.selectbox(
+        say("compare_with"),
+        others,
+        index=others.index(told) if told in others else None,
+        key=f"compare-{run}",
+        format_func=plain,
+        placeholder=say("compare_with"),
+        label_visibility="collapsed",
+    )
+    into_address("with", other)
+    if other:
+        st.fragment(_compared, run_every="5s")(run, other)
+
+
+def _compared(run: str, other: str) -> None:
+    source = shared()
+    drawn = compared((run, other), source.frames(run), source.frames(other), look(), say)
+    if drawn:
+        draw_board(drawn, key=f"compared-{run}-{other}", say=say)
+    else:
+        st.caption(say("nothing_to_compare"))
+
+
+def _moment(run: str) -> None:
+    """The controls and the lines. Nothing is read before the reader opens it."""
+    found = log_copies.copies(shared().folder(run))
+    if not found:
+        return
+    if not st.toggle(say("log_around"), key=f"around-{run}"):
+        return
+    incidents = shared().incidents(run)
+    first, second, third, fourth, fifth = st.columns([3, 1.4, 1.4, 1.6, 3], vertical_alignment="bottom")
+    choices: list[Incident | None] = [*incidents, None]
+    chosen = first.selectbox(say("moment"), choices, format_func=_moment_name, key=f"moment-{run}")
+    at = _beginning(run, chosen)
+    if chosen is None:
+        usual = _local(at).time().replace(microsecond=0)
+        at = _typed_time(run, second.time_input(say("time_of_day"), usual, step=60, key=f"time-{run}"))
+    seconds = third.selectbox(
+        say("span"), _SPANS, index=1, format_func=lambda s: f"± {formats.seconds(s)}", key=f"span-{run}"
+    )
+    ranks = {_rank_name(copy.rank): copy for copy in found}
+    rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=f"rank-{run}")
+    search = fifth.text_input(say("search_lines"), key=f"search-{run}", icon=":material/search:")
+    own = [ranks[rank]] if rank in ranks else found
+    lines = log_copies.matching(log_copies.around(own, at, seconds), search)
+    folded = log_copies.fold(lines)
+    st.caption(say("lines_folded", len(lines), len(folded), formats.clock(at, zone())))
+    shown = log_copies.drawn(folded, at, zone(), "·")
+    st.code(shown or say("no_lines_here"), language=None, height=420)
+
+
+def _moment_name(incident: Incident | None) -> str:
+    if incident is None:
+        return say("a_time")
+    name = plain(rule_name(incident.rule, say, incident.exception))
+    return f"{formats.clock(incident.opened_at, zone())} {name}"
+
+
+def _rank_name(rank: int | None) -> str:
+    return say("rank_unknown") if rank is None else say("rank", rank)
+
+
+def _beginning(run: str, incident: Incident | None) -> float:
+    """The moment before an incident was raised at which things stopped; for a time, the end of the run."""
+    if incident is not None:
+        return stood_since(incident)
+    info = shared().info(run)
+    return (info.ended_at or info.updated_at) if info is not None else shared().clock()
+
+
+def _local(time: float) -> datetime:
+    return datetime.fromtimestamp(time, zone())
+
+
+def _typed_time(run: str, typed: object) -> float:
+    """The last such time of day that the run saw."""
+    end = _local(_beginning(run, None)) + timedelta(minutes=1)
+    moment = datetime.combine(end.date(), typed, tzinfo=end.tzinfo)  # type: ignore[arg-type]
+    return (moment if moment <= end else moment - timedelta(days=1)).timestamp()
 
 
 def _over(run: str) -> bool:
@@ -246,6 +339,6 @@ else:
     _every = None if _over(_run) else "2s"
     _later(_run)
     st.fragment(_live, run_every=_every)(_run, len(shared().run_names()))
-    draw_comparison(_run)
+    _comparison(_run)
     st.fragment(_log, run_every=_every)(_run)
-    draw_moment(_run)
+    _moment(_run)
