@@ -137,20 +137,14 @@ def _waited(found: RunFrames, span: Span) -> float:
     )
 
 
-def _loss(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """A NaN leaves a gap."""
-    per_rank(chart, found.loss, look, say, "%{y:.4g}", name=say("loss"))
-    chart.set("yaxis", rangemode="normal")
+def _of_ranks(name: str, hover: str, **axis: str) -> Chart:
+    """A number that each rank may have; a NaN leaves a gap."""
 
+    def fill(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
+        per_rank(chart, getattr(found, name), look, say, hover, name=say(name))
+        chart.set("yaxis", **axis)
 
-def _grad_norm(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """One that leaves its usual size comes before a loss that does."""
-    per_rank(chart, found.grad_norm, look, say, "%{y:.4g}", name=say("grad_norm"))
-
-
-def _learning_rate(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    per_rank(chart, found.learning_rate, look, say, "%{y:.3e}", name=say("learning_rate"))
-    chart.set("yaxis", exponentformat="e", showexponent="all")
+    return Chart(name, name, (name,), fill)
 
 
 def _memory(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
@@ -259,9 +253,9 @@ def _lag(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) ->
 BOARD = (
     Chart("progress", "chart_progress", ("steps", "invalidations"), _progress),
     Chart("step_time", "chart_step_time", ("step_seconds", "steps"), _step_time),
-    Chart("loss", "loss", ("loss",), _loss),
-    Chart("grad_norm", "grad_norm", ("grad_norm",), _grad_norm),
-    Chart("learning_rate", "learning_rate", ("learning_rate",), _learning_rate),
+    _of_ranks("loss", "%{y:.4g}", rangemode="normal"),
+    _of_ranks("grad_norm", "%{y:.4g}"),
+    _of_ranks("learning_rate", "%{y:.3e}", exponentformat="e", showexponent="all"),
     Chart("memory", "memory", ("memory",), _memory),
     Chart("warnings", "warnings", ("warnings",), _warnings),
     Chart("phases", "phases", ("phases",), _phases),

@@ -55,21 +55,10 @@ class RunFrames:
 
     @property
     def nothing(self) -> bool:
-        return all(getattr(self, f.name).empty for f in fields(self) if f.name in _FRAMES)
+        return all(getattr(self, name).empty for name in _FRAMES)
 
 
-_FRAMES = (
-    "steps",
-    "loss",
-    "grad_norm",
-    "learning_rate",
-    "step_seconds",
-    "threshold",
-    "memory",
-    "invalidations",
-    "warnings",
-    "rank_steps",
-)
+_FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is empty)
 _TOLD = ("loss", "grad_norm", "learning_rate")  #: numbers that are told with a step, and not between two
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
 _POINTS = 1200  #: of a metric: two a pixel of a chart

@@ -202,16 +202,14 @@ class Histories:
 
     def __init__(self) -> None:
         self._windows: dict[str, Window] = {}
-        self._loss_rank: dict[str, float] = {}
-        self._last_loss: dict[str, float] = {}
+        self._losses: dict[str, tuple[float, float]] = {}  # place of the rank that speaks, and its last one
 
     def load(self, connection: duckdb.DuckDBPyConnection, began: Mapping[str, float]) -> None:
         """Read what an earlier process wrote; `began` is the time of each run's first number."""
         for run, first in began.items():
             self._window(run).took(first)
         for run, rank, value in connection.execute(_LOSSES, [_LOSS, 2 * MOST_LOSSES]).fetchall():
-            self._loss_rank[run] = _place(rank)
-            self._last_loss[run] = value
+            self._losses[run] = (_place(rank), value)
             self._window(run).loss(value)
         paces: dict[str, dict[str, dict[float, float]]] = {}
         for run, metric, points in connection.execute(_STEPS, [_SUM, _COUNT]).fetchall():
@@ -241,19 +239,17 @@ class Histories:
 
     def forget(self, run: str) -> None:
         self._windows.pop(run, None)
-        self._loss_rank.pop(run, None)
-        self._last_loss.pop(run, None)
+        self._losses.pop(run, None)
 
     def _window(self, run: str) -> Window:
         return self._windows.setdefault(run, Window())
 
     def _loss(self, reading: Reading) -> None:
         """Of several ranks the lowest speaks for the run; a number that only stands there is no new one."""
-        run, order = reading.run, _place(reading.rank)
-        if order > self._loss_rank.get(run, math.inf) or reading.value == self._last_loss.get(run):
-            return
-        self._loss_rank[run], self._last_loss[run] = order, reading.value
-        self._window(run).loss(reading.value)
+        order, (first, last) = _place(reading.rank), self._losses.get(reading.run, (math.inf, None))
+        if order <= first and reading.value != last:
+            self._losses[reading.run] = (order, reading.value)
+            self._window(reading.run).loss(reading.value)
 
 
 _LOSSES = """

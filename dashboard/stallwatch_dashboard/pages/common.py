@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
@@ -24,6 +24,7 @@ from stallwatch_rules import locale
 from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
+T = TypeVar("T")
 _CHOSEN, _TOLD, _DRAWN = "chosen_language", "told_language", "drawn_page"
 CLICKED = ("open_incident",)  #: what a click in a fragment leaves for the page to go to
 
@@ -175,6 +176,12 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
     if problem := shared().problem:
         st.warning(markdown(render(problem)), icon=":material/warning:")
     return chosen
+
+
+def chosen_row(table: str, rows: Sequence[T]) -> T | None:
+    """The one of `rows` that the reader chose in the table of this key."""
+    chosen = st.session_state.get(table, {}).get("selection", {}).get("rows", [])
+    return rows[chosen[0]] if chosen and chosen[0] < len(rows) else None
 
 
 MOST_EVIDENCE = 3  #: lines

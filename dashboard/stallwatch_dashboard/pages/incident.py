@@ -15,6 +15,7 @@ from stallwatch_dashboard.pages.common import (
     ICONS,
     MOST_EVIDENCE,
     catalogue,
+    chosen_row,
     draw_verdict,
     language,
     page,
@@ -49,6 +50,12 @@ def incident_table(incidents: Sequence[Incident], reader: Reader, *, with_run: b
     if not with_run:
         del columns[say("run_column")]
     return pd.DataFrame(columns)
+
+
+def remember_chosen(table: str, incidents: Sequence[Incident]) -> None:
+    """Leave the incident that was chosen in the table of this key for the page to go to."""
+    if (chosen := chosen_row(table, incidents)) is not None:
+        st.session_state["open_incident"] = chosen.id
 
 
 def _state(incident: Incident, say: Say) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import streamlit as st
 
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import head, into_address, leave_fragments, reader, render, say, switch
-from stallwatch_dashboard.pages.incident import draw_incident, incident_table, missing
+from stallwatch_dashboard.pages.incident import draw_incident, incident_table, missing, remember_chosen
 from stallwatch_exporter.incident import Incident
 
 _MOST = 2000  #: incidents in the table
@@ -55,12 +53,6 @@ def _choose() -> tuple[list[str], list[str]]:
     return search.casefold().split(), list(kinds)
 
 
-def _open(incidents: list[Incident]) -> None:
-    chosen: Any = st.session_state.get("incidents_table", {}).get("selection", {}).get("rows", [])
-    if chosen and chosen[0] < len(incidents):
-        st.session_state["open_incident"] = incidents[chosen[0]].id
-
-
 @st.fragment(run_every="3s")
 def _list(words: list[str], kinds: list[str]) -> None:
     every = shared().cases.incidents(limit=_MOST)
@@ -80,7 +72,7 @@ def _list(words: list[str], kinds: list[str]) -> None:
         incident_table(found, reader()),
         hide_index=True,
         key="incidents_table",
-        on_select=lambda: _open(found),
+        on_select=lambda: remember_chosen("incidents_table", found),
         selection_mode="single-row",
         height=35 * (1 + min(len(found), _TALLEST)) + 3,
     )

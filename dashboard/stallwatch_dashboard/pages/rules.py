@@ -10,6 +10,7 @@ from stallwatch_dashboard import rulebook
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import (
     catalogue,
+    chosen_row,
     head,
     into_address,
     language,
@@ -46,9 +47,8 @@ def _harm(page: RulePage) -> str:
 
 def _chosen(pages: list[RulePage]) -> None:
     """The reader chose a row: its rule goes into the address, so that the link can be sent on."""
-    rows = st.session_state.get("rules_table", {}).get("selection", {}).get("rows", [])
-    if rows and rows[0] < len(pages):
-        st.query_params["rule"] = pages[rows[0]].id
+    if (chosen := chosen_row("rules_table", pages)) is not None:
+        st.query_params["rule"] = chosen.id
 
 
 def _list(known: Catalogue, extra: tuple[str, ...]) -> None:

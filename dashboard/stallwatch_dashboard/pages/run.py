@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import streamlit as st
 
@@ -31,7 +30,7 @@ from stallwatch_dashboard.pages.common import (
     switch,
     zone,
 )
-from stallwatch_dashboard.pages.incident import incident_table
+from stallwatch_dashboard.pages.incident import incident_table, remember_chosen
 from stallwatch_dashboard.safetext import markdown, plain, verbatim
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
@@ -167,17 +166,11 @@ def _incidents(run: str, incidents: list[Incident]) -> None:
         incident_table(incidents, reader(), with_run=False),
         hide_index=True,
         key=f"incidents-{run}",
-        on_select=lambda: _remember(run, incidents),
+        on_select=lambda: remember_chosen(f"incidents-{run}", incidents),
         selection_mode="single-row",
     )
     if "open_incident" in st.session_state:
         st.rerun()
-
-
-def _remember(run: str, incidents: list[Incident]) -> None:
-    chosen: Any = st.session_state.get(f"incidents-{run}", {}).get("selection", {}).get("rows", [])
-    if chosen and chosen[0] < len(incidents):
-        st.session_state["open_incident"] = incidents[chosen[0]].id
 
 
 def _stacks(incidents: list[Incident]) -> None:
