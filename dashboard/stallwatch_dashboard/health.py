@@ -19,8 +19,6 @@ SourceState = Literal["silent", "late", "answers"]
 
 
 class Seen(NamedTuple):
-    """How well one endpoint is seen."""
-
     state: SourceState
     target: TargetStatus
     lag: float | None  #: seconds since its last answer

@@ -16,8 +16,6 @@ _VARIABLE = "STALLWATCH_DASHBOARD_SETTINGS"
 
 @dataclass(frozen=True)
 class DashboardSettings:
-    """Settings of the dashboard; every default works as it stands."""
-
     host: str = "127.0.0.1"  #: address the pages are bound to
     port: int = 8501  #: 0 lets the system choose
     insecure: bool = False  #: allow another address than this host's own, though there is no login

@@ -18,12 +18,7 @@ Say = Callable[..., str]
 
 def speaker(language: str) -> Say:
     """Return `say(key, *values)`: the words of a key, with the values in the places that are numbered."""
-    templates = locale.templates(locale.language_of(language), AREA)
-
-    def say(key: str, *values: object) -> str:
-        return templates[key].format(*values)
-
-    return say
+    return Reader(language).say
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,7 @@ class Reader:
     now: float = 0.0  #: Unix seconds
 
     def say(self, key: str, *values: object) -> str:
-        return speaker(self.language)(key, *values)
+        return locale.templates(locale.language_of(self.language), AREA)[key].format(*values)
 
     def render(self, text: Text) -> str:
         return locale.render(text, self.language)

@@ -197,25 +197,17 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
         text = say("stall") if incident.kind == "stall" else rule_name(incident.rule, say, incident.exception)
         if room < min(_SHORTEST, len(text)):
             continue
-        names.append(
-            {
-                "xref": "x",
-                "yref": "paper",
-                "x": milliseconds(began(incident)),
-                "y": 1,
-                "xanchor": "left",
-                "yanchor": "bottom",
-                "text": label(text, int(min(room, _LONGEST))),
-                "showarrow": False,
-                "name": incident.id,
-                "captureevents": True,
-                "font": {
-                    "size": 12,
-                    "color": theme.VERMILLION if incident.severity == "critical" else look.grey,
-                },
-            }
-        )
+        colour = theme.VERMILLION if incident.severity == "critical" else look.grey
+        above = {"xref": "x", "x": milliseconds(began(incident)), "xanchor": "left", "yanchor": "bottom"}
+        name = note(label(text, int(min(room, _LONGEST))), colour, **above)
+        names.append({**name, "name": incident.id, "captureevents": True})
     return names
+
+
+def note(text: str, colour: str, **place: Any) -> Json:
+    """Words at the upper edge of a chart."""
+    font = {"size": 12, "color": colour}
+    return {"text": text, "font": font, "showarrow": False, "yref": "paper", "y": 1, **place}
 
 
 def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:

@@ -10,13 +10,12 @@ from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.words import Say
 from stallwatch_rules.records import Diagnosis, Series
 
-#: Frames that are compared, with the key of their title and what stands behind a number.
-_COMPARED = {
-    "loss": ("loss", ""),
-    "step_seconds": ("step_time", " s"),
-    "grad_norm": ("grad_norm", ""),
-    "learning_rate": ("learning_rate", ""),
-}
+_COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")  #: frames
+_IN_DIAGNOSES = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")  #: series
+
+
+def _title(name: str, say: Say) -> str:
+    return say("step_time" if name == "step_seconds" else name)
 
 
 def compared(
@@ -24,7 +23,8 @@ def compared(
 ) -> list[tuple[str, str, Drawing]]:
     """(key, title, figure) of each number that both have; this run solid, the other one dashed."""
     drawn = []
-    for name, (title, unit) in _COMPARED.items():
+    for name in _COMPARED:
+        unit = " s" if name == "step_seconds" else ""
         lines = [by_step(getattr(found, name), found.steps) for found in (own, other)]
         if any(line.empty for line in lines):
             continue
@@ -43,7 +43,7 @@ def compared(
         title_of_steps = {"text": say("step")}
         chart.set("xaxis", type="linear", range=[0, highest or 1], tickformatstops=[], title=title_of_steps)
         chart.set("yaxis", ticksuffix=unit, rangemode="normal", exponentformat="e")
-        drawn.append((f"compared-{name}", say(title), chart))
+        drawn.append((f"compared-{name}", _title(name, say), chart))
     return drawn
 
 
@@ -58,24 +58,14 @@ def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return joined.dropna(subset=["step"])[["step", "v"]].reset_index(drop=True)
 
 
-#: The series of a diagnosis, and the key of their words.
-_TITLES = {
-    "loss": "loss",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
-    "loss_scale": "loss_scale",
-    "step_seconds": "step_time",
-}
-
-
 def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str, Drawing]]:
     """(key, title, figure) of each number that the log tells; the primary's step is marked in all."""
     mark = found.primary.step if found.primary is not None else None
     drawn = []
-    for name, title in _TITLES.items():
+    for name in _IN_DIAGNOSES:
         lines = [one for one in found.series if one.name == name]
         if lines:
-            drawn.append((name, say(title), _line_chart(lines, mark, look, say)))
+            drawn.append((name, _title(name, say), _line_chart(lines, mark, look, say)))
     return drawn
 
 

@@ -9,7 +9,17 @@ import numpy as np
 import pandas as pd
 
 from stallwatch_dashboard import formats, theme
-from stallwatch_dashboard.charts.base import HEIGHT, Drawing, Look, Span, figure, line, milliseconds, per_rank
+from stallwatch_dashboard.charts.base import (
+    HEIGHT,
+    Drawing,
+    Look,
+    Span,
+    figure,
+    line,
+    milliseconds,
+    note,
+    per_rank,
+)
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
@@ -46,7 +56,6 @@ class Chart:
     def draw(
         self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
     ) -> Drawing:
-        """The chart, with the incidents as bands behind it."""
         chart = figure(look, span, incidents, say)
         self.fill(chart, found, span, look, say)
         return chart
@@ -96,29 +105,14 @@ def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Sa
     limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
     line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
     if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
-        _tell_of(limit, chart, look, say)
+        # In words: so far above the steps, its line would press them flat.
+        words = say("threshold_above", formats.seconds(limit))
+        corner = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "top"}
+        chart.layout["annotations"] += [note(words, look.grey, **corner)]
     if waited:
         open_step = pd.DataFrame({"t": [span.end - waited, span.end], "v": [0.0, waited]})
         line(chart, open_step, say("since_last_step"), look.red, _SECONDS, dash="dot")
     chart.set("yaxis", ticksuffix=" s", range=[0, highest])
-
-
-def _tell_of(limit: float, chart: Drawing, look: Look, say: Say) -> None:
-    """In words, of a threshold so far above the steps that its line would press them flat."""
-    chart.layout["annotations"] = [
-        *chart.layout["annotations"],
-        {
-            "xref": "paper",
-            "yref": "paper",
-            "x": 1,
-            "y": 1,
-            "xanchor": "right",
-            "yanchor": "top",
-            "text": say("threshold_above", formats.seconds(limit)),
-            "showarrow": False,
-            "font": {"size": 12, "color": look.grey},
-        },
-    ]
 
 
 def top(found: RunFrames, waited: float) -> float:

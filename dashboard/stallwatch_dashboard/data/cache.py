@@ -84,9 +84,7 @@ def _first(
 
 
 _MOST_RUNS = 12
-_LOADED_POINTS = (
-    24_000  #: of one metric; a longer one keeps the lowest and highest value of each span of time
-)
+_LOADED_POINTS = 24_000  #: of one metric; a longer one keeps the extremes of each span of time
 _MOST_FRESH = 16_000  #: points that a metric keeps apart, as tuples, until it is asked for
 
 Point = tuple[int, float, float]  #: series, time, value
@@ -102,7 +100,6 @@ class _Metric:
     shown: tuple[int, int, Points] | None = None  # of so many points, so many at most: the last answer
 
     def fold(self) -> None:
-        """Put what was written since among the rest."""
         if self.fresh:
             series, t, v = zip(*self.fresh, strict=True)
             self.fresh = []

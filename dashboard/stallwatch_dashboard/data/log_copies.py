@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -167,31 +168,25 @@ def _read(lines: BinaryIO, begin: int, until: float, most: int, rank: int | None
 
 def _offset(lines: BinaryIO, time: float) -> int:
     """Where the first record that is not before `time` starts; the file is nearly in order of time."""
-    low, high = 0, lines.seek(0, 2)
-    while high - low > 4096:
-        middle = (low + high) // 2
-        if (found := _time_after(lines, middle, high)) is not None and found < time:
-            low = middle
-        else:
-            high = middle
-    start = low
-    lines.seek(low)
-    if low:
+    blocks = range(0, lines.seek(0, 2), 4096)
+    later = bisect_left(blocks, time, key=lambda block: _time_after(lines, block))
+    start = blocks[later - 1] if later else 0
+    lines.seek(start)
+    if start:
         start += len(lines.readline())
-    while start < high and (line := lines.readline(1 << 20)):
+    while line := lines.readline(1 << 20):
         record = parse_record(line)
         if record is not None and record.time_ns / 1e9 >= time:
-            return start
+            break
         start += len(line)
     return start
 
 
-def _time_after(lines: BinaryIO, offset: int, end: int) -> float | None:
-    """The time of the first whole record after `offset`; None where there is none before `end`."""
+def _time_after(lines: BinaryIO, offset: int) -> float:
+    """The time of the first whole record after `offset`; infinite if there is none."""
     lines.seek(offset)
     lines.readline(1 << 20)
-    while lines.tell() < end and (line := lines.readline(1 << 20)):
-        record = parse_record(line)
-        if record is not None:
+    while line := lines.readline(1 << 20):
+        if (record := parse_record(line)) is not None:
             return record.time_ns / 1e9
-    return None
+    return math.inf

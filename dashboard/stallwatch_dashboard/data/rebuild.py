@@ -73,8 +73,6 @@ def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: in
 
 @dataclass
 class Told:
-    """What the lines of a run told, on its way to frames."""
-
     samples: list[Sample] = field(default_factory=list)
     steps: list[Row] = field(default_factory=list)
     invalidations: list[float] = field(default_factory=list)

@@ -114,7 +114,6 @@ class Source:
         return in_order([row for row in rows if row.run in local or row.run in seen])
 
     def row(self, run: str) -> RunRow | None:
-        """One run's row; None where nobody knows the run."""
         info, seen = self.info(run), self.store.last_seen().get(run)
         if info is None and seen is None:
             return None
@@ -193,9 +192,7 @@ def journal(folder: Path) -> list[Incident]:
         with (folder / "incidents.jsonl").open("rb") as lines:
             lines.seek(max(0, lines.seek(0, 2) - _MOST_JOURNAL))
             for line in lines:
-                with contextlib.suppress(
-                    msgspec.MsgspecError
-                ):  # the first line may be cut, the last half written
+                with contextlib.suppress(msgspec.MsgspecError):  # the first or last line may be cut
                     found.append(msgspec.json.decode(line, type=Incident))
     except OSError:
         pass
@@ -250,7 +247,6 @@ def shared() -> Source:
 
 
 def close_shared() -> None:
-    """Close it, at the end of the process or of a test."""
     global _source
     with _lock:
         if _source is not None:

@@ -99,13 +99,7 @@ class MetricStore:
                 raise
             return len(points)
 
-    def series(
-        self,
-        run: str,
-        metric: str,
-        *,
-        points: int = POINTS,
-    ) -> pd.DataFrame:
+    def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
         """One metric of one run as columns ``rank, labels, t, v``, in order, about `points` long.
 
         A longer series is cut into equal spans of time; each keeps its lowest and highest value: peaks

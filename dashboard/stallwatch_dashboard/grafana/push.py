@@ -38,8 +38,6 @@ class PushError(Exception):
 
 
 class Grafana:
-    """One Grafana, by its address and a service account's token."""
-
     def __init__(self, url: str, token: str) -> None:
         self._url = url
         self._api = GrafanaApi.from_url(url, credential=token, timeout=TIMEOUT_SECONDS)

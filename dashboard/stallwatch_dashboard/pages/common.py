@@ -40,7 +40,6 @@ PAGES = {
 
 
 def page(name: str, *, default: bool = False) -> StreamlitPage:
-    """The page of that name, for the navigation and for links to it."""
     path = Path(__file__).with_name(f"{name}.py")
     address = None if default else name  # the first page is at the bare address, and only there
     return st.Page(path, title=say(name), icon=PAGES[name], url_path=address, default=default)
@@ -151,7 +150,6 @@ def look() -> Look:
 
 @st.cache_resource(show_spinner=False)
 def catalogue(extra: tuple[str, ...]) -> Catalogue:
-    """The rule pages, read once per process."""
     return load_catalogue([Path(folder) for folder in extra], cache=cache_home())
 
 

@@ -42,10 +42,7 @@ def _sources() -> None:
         st.caption(say("nothing_lost"))
     else:
         st.dataframe(
-            {
-                say("run_column"): [cell(run) for run in lost],
-                say("lost_records"): list(lost.values()),
-            },
+            {say("run_column"): [cell(run) for run in lost], say("lost_records"): list(lost.values())},
             hide_index=True,
         )
 

@@ -103,9 +103,7 @@ def _live(key: str) -> None:
     if len(incident.evidence) > MOST_EVIDENCE:  # else the verdict has shown all of it
         st.markdown(f"#### {say('evidence')}")
         st.code(
-            verbatim("\n".join(render(line) for line in incident.evidence)),
-            language=None,
-            wrap_lines=True,
+            verbatim("\n".join(render(line) for line in incident.evidence)), language=None, wrap_lines=True
         )
     if incident.stacks is not None:
         st.markdown(f"#### {say('stacks')}")

@@ -47,7 +47,6 @@ _KNOWN_REPORTS = 8  #: of the jobs of one upload, that are not read anew when so
 
 
 def _draw_jobs(jobs: Sequence[JobTold]) -> None:
-    """The table of all, the newest first."""
     told = table(jobs, language(), len(jobs))
     columns = [[cell(row.cells[number]) for row in told.rows] for number in range(len(told.heads))]
     st.dataframe(

@@ -194,7 +194,6 @@ def _course(values: Sequence[float]) -> str:
 
 
 def _searched(row: RunRow) -> tuple[str, ...]:
-    """Names, where it runs, what was typed, what is wrong."""
     rules = (incident.rule for incident in row.open_incidents)
     return (row.run, row.host, row.phase, row.cause, row.exception, *rules, *row.command)
 

@@ -52,11 +52,7 @@ LEDGER = Ledger()  #: of this process
 
 class UploadGate:
     def __init__(
-        self,
-        app: ASGIApp,
-        ledger: Ledger,
-        most: int,
-        alive: Callable[[str], bool] = lambda _session: True,
+        self, app: ASGIApp, ledger: Ledger, most: int, alive: Callable[[str], bool] = lambda _session: True
     ) -> None:
         self._app = app
         self._ledger = ledger

@@ -36,9 +36,7 @@ class Task:
     workers: int
     answer: str  #: path of the file to write
     healthy: list[str] = field(default_factory=list)  #: paths of a run to compare with
-    job: str = (
-        ""  #: of several jobs, the one to read; the one that the command would report, where none is named
-    )
+    job: str = ""  #: of several jobs, the one to read; else the one that the command would report
     together: bool = False  #: all are read as one run
 
 
@@ -70,11 +68,7 @@ def _read(task: Task) -> Answer:
 
     if task.healthy:
         known = read_baseline(
-            task.healthy,
-            catalogue=catalogue,
-            limits=task.limits,
-            parallel=parallel,
-            progress=of_the_healthy,
+            task.healthy, catalogue=catalogue, limits=task.limits, parallel=parallel, progress=of_the_healthy
         )
     told = diagnose_jobs(
         task.names,

@@ -21,8 +21,6 @@ _MOST_BYTES = 32 << 20  #: a report is some hundred kilobytes; what is larger wa
 
 
 class Kept(msgspec.Struct):
-    """A diagnosis as it was shown."""
-
     id: str
     at: float  #: Unix seconds
     names: list[str]  #: of the files that were read
