@@ -8,7 +8,8 @@ import msgspec
 
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.watching.episodes import Episodes, folded
-from stallwatch_rules.judgements.concerns import CHECKPOINT, CONCERNS
+from stallwatch_rules.judgements.concerns import CHECKPOINT
+from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 CRASH = Ending("failed", 1, None, "It ended.")
@@ -116,7 +117,7 @@ def test_a_stall_long_after_another_alarm_is_an_episode_of_its_own() -> None:
 
 def test_a_broken_checkpoint_hides_no_stall() -> None:
     story = Story()
-    note = CONCERNS[CHECKPOINT].means
+    note = message(f"concern.{CHECKPOINT}")
     story.see(trouble("finding", "checkpoint-archive-corrupt", 100.0, note=note))
     story.see(trouble("stall", "silent-hang-no-error", 130.0))
     assert [one.stage for one in story.told] == ["open", "open"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.draft import INDEX
+from stallwatch_rules.locale import render
 
 
 def train(probed: tuple[Any, list[Probe]], steps: int, later: float, seconds: float = 2.0) -> None:
@@ -28,7 +29,7 @@ def test_the_rank_is_named_and_the_incident_closes_when_it_keeps_up(
     (incident,) = run.told
     assert (incident.rule, incident.severity, incident.rank) == ("straggler-slow-node", "warning", 1)
     assert incident.host == run.folder.info.host
-    assert "rank 1" in incident.note and "40%" in incident.note
+    assert "rank 1" in (note := render(incident.note)) and "40%" in note
     train(probed, 60, 0.0)
     assert (run.told[-1].status, run.told[-1].resolution) == ("resolved", "recovered")
 

@@ -111,7 +111,7 @@ def test_a_pipe_hides_no_crash(
     assert run.told[-1].kind == "ended" and run.told[-1].ending == run.ending
     assert run.folder.info.state == "failed" and run.folder.info.ending == run.ending
     later, *_ = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
-    assert (later.verdict, later.ending) == (run.diagnosis.verdict, run.diagnosis.ending)
+    assert (later.verdict, later.ending) == (run.diagnosis.verdict, render(run.diagnosis.ending))
     assert "`set -o pipefail`" in render(run.ending.detail, "zh") and "命令返回 0" in render(
         run.ending.detail, "zh"
     )
@@ -187,7 +187,7 @@ def test_a_rank_without_a_probe_that_was_killed_is_reported_while_the_others_go_
     run = shell(f"RANK=0 plain 700 pass & RANK=1 plain 100 {ends(IS_KILLED)} & wait")
     gone = run.told[0]
     assert (gone.kind, gone.rule, gone.rank) == ("finding", "rank-gone", 1)
-    assert gone.note.startswith(
+    assert render(gone.note).startswith(
         "The process of rank 1 is gone; the others go on without it. Ended by SIGKILL."
     )
     assert (run.ending.kind, run.told[-1].resolution) == ("killed", "run-failed")
@@ -224,7 +224,7 @@ def test_a_loss_that_is_nan_at_the_end_is_a_failure_for_all(shell: Callable[[str
     run = shell(f"plain 60 {ends(DIVERGES)}")
     assert (run.code, run.ending.kind) == (0, "failed")
     assert run.detail == "The command returned 0, but its loss was NaN at the end, at step 69 of 6,250."
-    assert run.diagnosis.verdict == "failed" and run.diagnosis.ending == run.detail
+    assert run.diagnosis.verdict == "failed" and render(run.diagnosis.ending) == run.detail
     assert (run.told[-1].kind, run.told[-1].rule, run.told[-1].ending) == ("ended", "loss-nan", run.ending)
 
 

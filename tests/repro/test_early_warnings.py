@@ -89,7 +89,9 @@ def test_a_standstill_after_silent_invalidations_names_the_modules(watched: Watc
     # A busy machine may stand still earlier, too, and go on by itself.
     stall = [one for one in watched.told if one.kind == "stall" and one.status == "open"][-1]
     assert stall.rule == "zero3-trace-cache-invalidated"
-    assert any("expected blocks.0 (Block), but got blocks.2 (Block)" in line for line in stall.evidence)
+    assert any(
+        "expected blocks.0 (Block), but got blocks.2 (Block)" in render(line) for line in stall.evidence
+    )
     assert stall.count == 10 and stall.step == 40
 
 
