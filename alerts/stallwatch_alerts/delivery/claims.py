@@ -55,7 +55,7 @@ LOOKED_AT = 500
 # A message that was refused so often holds up only news of its own incident, and takes no other one with it:
 # it may be the message that the chat does not like.
 _IN_ORDER = 5
-_ONE_BY_ONE = 3  # so few are told each by itself
+_ONE_BY_ONE = 3  # up to this many are sent as separate messages
 
 
 @dataclass(frozen=True)

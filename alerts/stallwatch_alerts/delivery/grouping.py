@@ -170,7 +170,7 @@ def compact(connection: Connection, channel: str, now: float) -> int:
 
 
 def stored_group(row: Any) -> Group:
-    """What a row of the table tells."""
+    """Return the group that a row of the table holds."""
     if row.group is not None:
         return msgspec.convert(row.group, Group)
     return group_of(msgspec.convert(row.notice, Notice))

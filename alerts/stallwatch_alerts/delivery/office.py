@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CAPACITY = 5000  # letters that are not on disk yet; some 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
-_MEMORY_DAYS = 1.0  # so long is remembered in memory what was sent
+_MEMORY_DAYS = 1.0  # sent messages are kept in memory for this long
 
 
 @dataclass(frozen=True)
@@ -167,8 +167,8 @@ class PostOffice:
         others = [one.outbox for one in (self._spool, self._memory) if one is not None and one is not mail]
 
         def make(told: Told, called: Called) -> Sequence[Draft]:
-            def ever_told(channel: str, keys: Iterable[str]) -> set[str]:
-                """Of this incident a chat may have been told from disk, before that was full."""
+            def known_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
+                """Include what was sent from the other outbox: a disk may fill up during an incident."""
                 keys = list(keys)
                 known = set(told(channel, keys))
                 for other in others:
@@ -176,7 +176,7 @@ class PostOffice:
                         known |= other.told(channel, keys)
                 return known
 
-            return self._planner.drafts(letters, ever_told, called, at)
+            return self._planner.drafts(letters, known_anywhere, called, at)
 
         if mail is self._memory:
             with contextlib.suppress(Exception):

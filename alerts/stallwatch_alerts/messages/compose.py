@@ -5,9 +5,8 @@ What comes from a log, a host or a user's command is neutralised; what comes fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -95,9 +94,9 @@ def render_alert(
     return Message(shorten(title, TITLE_LIMIT), _blocks(description, _lines(*shown)))
 
 
-def listed(parts: list[str], language: str) -> str:
+def listed(parts: Sequence[str], language: str) -> str:
     """Return the parts with commas between them."""
-    return reduce(lambda first, second: say("alerts.listed", language, first=first, second=second), parts)
+    return say("alerts.listed", language, parts=list(parts))
 
 
 def ending_line(ending: Ending, language: str) -> str:

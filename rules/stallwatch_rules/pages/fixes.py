@@ -79,6 +79,8 @@ def fixes_for(page: RulePage, environment: Mapping[str, str]) -> list[Text]:
 
 def with_page_words(primary: Primary, page: RulePage) -> Primary:
     """Return a diagnosis that version 0.1 stored with its page's words in both languages."""
+    if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
+        return primary
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
     known = {
         text: one

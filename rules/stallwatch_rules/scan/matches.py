@@ -127,9 +127,7 @@ class MatchScan:
                 break  # it goes on in the next chunk
             raw, number, before = data[start:end], self.lines + 1, self._seen_before(data, start)
             raw = record_head(data, start) + raw
-            if (
-                begun is not None and not start
-            ):  # of a line that is too long its beginning and its end are read
+            if begun is not None and not start:  # of too long a line, the beginning and the end are read
                 raw, number, before = begun.raw + raw[-TAIL:], begun.number, begun.before
                 patterns = begun.patterns | patterns
             self.waiting.append(_Waiting(raw, number, before, patterns))
