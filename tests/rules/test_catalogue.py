@@ -24,6 +24,15 @@ def test_the_packaged_pages_load_without_a_problem() -> None:
     assert len(catalogue.pages) >= 20
 
 
+def test_every_packaged_page_shows_at_least_two_lines_that_must_not_match() -> None:
+    too_few = [
+        page.id
+        for page in load_catalogue().pages.values()
+        if sum(len(text.splitlines()) for text in page.quiet) < 2
+    ]
+    assert too_few == []
+
+
 def test_extra_pages_join_the_packaged_ones(write_page: WritePage, pages: Path) -> None:
     write_page("my-rule")
     catalogue = load_catalogue([pages])
