@@ -11,8 +11,6 @@ from click.testing import CliRunner
 
 import stallwatch
 from stallwatch.cli import cli
-from stallwatch_exporter.sampling.files import plain_csv, write_csv
-from stallwatch_exporter.sampling.rows import Sampling
 
 LOG = """\
 [2026-11-20 23:56:32,534] [INFO] [logging.py:96:log_dist] [Rank 0] step=1, skipped=0, lr=[1e-05]
@@ -52,14 +50,6 @@ def test_a_file_of_either_kind(log: Path, tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "x.parquet").num_rows == 1800
     assert len(rows((tmp_path / "x.csv").read_text())) == 1800
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.log", "x.csv", "x.parquet"]
-
-
-def test_without_pyarrow_the_csv_is_the_same(log: Path) -> None:
-    pytest.importorskip("pyarrow")
-    log = log.rename(log.with_name('a "run", first.log'))
-    fast, plain = io.BytesIO(), io.BytesIO()
-    assert write_csv(Sampling([log]), fast) == plain_csv(Sampling([log]), plain) == 1800
-    assert fast.getvalue() == plain.getvalue()
 
 
 def test_what_is_wrong_is_told(tmp_path: Path, log: Path) -> None:

@@ -31,11 +31,11 @@ rows = st.tuples(
 @given(row=rows)
 def test_a_row_as_pyarrow_writes_it(row: Row) -> None:
     arrow_csv = pytest.importorskip("pyarrow.csv")
-    from stallwatch_exporter.sampling.tables import table_of_rows
+    from stallwatch_exporter.sampling.tables import table_of
 
     out = io.BytesIO()
     options = arrow_csv.WriteOptions(quoting_style="needed", quoting_header="none")
-    arrow_csv.write_csv(table_of_rows([row]), out, options)
+    arrow_csv.write_csv(table_of([row]), out, options)
     assert out.getvalue().decode() == HEADER + row_text(row)
 
 

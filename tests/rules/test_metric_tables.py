@@ -25,12 +25,12 @@ BARS = """\
 
 
 def read(text: str, size: int = 10_000) -> list[tuple[object, ...]]:
-    reader, rows = LineReader("x"), RowReader()
+    reader, rows = LineReader("x"), RowReader("x")
     data = text.encode()
     lines = [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]
     wanted = [COLUMNS.index(name) for name in ("line", "step", "loss", "eval_loss", "reward_chosen")]
-    told = [*rows.feed([*lines, *reader.finish()]), *rows.finish()]
-    return [tuple(row[index] for index in wanted) for row in told]
+    rows.feed([*lines, *reader.finish()])
+    return [tuple(row[index] for index in wanted) for row in rows.finish()]
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])

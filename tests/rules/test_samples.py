@@ -7,12 +7,13 @@ import random
 import re
 
 import pytest
+from msgspec.structs import replace
 
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import EVALUATION, Line, Sample
 from stallwatch_rules.samples import extract
-from stallwatch_rules.samples.fields import Found
-from stallwatch_rules.samples.templates import ByTemplate
-from stallwatch_rules.samples.text import from_text
+from stallwatch_rules.samples.table import as_row
+from stallwatch_rules.samples.templates import learn
 
 GIB = 1024**3
 NAN, INF = math.nan, math.inf
@@ -214,31 +215,40 @@ def test_metric_lines(text: str, step: int | None, total: int | None, values: di
     assert not found.from_bar
 
 
-def test_lines_of_a_learnt_template_are_not_read_anew() -> None:
-    lines = []
+def read(line: str) -> Sample | None:
+    """The line as a row of the table has it."""
+    reader = LineReader("").alone(None)
+    (found,) = reader.feed(line.encode() + b"\n")
+    row = as_row(extract(found))
+    return None if row is None else replace(row, series="")
 
-    def read(text: str) -> Found | None:
-        lines.append(text)
-        return from_text._read(text)
 
-    reader = ByTemplate(read)
-    for step in range(1, 100):
-        found = reader(f"step {step}/900 loss {2 / step:.4f} lr 1e-4")
-        values = {"loss": float(f"{2 / step:.4f}"), "learning_rate": 1e-4}
-        assert found == (step, 900, values, "text step")
-    assert "step 99/900 loss 0.0202 lr 1e-4" not in lines
+def test_a_template_is_learnt_from_one_line() -> None:
+    template = learn(b"[2026-11-20 10:00:00,000] step 1/900 loss 2.0000 lr 1e-4", rank=2)
+    assert template is not None
+    times: list[float | None] = []
+
+    def carried(_: int | None, time: float | None) -> float | None:
+        times.append(time)
+        return time
+
+    found = template.read(b"[2026-11-20 10:00:07,500] step 33/800 loss 0.0202 lr 5e-4", carried)
+    assert found == Sample(2, 1795168807.5, 33, 800, {"loss": 0.0202, "learning_rate": 5e-4})
+    assert times == [1795168807.5]
+    assert template.read(b"[2026-11-20 10:00:07,500] step 33/800 loss 2e-05 lr 5e-4", carried) is None
 
 
 @pytest.mark.parametrize("text", [text for text, *_ in METRICS if "%" not in text])
-def test_a_learnt_template_reads_what_its_lines_say(text: str) -> None:
-    rnd, reader = random.Random(1), ByTemplate(from_text._read)
-    for number in range(60):
+def test_a_template_reads_what_its_lines_say(text: str) -> None:
+    template = learn(text.encode(), None)  # a line without one is read by itself
+    rnd = random.Random(1)
+    for _ in range(40 if template is not None else 0):
         other = re.sub(r"\d+", lambda run: "".join(rnd.choice("0123456789") for _ in run[0]), text)
-        read, expected = (each(text if number < 20 else other) for each in (reader, from_text._read))
-        assert (read is None) == (expected is None), other
-        if read is not None and expected is not None:
-            assert read._replace(values={}) == expected._replace(values={}), other
-            assert read.values == pytest.approx(expected.values, rel=0, abs=0, nan_ok=True), other
+        found, expected = template.read(other.encode(), lambda _, time: time), read(other)
+        if found is not None:
+            assert expected is not None, other
+            assert replace(found, values={}) == replace(expected, values={}), other
+            assert found.values == pytest.approx(expected.values, rel=0, abs=0, nan_ok=True), other
 
 
 LOSS_SCALES = [

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
 from collections.abc import Callable
 
@@ -13,13 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.samples.table import COLUMNS, Row, RowReader
-
-pytest.importorskip("pyarrow")
-pytest.importorskip("hyperscan")
-
-from stallwatch_rules.samples.blocks import NUMBERS, Block
 from stallwatch_rules.samples.bulk import BulkReader
+from stallwatch_rules.samples.table import COLUMNS, Row, RowReader
 from stallwatch_rules.scan.chunks import whole_lines
 
 # What a line may be; {} are numbers.
@@ -72,30 +65,17 @@ LINES = [
 
 
 def by_lines(data: bytes, rank: int | None = None) -> list[Row]:
-    reader, rows = LineReader("x", rank), RowReader()
-    return [*rows.feed(reader.feed(data) + reader.finish()), *rows.finish()]
+    reader, rows = LineReader("x", rank), RowReader("x")
+    rows.feed(reader.feed(data) + reader.finish())
+    return rows.finish()
 
 
 def in_blocks(data: bytes, size: int, rank: int | None = None) -> list[Row]:
-    bulk = BulkReader("x", rank)
-    chunks = iter([data[at : at + size] for at in range(0, len(data), size)])
-    return list(
-        itertools.chain.from_iterable(rows_of(bulk.read(block)) for block in whole_lines(chunks, size))
-    )
-
-
-def rows_of(block: Block) -> list[Row]:
-    rows: list[Row] = []
-    for at in range(block.size):
-        step, total, *values = (
-            float(block.numbers[name][at]) if name in block.valid and block.valid[name][at] else None
-            for name in NUMBERS
-        )
-        rank = None if block.rank[at] < 0 else int(block.rank[at])
-        time = None if math.isnan(block.time[at]) else float(block.time[at])
-        phase = "eval" if block.eval[at] else "train"
-        rows.append((rank, time, step, total, phase, "x", int(block.line[at]), *values))
-    return rows
+    rows = RowReader("x")
+    bulk = BulkReader(LineReader("x", rank).alone(None), rows)
+    for block in whole_lines(iter([data[at : at + size] for at in range(0, len(data), size)]), size):
+        bulk.read(block)
+    return rows.finish()
 
 
 def same(one: list[Row], two: list[Row]) -> bool:
@@ -142,8 +122,9 @@ def test_both_ways_give_the_same(
 
 
 def by_lines_without_labels(data: bytes, rank: int | None) -> list[Row]:
-    reader, rows = LineReader("x", rank).alone(None), RowReader()
-    return [*rows.feed(reader.feed(data) + reader.finish()), *rows.finish()]
+    reader, rows = LineReader("x", rank).alone(None), RowReader("x")
+    rows.feed(reader.feed(data) + reader.finish())
+    return rows.finish()
 
 
 def test_a_large_log_of_every_kind() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 import runpy
@@ -12,13 +11,8 @@ from typing import Any
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.samples.table import Row, RowReader
-
-pytest.importorskip("pyarrow")
-pytest.importorskip("hyperscan")
-
-from stallwatch_rules.samples.blocks import NUMBERS, Block
 from stallwatch_rules.samples.bulk import BulkReader
+from stallwatch_rules.samples.table import Row, RowReader
 from stallwatch_rules.scan.chunks import whole_lines
 
 TESTS = Path(__file__).parent.parent
@@ -37,27 +31,17 @@ TIMES = 9  # more often than a wording must be seen before it has a plan
 
 
 def by_lines(data: bytes, rank: int | None) -> list[Row]:
-    reader, rows = LineReader("x", rank).alone(None), RowReader()
-    return [*rows.feed(reader.feed(data) + reader.finish()), *rows.finish()]
+    reader, rows = LineReader("x", rank).alone(None), RowReader("x")
+    rows.feed(reader.feed(data) + reader.finish())
+    return rows.finish()
 
 
 def in_blocks(data: bytes, rank: int | None, size: int) -> list[Row]:
-    reader = BulkReader("x", rank)
-    return [row for block in whole_lines(iter([data]), size) for row in rows_of(reader.read(block))]
-
-
-def rows_of(block: Block) -> list[Row]:
-    def number(name: str, at: int) -> float | None:
-        return float(block.numbers[name][at]) if name in block.valid and block.valid[name][at] else None
-
-    rows: list[Row] = []
-    for at in range(block.size):
-        step, total, *values = (number(name, at) for name in NUMBERS)
-        rank = None if block.rank[at] < 0 else int(block.rank[at])
-        time = None if math.isnan(block.time[at]) else float(block.time[at])
-        phase = "eval" if block.eval[at] else "train"
-        rows.append((rank, time, step, total, phase, "x", int(block.line[at]), *values))
-    return rows
+    rows = RowReader("x")
+    bulk = BulkReader(LineReader("x", rank).alone(None), rows)
+    for block in whole_lines(iter([data]), size):
+        bulk.read(block)
+    return rows.finish()
 
 
 def comparable(rows: list[Row]) -> list[tuple[Any, ...]]:

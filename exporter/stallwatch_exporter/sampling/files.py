@@ -30,30 +30,11 @@ def has_arrow() -> bool:
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
     """Write all samples; how many there were."""
-    return _arrow_csv(sampling, out) if has_arrow() else plain_csv(sampling, out)
-
-
-def plain_csv(sampling: Sampling, out: BinaryIO) -> int:
-    """The same, byte for byte, with Python's own means."""
     out.write(HEADER.encode())
     count = 0
     for rows in sampling.rows():
         count += len(rows)
         out.write("".join(map(row_text, rows)).encode())
-    return count
-
-
-def _arrow_csv(sampling: Sampling, out: BinaryIO) -> int:
-    from pyarrow import csv as arrow_csv
-
-    from stallwatch_exporter.sampling.tables import SCHEMA
-
-    count = 0
-    options = arrow_csv.WriteOptions(quoting_style="needed", quoting_header="none")
-    with arrow_csv.CSVWriter(out, SCHEMA, write_options=options) as writer:
-        for table in sampling.tables():
-            count += table.num_rows
-            writer.write_table(table)
     return count
 
 

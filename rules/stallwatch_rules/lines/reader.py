@@ -65,7 +65,7 @@ class LineReader:
         self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it
         self._held_at: float | None = None  # when the last of it came, where `feed` was told
         self._redrawn = False  # it follows a carriage return
-        self._number = 1
+        self.number = 1  #: of the line that comes next
         self._line_start = True
         self._record: Record | None = None  # the container record that this physical line is
         self._partials: dict[str, _Partial] = {}
@@ -83,7 +83,7 @@ class LineReader:
 
         What lines before told is forgotten, so that one reader may read many, each by itself.
         """
-        self._head, self._near, self._number = None, near, number
+        self._head, self._near, self.number = None, near, number
         self._times, self._zoned = {}, False
         self._labels.searching = False
         return self
@@ -100,10 +100,17 @@ class LineReader:
         odd = self._utf16 or self._joiner or self.lead or self.contained
         return not (odd or self._labels.searching or self._labels.found)
 
+    def carried(self, rank: int | None, time: float | None) -> float | None:
+        """The time of a rank's line that comes now: its own, else the last one of that rank."""
+        if time is None:
+            return self._times.get(rank)
+        self._times[rank] = self._near = time
+        return time
+
     @property
     def lines(self) -> int:
         """Physical lines that ended so far."""
-        return self._number - 1
+        return self.number - 1
 
     def feed(self, data: bytes, time: float | None = None) -> list[Line]:
         """The lines that ``data`` completes."""
@@ -131,7 +138,7 @@ class LineReader:
         left, self._partials = sorted(self._partials.values(), key=lambda p: p[1]), {}
         for text, number, stamp in left:
             self._emit(text, number, stamp, None, out)
-        self._number += ends
+        self.number += ends
         self._line_start = True
         self._record = None
         return out
@@ -225,7 +232,7 @@ class LineReader:
         labelled = labels.searching or labels.found or self.lead is not None
         if raw and not (self._line_start and not labelled and self._plain(raw, time, out)):
             self._segment(raw, True, time, out)
-        self._number += parts
+        self.number += parts
         self._line_start = True
         self._record = None
 
@@ -259,7 +266,7 @@ class LineReader:
         else:
             time = self._times.get(rank)
         if not text.isspace():
-            out.append(Line(text, self.source, self._number, rank, time, zoned))
+            out.append(Line(text, self.source, self.number, rank, time, zoned))
         return True
 
     def _segment(self, raw: bytes, ends_line: bool, time: float | None, out: list[Line]) -> None:
@@ -281,14 +288,14 @@ class LineReader:
                 for piece in redrawn:
                     self._in_record(piece, record, False, time, out)
         if self._record is None:
-            self._emit(text, self._number, None, time, out)
+            self._emit(text, self.number, None, time, out)
         else:
             self._in_record(text, self._record, ends_line, time, out)
 
     def _in_record(
         self, text: str, record: Record, ends_line: bool, time: float | None, out: list[Line]
     ) -> None:
-        stream, stamp, number = record.stream, record.time, self._number
+        stream, stamp, number = record.stream, record.time, self.number
         begun = self._partials.pop(stream, None)
         if begun:
             text, number, stamp = joined(begun[0], text), begun[1], begun[2]
@@ -345,10 +352,7 @@ class LineReader:
                 when = own_time(text, self._near)
             if when is not None:
                 zoned = self._zoned = names_zone(text)
-        if when is None:
-            when = self._times.get(rank)
-        else:
-            self._times[rank] = self._near = when
+        when = self.carried(rank, when)
         if COLON in bare:
             bare = with_ascii_colon(bare)
         if ESCAPED_END not in bare:

@@ -13,7 +13,7 @@ beside the first loss is the training's in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -80,105 +80,105 @@ FIELDS = (
 COLUMNS = ("rank", "time", "step", "total_steps", "phase", "file", "line", *FIELDS)
 
 Row = tuple[int | float | str | None, ...]  #: by COLUMNS
+_FIELDS = frozenset(FIELDS)
 _BARE = frozenset(("step_seconds", "elapsed_seconds", "epoch"))
 _MOST_HELD = 1000
 _SKIPPED = ("skipped_steps", "skipped_iterations")
 
 
-def fields_of(sample: Sample) -> dict[str, float]:
-    """The sample's values by the table's names."""
-    values = {name: sample.values[name] for name in FIELDS if name in sample.values}
+def as_row(sample: Sample | None) -> Sample | None:
+    """The sample with its values by the table's names; ``None`` if it makes no row.
+
+    ``from_bar`` is left only to a drawing that tells no more than how far its bar is.
+    """
+    if sample is None:
+        return None
+    values = {name: value for name, value in sample.values.items() if name in _FIELDS}
     for name in _SKIPPED:
         if name in sample.values:
             values["skipped"] = sample.values[name]
-    return values
+    if sample.step is None and not values:
+        return None
+    bare = sample.from_bar and _BARE.issuperset(sample.values)
+    return msgspec.structs.replace(sample, values=values, from_bar=bare)
 
 
-def phase_of(sample: Sample) -> str:
-    """``eval`` where a line tells of an evaluation only, else ``train``."""
-    return "eval" if "eval_loss" in sample.values and "loss" not in sample.values else "train"
-
-
-def is_bare(sample: Sample) -> bool:
-    """Whether the sample is a bar's drawing that tells no more than how far the bar is."""
-    return sample.from_bar and _BARE.issuperset(sample.values)
-
-
-def tells(sample: Sample) -> bool:
-    """Whether the sample makes a row: it holds a step or one of the table's numbers."""
-    return sample.step is not None or bool(fields_of(sample))
-
-
-def lacks_step(sample: Sample) -> bool:
+def _lacks_step(sample: Sample) -> bool:
     """Whether the sample tells the training's loss, and not at which step."""
     return sample.step is None and "loss" in sample.values
 
 
 class RowReader:
-    """Makes rows of lines, one line after the other: the reference for every faster way."""
+    """Makes rows of the samples of one source, in the order of their lines."""
 
-    def __init__(self) -> None:
-        self._bar: tuple[Line, Sample] | None = None  # the last bare drawing of its line so far
-        self._held: list[tuple[Line, Sample]] = []  # from the first on that lacks a step, until its line ends
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._rows: list[Row] = []
+        self._number = 0  # the line of the last sample
+        self._bar: Sample | None = None  # the last bare drawing of that line so far
+        self._held: list[Sample] = []  # from the first on that lacks a step, until its line ends
         self._bars = BarSteps()
 
-    def feed(self, lines: Iterable[Line]) -> Iterator[Row]:
-        """The rows that are known with these lines."""
-        number = None
+    def feed(self, lines: Iterable[Line]) -> None:
+        """Take the samples of further lines."""
         for line in lines:
-            if line.number != number:
-                number = line.number
-                yield from self._leave(number)
-            sample = extract(line)
-            if sample is None or not tells(sample):
-                continue
-            if is_bare(sample):
-                self._bar = line, sample
-            elif self._held or lacks_step(sample):
-                self._held.append((line, sample))
-            else:
-                yield row_of(line, sample)
-            if len(self._held) > _MOST_HELD:
-                yield from self.finish()
+            sample = as_row(extract(line))
+            if sample is not None:
+                self.take(line.number, sample)
 
-    def finish(self) -> Iterator[Row]:
-        """The rows that are still held back."""
+    def take(self, number: int, sample: Sample) -> None:
+        """Take the sample, as ``as_row`` gives it, of the line with this number."""
+        if number != self._number:
+            if self._bar is not None or self._held:
+                self._end_line()
+            self._number = number
+        if sample.from_bar:
+            self._bar = sample
+        elif self._held or _lacks_step(sample):
+            self._held.append(sample)
+            if len(self._held) > _MOST_HELD:
+                self._end_line()
+        else:
+            self._rows.append(self._row(sample))
+
+    def known(self) -> list[Row]:
+        """The rows since the last call, without those of the last line, which may go on."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def finish(self) -> list[Row]:
+        """All rows that are left, when the source ends."""
+        self._end_line()
+        return self.known()
+
+    def _end_line(self) -> None:
         bar, held = self._bar, self._held
         self._bar, self._held = None, []
-        drawn = bar[1] if bar is not None else None
-        if bar is not None:
-            line, sample = bar
-            if sample.step is not None and sample.total_steps:
-                self._bars.see(sample.rank, Drawn(line.number, sample.step, sample.total_steps))
-        for line, sample in held:
-            beside = self._bars.at(sample.rank, line.number) if lacks_step(sample) else None
+        if bar is not None and bar.step is not None and bar.total_steps:
+            self._bars.see(bar.rank, Drawn(self._number, bar.step, bar.total_steps))
+        drawn = bar
+        for sample in held:
+            beside = self._bars.at(sample.rank, self._number) if _lacks_step(sample) else None
             if beside is not None:
                 values = sample.values
-                if beside.line == line.number and drawn is not None:  # its step is told once
+                if beside.line == self._number and drawn is not None:  # its step is told once
                     values, bar = {**drawn.values, **values}, None
                 sample = msgspec.structs.replace(
                     sample, step=beside.step, total_steps=beside.total, values=values
                 )
-            yield row_of(line, sample)
+            self._rows.append(self._row(sample))
         if bar is not None:
-            yield row_of(*bar)
+            self._rows.append(self._row(bar))
 
-    def _leave(self, number: int) -> Iterator[Row]:
-        waiting = self._bar or (self._held[0] if self._held else None)
-        if waiting is not None and waiting[0].number != number:
-            yield from self.finish()
-
-
-def row_of(line: Line, sample: Sample) -> Row:
-    """The row of a line's sample."""
-    values = fields_of(sample)
-    return (
-        sample.rank,
-        sample.time,
-        sample.step,
-        sample.total_steps or None,
-        phase_of(sample),
-        line.source,
-        line.number,
-        *(values.get(name) for name in FIELDS),
-    )
+    def _row(self, sample: Sample) -> Row:
+        values = sample.values
+        return (
+            sample.rank,
+            sample.time,
+            sample.step,
+            sample.total_steps or None,
+            "eval" if "eval_loss" in values and "loss" not in values else "train",
+            self._source,
+            self._number,
+            *map(values.get, FIELDS),
+        )

@@ -1,7 +1,7 @@
-"""Lines that differ in their digits only are read alike: which number becomes which value is learnt once.
+"""Lines that differ in their digits only are read alike: which number is which value is learnt once.
 
-It is found by changing one number of a line after the other and reading the line anew. What cannot be
-explained by one number and a factor is not learnt.
+A template is learnt from one line by changing one of its numbers after the other and reading the line anew. A
+value must be one number times a factor; lines with other values have no template and are read one by one.
 """
 
 from __future__ import annotations
@@ -9,60 +9,139 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from stallwatch_rules.samples.fields import GIB, MIB, Found
+from stallwatch_rules.lines.reader import MAX_LINE, LineReader
+from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.records import Sample
+from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.fields import GIB, MIB
+from stallwatch_rules.samples.table import as_row
 from stallwatch_rules.text.lazy import lazy
 
-Outcome = dict[str, float | str | None]
-
-TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?")
+PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does not matter
+EMPTY_PICTURE = b"%||"
+_ANY_PICTURE = rb"%\|[^|\n]*\|"
+_TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?")
 _DIGITS = lazy(rb"\d+")
 _AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive: nothing to come back to
 _RUN = rb"\d{1,15}" + _AT_ONCE  # longer counts are none
-_FACTORS = (1.0, -1.0, 1e-3, GIB, MIB)
+_INVERSE = 0.0  # the value is one over the number
+_FACTORS = (_INVERSE, 1.0, -1.0, 1e-3, GIB, MIB)
+_COUNTS = ("rank", "step", "total_steps")
+_MOST_TOKENS = 60
+_SOME_TIME = 1.7e9
 
-_WORTH_LEARNING = 16  # lines of a template
-_MOST_TEMPLATES = 1000
-_LONGEST = 200  # characters: readers look no further than that behind and before a word
-_TEXT_DIGITS = lazy(r"\d+", re.ASCII)
-
-
-class Explained(NamedTuple):
-    """What the numbers of a line, by their place among them, are to its outcome."""
-
-    wanted: dict[int, tuple[str, float]]  #: number → name of the value, and the factor (0: one over it)
-    depends: dict[str, list[int]]  #: value → the numbers that it depends on
-    changed: dict[int, Outcome]  #: number → the outcome with another one in its place
+_Outcome = dict[str, float | None]  # what a line is read as: rank, time, and the sample's values by name
+_NOTHING: _Outcome = dict.fromkeys(("rank", "time", "step", "total_steps"))
+_Tokens = Sequence[re.Match[bytes]]
 
 
-def explain(
-    raw: bytes, tokens: Sequence[re.Match[bytes]], base: Outcome, read: Callable[[bytes], Outcome | None]
-) -> Explained | None:
-    """Which numbers become which values of ``base``, the outcome of the line, if that is all there is to it.
+class Template(NamedTuple):
+    """How lines that differ in their digits only are read."""
 
-    A ``time`` may depend on several.
-    """
-    found = Explained({}, {}, {})
-    for index, token in enumerate(tokens):
-        other = read(changed_in(raw, token))
+    pattern: re.Pattern[bytes]  #: the whole line, with a group for each number that is needed
+    groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
+    constants: _Outcome
+    tells: bool  #: its lines hold a sample that ``tells``
+    timed: bool  #: its lines have a time of their own
+    fleeting: bool  #: of its lines that follow one another in a line, or of a rank, the last one counts
+
+    def read(self, raw: bytes, carried: Callable[[int | None, float | None], float | None]) -> Sample | None:
+        """Read one line; ``None`` if a number is written in another way than the one that was learnt from.
+
+        ``carried`` is that of the source's ``LineReader``.
+        """
+        found = self.pattern.fullmatch(raw)
+        if found is None:
+            return None
+        values: dict[str, Any] = self.constants.copy()
+        try:
+            for (name, conversion), text in zip(self.groups, found.groups(), strict=True):
+                values[name] = conversion(text)
+        except ZeroDivisionError:  # no steps a second are no seconds a step
+            return None
+        rank, bare = values.pop("rank"), values.pop("bare", None)
+        time, step, total = carried(rank, values.pop("time")), values.pop("step"), values.pop("total_steps")
+        return Sample(rank, time, step, total or None, values, bool(bare))
+
+
+def learn(raw: bytes, rank: int | None) -> Template | None:
+    """Learn a template from one of its lines, in a source of this rank; ``None`` if there is none."""
+    raw = PICTURE.sub(EMPTY_PICTURE, raw)
+    tokens = list(_TOKEN.finditer(raw))
+    base = _outcome(raw, rank) if len(tokens) <= _MOST_TOKENS and len(raw) <= MAX_LINE else None
+    if base is None or base != _outcome(raw, rank, _SOME_TIME):  # its time needs its neighbours'
+        return None
+    changed: list[_Outcome] = []
+    for token in tokens:
+        other = _outcome(_changed_in(raw, token), rank)
         if other is None or other.keys() != base.keys():
             return None
-        found.changed[index] = other
-        for name, value in base.items():
-            if not same(value, other[name]):
-                found.depends.setdefault(name, []).append(index)
-    for name, (first, *more) in found.depends.items():
-        if name == "time":
-            continue
-        factor = _factor(raw, tokens[first], base[name], found.changed[first][name])
-        if more or factor is None or first in found.wanted:
+        changed.append(other)
+    depends = {
+        name: at
+        for name, value in base.items()
+        if (at := [index for index, other in enumerate(changed) if not _same(value, other[name])])
+    }
+    stamp = depends.pop("time", [])
+    if stamp and not _is_stamp(raw, tokens, stamp, base["time"], changed):
+        return None
+    wanted: dict[int, tuple[str, float]] = {}
+    for name, (first, *more) in depends.items():
+        factor = _factor(raw, tokens[first], base[name], changed[first][name])
+        if more or factor is None or first in wanted or (name in _COUNTS and factor != 1.0) or name == "bare":
             return None
-        found.wanted[first] = name, factor
-    return found
+        wanted[first] = name, factor
+    variable = {name for name, _ in wanted.values()} | ({"time"} if stamp else set())
+    constants = {name: value for name, value in base.items() if name not in variable}
+    return _compiled(raw, tokens, wanted, stamp, constants)
 
 
-def changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
+def _compiled(
+    raw: bytes, tokens: _Tokens, wanted: dict[int, tuple[str, float]], stamp: list[int], constants: _Outcome
+) -> Template:
+    parts: list[bytes] = []
+    groups: list[tuple[str, Callable[[bytes], float | None]]] = []
+    at = 0
+    for index, token in enumerate(tokens):
+        parts.append(re.escape(raw[at : token.start()]))
+        shape = _shape_of(token[0])
+        if stamp and index == stamp[0]:
+            parts.append(b"(")
+            groups.append(("time", _stamp_time))
+        if index in wanted:
+            name, factor = wanted[index]
+            groups.append((name, _conversion(token[0], name, factor)))
+            shape = b"(" + shape + b")"
+        parts.append(shape)
+        if stamp and index == stamp[-1]:
+            parts.append(b")")
+        at = token.end()
+    parts.append(re.escape(raw[at:]))
+    pattern = b"".join(parts).replace(re.escape(EMPTY_PICTURE), _ANY_PICTURE)
+    tells = "bare" in constants
+    timed = bool(stamp) or constants["time"] is not None
+    fleeting = not timed and bool(constants["bare"]) if tells else timed and "rank" in constants
+    return Template(re.compile(pattern), groups, constants, tells, timed, fleeting)
+
+
+def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcome | None:
+    """Read a line by itself; ``None`` if it is several lines."""
+    reader = LineReader("", rank).alone(near)
+    lines = reader.feed(raw + b"\n") + reader.finish()
+    if len(lines) != 1:
+        return None if lines else {**_NOTHING, "rank": rank}
+    line, sample = lines[0], as_row(extract(lines[0]))
+    outcome: _Outcome = {**_NOTHING, "rank": line.rank, "time": line.time}
+    if sample is not None:
+        outcome |= {"bare": float(sample.from_bar), "step": sample.step}
+        outcome |= {"total_steps": sample.total_steps or None, **sample.values}
+    return outcome
+
+
+def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
     """The line with another last digit in this number: none of its exponent, and none that rounding drops."""
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _DIGITS.finditer(raw, token.start(), mantissa)) - 1
@@ -70,107 +149,69 @@ def changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
     return raw[:at] + (b"1" if digit == b"0" else b"%d" % (int(digit) - 1)) + raw[at + 1 :]
 
 
-def same(one: object, two: object) -> bool:
+def _same(one: float | None, two: float | None) -> bool:
     """Whether two values are equal, or both are NaN."""
     return one == two or (one != one and two != two)
 
 
-def _factor(raw: bytes, token: re.Match[bytes], value: object, other: object) -> float | None:
-    """By what the number is multiplied to give the value (0: it is divided by), if that explains it."""
-    if not isinstance(value, int | float) or not isinstance(other, int | float):
+def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:
+    """The factor from the number to the value, in the line and in the one that was changed there."""
+    moved = _TOKEN.match(_changed_in(raw, token), token.start())
+    if value is None or other is None or moved is None:
         return None
-    number = float(token[0].replace(b",", b""))
-    moved = float(TOKEN.match(changed_in(raw, token), token.start())[0].replace(b",", b""))  # type: ignore[index]
-    for factor in _FACTORS:
-        if apply(number, factor) == value and apply(moved, factor) == other:
+    numbers = _number(token[0]), _number(moved[0])
+    for factor in _FACTORS if all(numbers) else _FACTORS[1:]:
+        if [_times(number, factor) for number in numbers] == [value, other]:
             return factor
-    if number and moved and 1 / number == value and 1 / moved == other:
-        return 0.0
     return None
 
 
-def apply(number: float, factor: float) -> float:
-    """The value of a number: exactly as the reading of single lines computes it."""
+def _number(text: bytes) -> float:
+    return float(text.replace(b",", b"")) if b"," in text else float(text)
+
+
+def _times(number: float, factor: float) -> float:
+    """The value of a number, exactly as the reading of single lines computes it."""
+    if factor == _INVERSE:
+        return 1 / number
     return number / 1000 if factor == 1e-3 else number * factor
 
 
-def shape_of(token: bytes) -> bytes:
+def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], float | None]:
+    """What converts numbers that are written like this one."""
+    if name in _COUNTS:
+        return int if b"," not in like else lambda text: int(text.replace(b",", b""))
+    if factor == 1.0:
+        return float if b"," not in like else _number
+    return lambda text: _times(_number(text), factor)
+
+
+def _shape_of(token: bytes) -> bytes:
     """The expression for a number that is written like this one."""
     first, *others = (re.escape(part) for part in _DIGITS.split(token))
     return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)  # behind a point, as many as a float has
 
 
-class _Template(NamedTuple):
-    """How the lines of one template are read."""
-
-    pattern: re.Pattern[str]  #: with a group for each number that is needed
-    groups: Sequence[tuple[str, float]]  #: name of the value and factor, of each group
-    constants: Outcome
-
-    def read(self, numbers: Sequence[str]) -> Found:
-        """The values of these numbers."""
-        values: Outcome = dict(self.constants)
-        for (name, factor), number in zip(self.groups, numbers, strict=True):
-            values[name] = apply(float(number), factor) if factor else 1 / float(number)
-        step, total, series = values.pop("step"), values.pop("total"), values.pop("series")
-        return Found(
-            None if step is None else int(step),
-            int(total) if total else None,
-            values,  # type: ignore[arg-type]
-            series,  # type: ignore[arg-type]
-        )
+def _is_stamp(
+    raw: bytes, tokens: _Tokens, stamp: list[int], time: float | None, changed: Sequence[_Outcome]
+) -> bool:
+    """Whether the time is that of the text from the first to the last of these numbers."""
+    start, end = tokens[stamp[0]].start(), tokens[stamp[-1]].end()
+    if stamp != list(range(stamp[0], stamp[-1] + 1)) or _stamp_time(raw[start:end]) != time:
+        return False
+    return all(
+        _stamp_time(_changed_in(raw, tokens[index])[start:end]) == changed[index]["time"] for index in stamp
+    )
 
 
-class ByTemplate:
-    """A reader of lines that learns the templates which come often.
+@lru_cache(maxsize=65536)
+def _second(text: bytes) -> float | None:
+    return own_time(text.decode("ascii", "replace"))
 
-    How it reads must not depend on the values of the numbers, nor on how many digits they have.
-    """
 
-    def __init__(self, read: Callable[[str], Found | None]) -> None:
-        self._read = read
-        self._known: dict[str, int | _Template] = {}  # lines of a template, until it is learnt
-
-    def __call__(self, text: str) -> Found | None:
-        """What the line holds."""
-        if len(text) > _LONGEST:
-            return self._read(text)
-        key = _TEXT_DIGITS.sub("0", text)
-        known = self._known.get(key, 0)
-        if isinstance(known, _Template):
-            found = known.pattern.fullmatch(text)
-            return self._read(text) if found is None else known.read(found.groups())
-        if len(self._known) >= _MOST_TEMPLATES:
-            self._known.clear()
-        self._known[key] = known + 1
-        if known + 1 == _WORTH_LEARNING and (learnt := self._learn(text)) is not None:
-            self._known[key] = learnt
-        return self._read(text)
-
-    def _learn(self, text: str) -> _Template | None:
-        raw = text.encode("utf-8", "surrogatepass")
-        tokens = list(TOKEN.finditer(raw))
-        base = self._outcome(raw)
-        explained = explain(raw, tokens, base, self._outcome) if base is not None else None
-        if base is None or explained is None:
-            return None
-        if any(b"," in tokens[index][0] for index in explained.wanted):  # only some commas part thousands
-            return None
-        parts, at = [], 0
-        for index, token in enumerate(tokens):
-            shape = shape_of(token[0])
-            parts += [
-                re.escape(raw[at : token.start()]),
-                b"(%s)" % shape if index in explained.wanted else shape,
-            ]
-            at = token.end()
-        pattern = b"".join((*parts, re.escape(raw[at:]))).decode("utf-8", "surrogatepass")
-        groups = [explained.wanted[index] for index in sorted(explained.wanted)]
-        constants = {name: value for name, value in base.items() if name not in explained.depends}
-        return _Template(re.compile(pattern, re.ASCII), groups, constants)
-
-    def _outcome(self, raw: bytes) -> Outcome | None:
-        found = self._read(raw.decode("utf-8", "surrogatepass"))
-        if found is None:
-            return None
-        return {**found.values, "step": found.step, "total": found.total, "series": found.series}
+def _stamp_time(text: bytes) -> float | None:
+    """The time of a stamp by itself; the seconds, which many lines share, are kept."""
+    if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
+        second = _second(text[:19])
+        return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)
+    return _second(text)

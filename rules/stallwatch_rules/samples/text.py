@@ -9,7 +9,6 @@ from stallwatch_rules.records import EVALUATION
 from stallwatch_rules.samples.fields import Found
 from stallwatch_rules.samples.pairs import keyed, memory, rates
 from stallwatch_rules.samples.prefixes import evaluates, evaluates_mean, leads, sums_up, zeroed
-from stallwatch_rules.samples.templates import ByTemplate
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
@@ -136,7 +135,6 @@ _MEGATRON_EVAL = lazy(
 _MINDFORMERS = lazy(r"\{ ?(?=Epoch:\[)")
 
 
-@ByTemplate
 def from_text(text: str) -> Found | None:
     """The numbers of a line that begins with a step, or with a loss."""
     timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None

@@ -128,22 +128,6 @@ class LineEnds:
         return found
 
 
-def all_ends(data: bytes) -> Numbers:
-    """Where line feeds and carriage returns stand in a block: all of them."""
-    import numpy as np
-
-    values, redrawn = np.frombuffer(data, np.uint8), b"\r" in data
-    found = [np.empty(0, np.int64)]
-    for start in range(0, len(values), _SLICE):
-        part = values[start : start + _SLICE]
-        # From a line feed to a carriage return, with what lies between, which hardly any text holds.
-        found.append(np.flatnonzero(part - 10 < 4 if redrawn else part == 10) + start)
-    ends = np.concatenate(found)
-    if redrawn and (b"\x0b" in data or b"\x0c" in data):
-        ends = ends[(values[ends] == 10) | (values[ends] == 13)]
-    return ends
-
-
 class Segments:
     """The segments of a chunk's bytes, and of its ``view``, which has as many."""
 
