@@ -41,7 +41,7 @@ def read_when_asked(kind: str, checkout: str, folder: str, logs: Sequence[str]) 
     cache, files = Path(folder), [Path(log) for log in logs]
     rules, _ = plain_rules(load_catalogue(cache=cache), PATTERNS, DatabaseStore(cache))
     readers = {reader.name: reader.run for reader in contenders(rules, cache, 2)}
-    readers["samples"] = lambda paths: sum(table.num_rows for table in Sampling(paths).tables())
+    readers["samples"] = lambda paths: sum(map(len, Sampling(paths).rows()))
     run = readers[READERS.get(kind, kind)]
     run(files)
     for _ in sys.stdin:

@@ -91,16 +91,13 @@ def test_parquet_without_pyarrow_says_how_to_get_it(
     assert not (tmp_path / "x.parquet").exists()
 
 
-@pytest.mark.parametrize("arrow", [True, False])
-def test_the_frame(log: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool) -> None:
+def test_the_frame(log: Path) -> None:
     pytest.importorskip("pandas")
-    if not arrow:
-        monkeypatch.setattr("stallwatch_exporter.sampling.files.has_arrow", lambda: False)
-    else:
-        pytest.importorskip("pyarrow")
     frame = stallwatch.samples(log)
     assert len(frame) == 1800
     assert frame.step.dropna().unique().tolist() == [1]
     assert frame.time[0].isoformat() == "2026-11-20T23:56:32.534000+00:00"
     with pytest.warns(UserWarning, match="no such file"):
-        assert stallwatch.samples([log.parent / "none.log"]).empty
+        nothing = stallwatch.samples([log.parent / "none.log"])
+    assert nothing.empty
+    assert nothing.dtypes.equals(frame.dtypes)

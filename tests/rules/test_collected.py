@@ -87,7 +87,7 @@ def test_a_bound_step_hides_no_traceback(fields: dict[str, object]) -> None:
 )
 def test_what_is_no_time_costs_the_time_alone(time: str) -> None:
     found = collected(f'{{"time": {time}, "msg": "hello"}}')
-    assert found is None or found == (None, "hello")
+    assert found is None or found[::3] == (None, "hello")
 
 
 @pytest.mark.parametrize("rank", [True, False, -1, 1_000_000, 10**30, 3.0, "3"])

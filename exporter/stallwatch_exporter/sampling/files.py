@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stallwatch_exporter.sampling.rows import Sampling
-from stallwatch_rules.samples.table import COLUMNS, Row
+from stallwatch_rules.samples.table import COLUMNS, FIELDS, Row
 
 EXTRA = "pip install 'stallwatch[samples]'"
 
@@ -44,13 +44,13 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
         raise MissingLibrary(f"Parquet needs pyarrow: {EXTRA}, or name a file that ends in .csv")
     from pyarrow import parquet
 
-    from stallwatch_exporter.sampling.tables import SCHEMA
+    from stallwatch_exporter.sampling.tables import SCHEMA, table_of
 
     count = 0
     with parquet.ParquetWriter(out, SCHEMA) as writer:
-        for table in sampling.tables():
-            count += table.num_rows
-            writer.write_table(table)
+        for rows in sampling.rows():
+            count += len(rows)
+            writer.write_table(table_of(rows))
     return count
 
 
@@ -125,7 +125,8 @@ _WRITERS = tuple(_OTHERS.get(name, number_text) for name in COLUMNS)
 if TYPE_CHECKING:
     import pandas as pd
 
-_WHOLE = ("rank", "step", "total_steps", "line")
+_TYPES = dict.fromkeys(FIELDS, "float64") | {"phase": str, "file": str}
+_TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # which may be missing
 
 
 def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
@@ -136,15 +137,9 @@ def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
         raise ImportError(f"stallwatch.samples gives a pandas.DataFrame: {EXTRA}") from error
 
     sampling = Sampling(paths)
-    if has_arrow():
-        import pyarrow as pa
-
-        from stallwatch_exporter.sampling.tables import SCHEMA
-
-        frame: pd.DataFrame = pa.concat_tables([SCHEMA.empty_table(), *sampling.tables()]).to_pandas()
-    else:
-        frame = pd.DataFrame([row for rows in sampling.rows() for row in rows], columns=list(COLUMNS))
-        frame["time"] = pd.to_datetime((frame["time"].astype(float) * 1e6).round(), unit="us", utc=True)
+    frame = pd.DataFrame([row for rows in sampling.rows() for row in rows], columns=list(COLUMNS))
+    micros = (frame["time"].astype(float) * 1e6).round()
+    frame["time"] = pd.to_datetime(micros, unit="us", utc=True).astype("datetime64[us, UTC]")
     for problem in sampling.problems:
         warnings.warn(str(problem), stacklevel=3)
-    return frame.astype(dict.fromkeys(_WHOLE, "Int64"))  # whole numbers that may be missing
+    return frame.astype(_TYPES)

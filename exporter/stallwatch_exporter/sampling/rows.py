@@ -1,11 +1,10 @@
-"""Every sample of the user's logs, as rows or as Arrow tables, file by file."""
+"""Every sample of the user's logs as rows, file by file."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.line_format import lead_of
@@ -16,10 +15,8 @@ from stallwatch_rules.samples.bulk import BulkReader
 from stallwatch_rules.samples.table import Row, RowReader
 from stallwatch_rules.scan.chunks import whole_lines
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 BLOCK = 4 * 1024 * 1024  #: bytes that are looked through at once
+_ROWS = 10_000
 _FIRST_LINES = 1000  # they show what kind of log it is
 
 
@@ -37,15 +34,15 @@ class Sampling:
         self._reader = ProgressReader(self.files, progress)
 
     def rows(self) -> Iterator[list[Row]]:
-        """All rows, file by file."""
+        """All rows, file by file, in lists that are neither tiny nor endless."""
         for file in self.files:
-            yield from _rows_of(file, self._reader.chunks(file, self.problems))
-
-    def tables(self) -> Iterator[pa.Table]:
-        """The same as Arrow tables."""
-        from stallwatch_exporter.sampling.tables import table_of
-
-        return map(table_of, self.rows())
+            held: list[Row] = []
+            for rows in _rows_of(file, self._reader.chunks(file, self.problems)):
+                held += rows
+                if len(held) >= _ROWS:
+                    yield held
+                    held = []
+            yield held
 
 
 def _rows_of(file: LogFile, chunks: Iterator[bytes]) -> Iterator[list[Row]]:

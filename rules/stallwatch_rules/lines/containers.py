@@ -67,8 +67,7 @@ def record_of(text: str) -> Record | None:
             record = _docker_record(text)
             if record is not None:
                 return record
-        told = collected(text)
-        return Record(told.time, "", False, told.text) if told is not None else None
+        return collected(text)
     return None
 
 
@@ -126,15 +125,8 @@ _DIGITS = 19  # of nanoseconds until then
 _decoder = msgspec.json.Decoder(dict[str, object])
 
 
-class Collected(NamedTuple):
-    """One record, its text taken out."""
-
-    time: float | None
-    text: str  #: its lines parted by carriage returns, as a redrawn line's are
-
-
-def collected(text: str) -> Collected | None:
-    """The record that a line is."""
+def collected(text: str) -> Record | None:
+    """A collector's record; its lines are parted by carriage returns, as a redrawn line's are."""
     if len(text) > _MOST or not may_hold(text, _QUOTED) or is_data(text):
         return None
     try:
@@ -153,7 +145,7 @@ def collected(text: str) -> Collected | None:
     rank = next((value for key in _RANKS if _is_rank(value := record.get(key))), None)
     if rank is not None:
         lines = [f"[rank{rank}]: {line}" for line in lines]
-    return Collected(_time(record), "\r".join(lines))
+    return Record(_time(record), "", False, "\r".join(lines))
 
 
 def _is_rank(value: object) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 
 from stallwatch_rules.progress.phases import ANNOUNCES, sign_of
 from stallwatch_rules.records import EVALUATION, Line, Phase, Progress, Sample
@@ -19,6 +20,7 @@ _SURE_DROP = 8  # a step this many usual steps lower is a restart at once
 _LOW_STEPS = 3  # smaller drops may be a slower rank in the same stream: so many low steps in a row decide
 
 
+@dataclass(slots=True, eq=False)
 class Counter:
     """Follows one step counter of one stream of lines. ``seen`` tells whether it rose.
 
@@ -26,50 +28,24 @@ class Counter:
     attempt of the run.
     """
 
-    __slots__ = (
-        "_delta",
-        "_epoch",
-        "_low",
-        "_offset",
-        "_rose_at",
-        "_since",
-        "_start",
-        "attempt",
-        "counts_steps",
-        "durations",
-        "evaluates",
-        "first",
-        "gaps",
-        "last",
-        "nested",
-        "rises",
-        "step_seconds",
-        "stride",
-        "total",
-        "waited",
-    )
-
-    def __init__(self, counts_steps: bool, attempt: int = 1) -> None:
-        self.counts_steps = counts_steps  #: else it only counts the lines that show life
-        self.nested = False  #: an evaluation's, as its bar inside the training's is
-        self.evaluates = False  #: nested for certain: the log announced the evaluation
-        self.attempt = attempt
-        self.first: int | None = None
-        self.last: int | None = None
-        self.total: int | None = None
-        self.waited = 0.0  #: seconds by the trainer's own clock that its bar stood at the last step
-        self._rose_at: float | None = None  # what that clock said at the last step
-        self.rises = 0
-        self.stride = 1  #: steps of the last rise of this attempt
-        self.gaps = 0  #: how often lines of this counter were left out before the last one that was read
-        self.durations: dict[Phase, deque[float]] = {}  #: seconds from one observed rise to the next
-        self.step_seconds: deque[float] = deque(maxlen=KEPT)
-        self._delta: int | None = None  # the smallest rise
-        self._epoch: float | None = None
-        self._low: list[int] = []
-        self._offset = 0
-        self._start: int | None = None  # where this attempt started
-        self._since: tuple[int, float | None, float | None] | None = None  # step, time, elapsed
+    counts_steps: bool  #: else it only counts the lines that show life
+    attempt: int = 1
+    nested: bool = False  #: an evaluation's, as its bar inside the training's is
+    evaluates: bool = False  #: nested for certain: the log announced the evaluation
+    last: int | None = None
+    total: int | None = None
+    waited: float = 0.0  #: seconds by the trainer's own clock that its bar stood at the last step
+    rises: int = 0
+    stride: int = 1  #: steps of the last rise of this attempt
+    gaps: int = 0  #: how often lines of this counter were left out before the last one that was read
+    durations: dict[Phase, deque[float]] = field(default_factory=dict)  #: seconds from a rise to the next
+    step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _rose_at: float | None = None  # what the trainer's clock said at the last step
+    _delta: int | None = None  # the smallest rise
+    _epoch: float | None = None
+    _low: list[int] = field(default_factory=list)
+    _offset: int = 0
+    _since: tuple[int, float | None, float | None] | None = None  # step, time, elapsed
 
     @property
     def complete(self) -> bool:
@@ -89,7 +65,7 @@ class Counter:
                 self._offset = self.last
                 step = self.last + max(1, sample.step or 0)
             elif self._restarted(step):
-                self._begin(step)
+                self._begin()
             else:
                 return False
         rose = self.last is None or step > self.last
@@ -128,18 +104,15 @@ class Counter:
             return True
         return length is not None and (self.last - self._offset >= length > 0 or self._restarted(step))
 
-    def _begin(self, step: int) -> None:
+    def _begin(self) -> None:
         self.attempt += 1
         self._offset = 0
         self.stride = 1
         self.last = None
-        self._start = step
         self._since = None
         self._low.clear()
 
     def _rise(self, step: int, sample: Sample, phase: Phase) -> None:
-        if self.first is None:
-            self.first = self._start = step
         if self.last is not None:
             self.stride = rise = step - self.last
             if self._delta is None or rise < self._delta:
