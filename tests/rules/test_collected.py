@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.lines.containers import collected
+from stallwatch_rules.lines.containers import record_of
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
@@ -86,7 +86,7 @@ def test_a_bound_step_hides_no_traceback(fields: dict[str, object]) -> None:
     ids=range(10),
 )
 def test_what_is_no_time_costs_the_time_alone(time: str) -> None:
-    found = collected(f'{{"time": {time}, "msg": "hello"}}')
+    found = record_of(f'{{"time": {time}, "msg": "hello"}}')
     assert found is None or found[::3] == (None, "hello")
 
 

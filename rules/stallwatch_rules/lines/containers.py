@@ -42,16 +42,6 @@ class Record(NamedTuple):
     text: str
 
 
-class _DockerRecord(msgspec.Struct):
-    log: str
-    stream: str
-    time: str
-    tag: str = msgspec.field(default="", name="_p")  # fluent-bit's copy of CRI's flag
-
-
-_docker = msgspec.json.Decoder(_DockerRecord)
-
-
 def record_of(text: str) -> Record | None:
     """The record that a physical line is."""
     if text[10:11] == "T" and text[4:5] == "-":
@@ -63,30 +53,13 @@ def record_of(text: str) -> Record | None:
         if found:
             return Record(unix_time(found[1], found[2] or found[3]), "", False, text[found.end() :])
     elif may_be_json(text):
-        if '"log":' in text and '"stream":' in text and '"time":' in text:
-            record = _docker_record(text)
-            if record is not None:
-                return record
-        return collected(text)
+        return _json_record(text)
     return None
 
 
 def may_be_json(text: str) -> bool:
     """Whether the line begins as records in JSON do: a cheap look."""
     return text[:2] == '{"'
-
-
-def _docker_record(text: str) -> Record | None:
-    try:
-        record = _docker.decode(text)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    found = _RFC3339.match(record.time)
-    if found is None:
-        return None
-    text = record.log.removesuffix("\n")
-    partial = record.tag == "P" if record.tag else text == record.log
-    return Record(unix_time(found[1], found[2], found[3]), record.stream, partial, text)
 
 
 #: keys under which the text may stand
@@ -119,20 +92,33 @@ _QUOTED = tuple(f'"{key}"' for key in (*TEXTS, *_TRACEBACKS))
 _RANKS = ("rank", "global_rank")
 _MOST_RANKS = 1_000_000
 _NUMBERS = frozenset(("loss", "train_loss", "eval_loss", "step", "global_step", "epoch", "iteration"))
-_MOST = 256 * 1024  # characters of a record
 _YEAR_2100 = 4.1e9
 _DIGITS = 19  # of nanoseconds until then
 _decoder = msgspec.json.Decoder(dict[str, object])
 
 
-def collected(text: str) -> Record | None:
-    """A collector's record; its lines are parted by carriage returns, as a redrawn line's are."""
-    if len(text) > _MOST or not may_hold(text, _QUOTED) or is_data(text):
+def _json_record(text: str) -> Record | None:
+    if not may_hold(text, _QUOTED):
         return None
     try:
         record = _decoder.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
+    return _of_docker(record) or (None if is_data(text) else _of_collector(record))
+
+
+def _of_docker(record: dict[str, object]) -> Record | None:
+    log, stream, time, tag = map(record.get, ("log", "stream", "time", "_p"))
+    found = _RFC3339.match(time) if isinstance(time, str) else None
+    if found is None or not isinstance(log, str) or not isinstance(stream, str):
+        return None
+    text = log.removesuffix("\n")
+    partial = tag == "P" if tag else text == log  # fluent-bit's copy has CRI's flag
+    return Record(unix_time(found[1], found[2], found[3]), stream, partial, text)
+
+
+def _of_collector(record: dict[str, object]) -> Record | None:
+    """The record of a collector; its lines are parted by carriage returns, as a redrawn line's are."""
     if _BESIDE.isdisjoint(record):
         return None
     more = [value for key in _TRACEBACKS if isinstance(value := record.get(key), str) and value]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from stallwatch_rules.progress.phases import ANNOUNCES, sign_of
@@ -400,18 +400,8 @@ class ProgressTracker:
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
-        """Seconds between two observed progress events in that phase, for the stall threshold.
-
-        They are those of the counter that reports most often.
-        """
-        found = [
-            (len(c.durations.get(phase, ())), -(s.rank or 0), s.source, name, c)
-            for s in self._streams.values()
-            for name, c in s.counters.items()
-            if not c.nested
-        ]
-        best = max(found, key=lambda entry: entry[:4], default=None)
-        return list(best[4].durations.get(phase, ())) if best else []
+        """Seconds between two observed progress events in that phase, for the stall threshold."""
+        return self._longest(lambda counter: () if counter.nested else counter.durations.get(phase, ()))
 
     @property
     def waited(self) -> float:
@@ -421,14 +411,17 @@ class ProgressTracker:
 
     def step_seconds(self) -> list[float]:
         """Seconds per step, oldest first: measured, or as the trainer tells them where no times are known."""
-        found = [
-            (len(c.step_seconds), -(s.rank or 0), s.source, name, c)
-            for s in self._streams.values()
-            for name, c in s.counters.items()
-            if _counts(c)
-        ]
-        best = max(found, key=lambda entry: entry[:4], default=None)
-        return list(best[4].step_seconds) if best else []
+        return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
+
+    def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
+        """The times of the counter that has most of them; of the lowest rank's where several do."""
+        found = (
+            (len(times), -(stream.rank or 0), stream.source, name, times)
+            for stream in self._streams.values()
+            for name, counter in stream.counters.items()
+            if (times := times_of(counter))
+        )
+        return list(max(found, key=lambda entry: entry[:4], default=((),))[-1])
 
     def forget_paces(self) -> None:
         """Another training begins in the same run: its steps are not compared with those before."""

@@ -30,6 +30,14 @@ _STEPS_A_SECOND = ("it/s", "step/s", "steps/s", "batch/s", "iter/s")
 _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 
 
+def _pace(rate: str, unit: str) -> float | None:
+    """Seconds a step, by a bar's rate."""
+    value = number(rate)
+    if unit in _SECONDS_A_STEP:
+        return value
+    return 1 / value if unit in _STEPS_A_SECOND and value > 0 else None
+
+
 class Bar:
     """One drawing of a bar. ``label`` is what stands before it, without the colon."""
 
@@ -45,24 +53,13 @@ class Bar:
         self.total = 0 if self.open else int(total)
         self.elapsed = duration(elapsed)
         unit = unit or "it/s"
-        self.seconds: float | None = None
-        if rate and rate != "?":
-            value = number(rate)
-            if unit in _SECONDS_A_STEP:
-                self.seconds = value
-            elif unit in _STEPS_A_SECOND and value > 0:
-                self.seconds = 1 / value
+        self.seconds = _pace(rate, unit) if rate and rate != "?" else None
         counts_steps = unit in _STEPS_A_SECOND or unit in _SECONDS_A_STEP
         self.training = counts_steps and (
             not (self.label or self.open)
             or _TRAINING_LABEL.fullmatch(self.label) is not None
             or self._names_a_loss()
         )
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether its name is an evaluation's."""
-        return _EVALUATES.search(self.label) is not None
 
     def _names_a_loss(self) -> bool:
         """Whether a bar that is called after anything else (the job, the data) tells a training's loss."""
@@ -107,8 +104,8 @@ def from_bar(text: str) -> Found | None:
     """One drawing of tqdm's bar."""
     if "|Loss: " in text:
         return _from_torchtune(text)
-    if "G  " in text and (yolo := _YOLO.match(text.lstrip())):
-        return _from_yolo(yolo, read_bar(text.lstrip()[yolo.end() :]))
+    if "G  " in text and _YOLO.match(text.lstrip()):
+        return from_yolo_bar(text)
     bar = read_bar(text)
     if bar is None:
         return None
@@ -133,12 +130,11 @@ def from_bar(text: str) -> Found | None:
 
 def _from_other(bar: Bar) -> Found | None:
     """A bar whose name is no training's: an evaluation with a loss."""
-    loss = keyed(bar.postfix).get("loss") if bar.evaluates and "loss" in bar.postfix else None
-    return (
-        None
-        if loss is None
-        else Found(bar.done, None if bar.open else bar.total, {"eval_loss": loss}, EVALUATION)
-    )
+    evaluates = _EVALUATES.search(bar.label) is not None and "loss" in bar.postfix
+    loss = keyed(bar.postfix).get("loss") if evaluates else None
+    if loss is None:
+        return None
+    return Found(bar.done, None if bar.open else bar.total, {"eval_loss": loss}, EVALUATION)
 
 
 def _from_torchtune(text: str) -> Found | None:
@@ -152,23 +148,19 @@ def _from_torchtune(text: str) -> Found | None:
     return Found(int(found[2]), None, values, "bar epoch")
 
 
-def _from_yolo(found: re.Match[str], bar: Bar | None) -> Found | None:
-    return None if bar is None else _of_yolo(found, bar.done, bar.total, bar.seconds)
-
-
 def from_yolo_bar(text: str) -> Found | None:
-    """The bar that ultralytics draws itself since it does without tqdm."""
-    text = text.lstrip()
-    found = _YOLO.match(text)
-    bar = _YOLO_BAR.match(text, found.end()) if found is not None else None
-    if found is None or bar is None:
+    """The bar that ultralytics draws behind a row of its table: tqdm's, or one of its own."""
+    found = _YOLO.match(text.lstrip())
+    if found is None:
         return None
-    rate = number(bar[3])
-    seconds = None if rate <= 0 else rate if bar[4] == "s/it" else 1 / rate
-    return _of_yolo(found, int(bar[1]), int(bar[2]), seconds)
-
-
-def _of_yolo(found: re.Match[str], done: int, length: int, seconds: float | None) -> Found | None:
+    rest = found.string[found.end() :]
+    own, bar = _YOLO_BAR.match(rest), read_bar(rest)
+    if own is not None:
+        done, length, seconds = int(own[1]), int(own[2]), _pace(own[3], own[4]) or None
+    elif bar is not None:
+        done, length, seconds = bar.done, bar.total, bar.seconds
+    else:
+        return None
     if not length:
         return None
     values = {"loss": sum(map(number, found[3].split())), "epoch": float(found[1])}
@@ -215,9 +207,8 @@ def from_written_bar(text: str) -> Found | None:
         for count, thousand in ((found[1], found[2]), (found[3], found[4]))
     )
     values = keyed(found[7].replace("postfix:", " "))
-    rate = number(found[5])
-    if rate > 0:
-        values.setdefault("step_seconds", rate if found[6] == "s/it" else 1 / rate)
+    if seconds := _pace(found[5], found[6]):
+        values.setdefault("step_seconds", seconds)
     return Found(done, total or None, values, f"bar {total}")
 
 
@@ -234,9 +225,9 @@ def from_rich_bar(text: str) -> Found | None:
     more = found["more"] or ""
     values = keyed(more)
     rates(lowered(more), values)
-    rate, elapsed = number(found["rate"]), duration(found["elapsed"])
-    if rate > 0:
-        values.setdefault("step_seconds", 1 / rate)
+    if seconds := _pace(found["rate"], "it/s"):
+        values.setdefault("step_seconds", seconds)
+    elapsed = duration(found["elapsed"])
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
     epoch, last = int(found["epoch"]), int(found["last"])

@@ -231,35 +231,23 @@ def from_short(text: str) -> Found | None:
 
 def _from_epoch_item(text: str) -> Found | None:
     """Loops that count the batches of an epoch: the steps of the epochs before are added."""
-    if "](" in text:
-        return _from_epochs_item(text)
-    found = _ITEM_OF_EPOCH.search(text)
-    if found is None or not leads(text[: found.start()]):
-        return None
-    rest = text[found.end() :]
-    values = keyed(rest)
-    if "loss" not in values:
-        return None
-    rates(lowered(rest), values)
-    epoch, done, length = int(found[1]), int(found[2]), int(found[3])
-    values["epoch"] = float(epoch)
-    return _whose(Found(epoch * length + done, None, values, "epoch items"), text[: found.start()])
-
-
-def _from_epochs_item(text: str) -> Found | None:
-    """The same where the number of epochs is told, too, and with it the run's last step."""
-    found = _ITEM_OF_EPOCHS.search(text)
+    of_all = "](" in text  # the number of epochs is told, too, and with it the run's last step
+    found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
     if found is None or not leads(text[: found.start()]):
         return None
     rest = text[found.end() :]
     values = keyed(rest)
     rates(lowered(rest), values)
-    epoch, last, done, length = (int(number) for number in found.groups())
-    if not values:
+    if not values or not (of_all or "loss" in values):
         return None
+    epoch, *epochs, done, length = map(int, found.groups())
     values["epoch"] = float(epoch)
-    step = max(epoch - 1, 0) * length + done
-    return _whose(Found(step, last * length, values, "epoch items of all"), text[: found.start()])
+    if epochs:
+        step, total = max(epoch - 1, 0) * length + done, epochs[0] * length
+        item = Found(step, total, values, "epoch items of all")
+    else:
+        item = Found(epoch * length + done, None, values, "epoch items")
+    return _whose(item, text[: found.start()])
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
