@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.conclude import conclude
-from stallwatch_rules.diagnosis.verdict import Question
+from stallwatch_rules.diagnosis.snapshot import Question
 from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.failures.unexplained import complete
 from stallwatch_rules.hints import Hints, is_warning, may_hold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from smallruns import OOM, SIGTERM, STAND, raised, steps
 from stallwatch_rules.diagnosis.assessors import ASSESSORS, Assessor, assess, changes_of
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found
-from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, LeftOut, Snapshot
 from stallwatch_rules.endings import MemoryKnown
 from stallwatch_rules.judgements.concerns import NAN_LOSSES, SEEN, evidence_of
 from stallwatch_rules.judgements.facts import RunFacts
@@ -102,7 +102,7 @@ ARCHITECTURE = Path(__file__).parents[2] / "docs" / "verdict.md"
 
 def found(rule: str = "cuda-oom") -> Found:
     page = load_catalogue().pages[rule]
-    return Found(page, {}, (), 0, "fatal", page.role, explains=[], facts=set(), proof=[])
+    return Found(page, {}, (), 0, "fatal", page.role)
 
 
 def test_every_assessor_comes_after_those_whose_results_it_uses() -> None:
@@ -137,26 +137,24 @@ def test_a_warning_of_the_probe_is_judged(catalogue: Catalogue) -> None:
     assert told and told[0].startswith("loss-nan")
 
 
-def test_no_assessor_changes_what_another_one_was_given() -> None:
-    def spoils(_: Snapshot, now: Assessment) -> None:
-        now.found[0].harm = "harmless"
-        now.found[0].explains.append("x")
-        now.found[0].facts.add("x")
-        now.exceptions.are_the_cause = True
-        now.found.append(found("nccl-collective-timeout"))
+def test_changes_keep_the_places_of_findings_and_leave_alone_what_was_given() -> None:
+    oom, timeout, nan = found(), found("nccl-collective-timeout"), found("loss-nan")
+    changed = oom.with_harm("harmless", "It was survived.").with_facts("x")
 
-    first = Assessment([found()], Exceptions(), RunFacts())
-    last, contributions = assess(None, first, [Assessor("spoils", (), spoils)])  # type: ignore[arg-type]
-    assert (first.found[0].harm, first.found[0].explains, first.found[0].facts) == ("fatal", [], set())
-    assert len(first.found) == 1 and not first.exceptions.are_the_cause
-    assert len(last.found) == 2
-    assert [(one.assessor, len(one.changes)) for one in contributions] == [("matches", 1), ("spoils", 2)]
+    def judges(_: Snapshot, now: Assessment) -> Iterator[Change]:
+        yield from (nan, LeftOut(timeout.rule), changed, Ends(frozenset([oom.rule])))
+        assert list(now.found) == [oom, timeout] and not now.ends
+
+    first = Assessment([oom, timeout], Exceptions(), RunFacts())
+    last, contributions = assess(None, first, [Assessor("judges", (), judges)])  # type: ignore[arg-type]
+    assert list(first.found) == [oom, timeout] and oom.harm == "fatal" and not oom.facts
+    assert list(last.found) == [changed, nan] and last.ends == {oom.rule}
+    assert [(one.assessor, len(one.changes)) for one in contributions] == [("matches", 2), ("judges", 3)]
 
 
 def test_a_change_is_what_a_reader_sees_of_it() -> None:
     before, same, gone = found(), found("loss-nan"), found("nccl-collective-timeout")
-    after = found()
-    after.harm, after.note, after.facts = "harmless", "It was survived.", {"x"}
+    after = before.with_harm("harmless", "It was survived.").with_facts("x")
     assert changes_of([before, same, gone], [after, same]) == [
         FindingChange("cuda-oom", "fatal", "harmless", "cause", "cause", "It was survived."),
         FindingChange("nccl-collective-timeout", "fatal", None, gone.role, None),

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 
-from stallwatch_rules.diagnosis.causes import Candidate, Occurrence, causal_order, explained, primary
+from msgspec.structs import replace
+
+from stallwatch_rules.diagnosis.causes import causal_order, explained, primary
 from stallwatch_rules.diagnosis.confidence import BASE, CAPS, WRAPPER
+from stallwatch_rules.diagnosis.findings import Found, Occurrence
+from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Harm, Role
 
+PAGE = load_catalogue().pages["cuda-oom"]
 CAUSE_ALONE, CAUSE_FIRST = BASE["cause", "none"], BASE["cause", "later"]
 CAUSE_CHOSEN, SYMPTOM_ALONE = BASE["cause", "unordered"], BASE["symptom", "none"]
 
@@ -20,8 +25,9 @@ def found(
     explains: tuple[str, ...] = (),
     specificity: int = 0,
     judged: bool = False,
-) -> Candidate:
-    return Candidate(rule, role, harm, explains, at, specificity, judged=judged)
+) -> Found:
+    page = replace(PAGE, id=rule, explains=list(explains), patterns=["x" * specificity])
+    return Found(page, {}, at, 0, harm, role, judged=judged)
 
 
 def at(
@@ -30,7 +36,7 @@ def at(
     return Occurrence(("run.log", rank), position, time, step)
 
 
-def chosen(*candidates: Candidate) -> str | None:
+def chosen(*candidates: Found) -> str | None:
     first = primary(candidates)
     return first and first[0].rule
 

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from stallwatch_rules.diagnosis.confidence import CAPS, LEAST, LESS, MOST, Known, confidence
+from stallwatch_rules.diagnosis.confidence import CAPS, LEAST, LESS, MOST, Rivals, confidence
+from stallwatch_rules.records import Role
 
 
 def test_one_cause_and_nothing_else_is_nearly_sure() -> None:
-    assert confidence(Known("cause")) >= 0.9
+    assert confidence("cause") >= 0.9
+
+
+Known = tuple[Role, Rivals, str]  # the fact is empty if there is none
 
 
 @pytest.mark.parametrize(
     ("surer", "less_sure"),
     [
-        (Known("cause"), Known("cause", "later")),
-        (Known("cause", "later"), Known("cause", "later-step")),
-        (Known("cause", "later-step"), Known("cause", "unordered")),
-        (Known("cause", "unordered"), Known("symptom", "unordered")),
-        (Known("symptom"), Known("wrapper")),
-        (Known("cause"), Known("cause", facts=frozenset({"judged"}))),
-        (Known("cause"), Known("cause", facts=frozenset({"signal-only"}))),
-        (Known("cause"), Known("cause", facts=frozenset({"unknown-beside"}))),
+        (("cause", "none", ""), ("cause", "later", "")),
+        (("cause", "later", ""), ("cause", "later-step", "")),
+        (("cause", "later-step", ""), ("cause", "unordered", "")),
+        (("cause", "unordered", ""), ("symptom", "unordered", "")),
+        (("symptom", "none", ""), ("wrapper", "none", "")),
+        (("cause", "none", ""), ("cause", "none", "judged")),
+        (("cause", "none", ""), ("cause", "none", "signal-only")),
+        (("cause", "none", ""), ("cause", "none", "unknown-beside")),
     ],
 )
 def test_what_is_surer(surer: Known, less_sure: Known) -> None:
-    assert confidence(surer) > confidence(less_sure)
+    one, other = (confidence(role, rivals, [fact]) for role, rivals, fact in (surer, less_sure))
+    assert one > other
 
 
 @pytest.mark.parametrize("fact", [*CAPS, *LESS])
 def test_no_fact_makes_it_surer(fact: str) -> None:
-    known = Known("cause", facts=frozenset({fact}))
-    assert confidence(known) <= confidence(Known("cause"))
+    assert confidence("cause", facts=[fact]) <= confidence("cause")
 
 
 def test_it_stays_within_its_bounds() -> None:
-    every = list(itertools.chain(CAPS, LESS))
-    assert confidence(Known("wrapper", facts=frozenset(every))) == LEAST
-    assert confidence(Known("cause")) <= MOST
+    assert confidence("wrapper", facts=[*CAPS, *LESS]) == LEAST
+    assert confidence("cause") <= MOST

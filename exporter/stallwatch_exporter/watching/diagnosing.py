@@ -11,7 +11,7 @@ from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.running.memory import MemoryHeld
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
-from stallwatch_rules.diagnosis.signals import FROM_OUTSIDE, SIGKILL
+from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL
 from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import render

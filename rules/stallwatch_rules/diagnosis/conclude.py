@@ -5,38 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stallwatch_rules.diagnosis.assessors import assess
-from stallwatch_rules.diagnosis.causes import alone, causal_order, passed_over, primary
+from stallwatch_rules.diagnosis.causes import causal_order, passed_over, primary, sure_of
 from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams, collect
-from stallwatch_rules.diagnosis.helpers import leave_out_helpers
-from stallwatch_rules.diagnosis.inferred import infer, inferred_from, titled_as_guess
-from stallwatch_rules.diagnosis.missing import all_flights, point_to_missing
+from stallwatch_rules.diagnosis.inferred import infer
 from stallwatch_rules.diagnosis.notes import notes_of
-from stallwatch_rules.diagnosis.particulars import with_particulars
-from stallwatch_rules.diagnosis.restarts import restarts_note, restarts_of
-from stallwatch_rules.diagnosis.saidby import leave_out_others
-from stallwatch_rules.diagnosis.servers import is_vllm_server
-from stallwatch_rules.diagnosis.signals import rank_of_end
-from stallwatch_rules.diagnosis.silentexit import ended_silently
-from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
-from stallwatch_rules.diagnosis.stood import show_apart, told_end
-from stallwatch_rules.diagnosis.verdict import Question, parted, stands, verdict_of
+from stallwatch_rules.diagnosis.particulars import culprits, environment_of, primary_of, title_of
+from stallwatch_rules.diagnosis.restarts import restarts_of
+from stallwatch_rules.diagnosis.snapshot import Assessment, Question, Snapshot
+from stallwatch_rules.diagnosis.stood import shown_apart, told_end
+from stallwatch_rules.diagnosis.unrelated import without_helpers, without_others
+from stallwatch_rules.diagnosis.verdict import parted, stands, verdict_of
 from stallwatch_rules.endings import Left
-from stallwatch_rules.failures.environment import agreed
-from stallwatch_rules.failures.flight import reporting
+from stallwatch_rules.failures.flight import all_flights, reporting
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
-from stallwatch_rules.messages import Message, bilingual, message
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.pages.fixes import fixes_for, why_of
-from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.rhythm import RunClock, read_clock
-from stallwatch_rules.progress.timeline import StepClock, Timeline, leading
+from stallwatch_rules.progress.timeline import StepClock, leading
 from stallwatch_rules.progress.tracker import ProgressTracker
-from stallwatch_rules.records import Contribution, Diagnosis, Line, Primary
-from stallwatch_rules.text.digest import fold_ranks, rank_digest
+from stallwatch_rules.records import Contribution, Diagnosis, Line
+from stallwatch_rules.text.digest import rank_digest
 from stallwatch_rules.text.redact import redact
-from stallwatch_rules.text.reported import iso, shown
 
 
 def conclude(
@@ -47,83 +37,73 @@ def conclude(
     question: Question,
 ) -> Diagnosis:
     """The diagnosis of these streams."""
-    lead = leading({key: stream.timelines for key, stream in streams.items()})
-    restarts = restarts_of(streams)
-    steps = StepClock(lead, restarts)
-    matched = collect(streams, catalogue, conditional, steps)
-    leave_out_others(matched, streams)
-    leave_out_helpers(matched)
-    run, first = _snapshot(matched, streams, tracker, catalogue, question, lead, steps)
+    run, first = _snapshot(streams, tracker, catalogue, conditional, question)
     now, explained = assess(run, first)
-    found, exceptions, facts = now.found, now.exceptions, now.facts
-    candidates = [one.candidate() for one in found]
-    beside = bool(exceptions.fatal)
-    exceptions.decide(candidates)
-    chosen = None if exceptions.are_the_cause else primary(candidates, unknown_beside=beside)
-    if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
-        guess = infer(exceptions, found, catalogue)
-        if guess is not None:
-            found.append(guess)
-            candidates.append(guess.candidate())
-            chosen = alone(candidates[-1])
-    verdict = verdict_of(chosen, exceptions, found, streams, tracker, question, facts)
-    environment = agreed(stream.versions for stream in streams.values())
-    by_rule = {one.rule: one for one in found}
+    unknown_cause = now.exceptions.are_the_cause(now.found)
+    chosen, confidence = _root_cause(run, now, unknown_cause)
+    now = now.after([chosen] if chosen is not None else [])
+    verdict = verdict_of(chosen, run, now)
+    named = chosen if chosen is not None and (chosen.role == "wrapper" or verdict in _NAMED) else None
+    if named is not None and not named.hits and stands(named):
+        named = shown_apart(named, streams)
+        now = now.after([named])
     diagnosis = Diagnosis(
-        verdict=verdict, environment=environment, ending=question.ending_text or redact(question.told)
+        verdict=verdict,
+        primary=primary_of(named, confidence, run, now) if named is not None else None,
+        findings=[one.record(title_of(one.page), tracker.last_step) for one in causal_order(now.found)],
+        unknown=now.exceptions.records(),
+        progress=tracker.summary(),
+        environment=environment_of(run),
+        ending=question.ending_text or redact(question.told),
     )
-    if chosen is not None and (chosen[0].role == "wrapper" or verdict in ("failed", "stalled", "degraded")):
-        one = by_rule[chosen[0].rule]
-        if not one.hits and stands(chosen[0]):
-            show_apart(one, streams)
-        diagnosis.primary = _primary(one, chosen[1], environment, streams, tracker.last_step)
-        if question.crash is not None and diagnosis.primary.rank is None:
-            diagnosis.primary.rank = question.crash.rank
-        if one.role == "symptom" and one.harm == "fatal":
-            silent = ended_silently(found, exceptions, streams)
-            diagnosis.primary.fixes[:0] = [silent] if silent else []
-        diagnosis.primary = point_to_missing(diagnosis.primary, found, streams, tracker)
-        diagnosis.primary = with_particulars(diagnosis.primary, found, exceptions, streams)
-    for candidate in causal_order(candidates):
-        one = by_rule[candidate.rule]
-        diagnosis.findings.append(one.record(_title(one.page), tracker.last_step))
-    diagnosis.unknown = exceptions.records()
-    culprits = _culprits(streams)
-    if exceptions.are_the_cause and len(culprits) == 1 and not diagnosis.unknown[0].ranks:
-        diagnosis.unknown[0].ranks, diagnosis.unknown[0].first.rank = culprits, culprits[0]
-    diagnosis.progress = tracker.summary()
-    diagnosis.progress.finished = facts.complete
-    if verdict == "stalled" or (chosen is not None and stands(chosen[0])):
+    failed = culprits(streams)
+    if unknown_cause and len(failed) == 1 and not diagnosis.unknown[0].ranks:
+        diagnosis.unknown[0].ranks, diagnosis.unknown[0].first.rank = failed, failed[0]
+    diagnosis.progress.finished = now.facts.complete
+    if verdict == "stalled" or (chosen is not None and stands(chosen)):
         diagnosis.progress.stalled_after_step = tracker.last_step
+    flight_data = catalogue.tagged("flight-data")
     for finding in diagnosis.findings:
-        if by_rule[finding.rule].tagged("flight-data") and not finding.ranks:
+        if finding.rule in flight_data and not finding.ranks:
             finding.ranks = sorted(reporting(all_flights(streams)))
-    diagnosis.notes = notes_of(
-        diagnosis, found, exceptions, streams, tracker, question, run.clock, run.by_hand
-    )
-    restarted = restarts_note(restarts, found, exceptions)
-    diagnosis.notes += [restarted] if restarted else []
-    if parted(diagnosis, question, by_hand=run.by_hand):
+    diagnosis.notes = notes_of(diagnosis, run, now)
+    if parted(diagnosis, run):
         diagnosis.verdict = "unknown-failure"
     diagnosis.digest = rank_digest(diagnosis)
     diagnosis.explained = explained
-    if diagnosis.primary is not None or exceptions.fatal:
-        root = chosen[0] if chosen is not None and diagnosis.primary is not None else None
-        choice = Contribution("root-cause", [], passed_over=passed_over(candidates, root))
+    if named is not None or now.exceptions.fatal:
+        choice = Contribution("root-cause", [], passed_over=passed_over(now.found, named))
         diagnosis.explained.append(choice)
     return diagnosis
 
 
+_NAMED = ("failed", "stalled", "degraded")  #: verdicts whose cause is named
+
+
+def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[Found | None, float]:
+    """The finding that is the cause, perhaps inferred from an unknown exception, and how sure that is."""
+    beside = bool(now.exceptions.fatal)
+    chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
+    if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
+        guess = infer(now.exceptions, now.found, run.catalogue)
+        if guess is not None:
+            return guess, sure_of(guess)
+    return chosen if chosen is not None else (None, 0.0)
+
+
 def _snapshot(
-    matched: list[Found],
     streams: Streams,
     tracker: ProgressTracker,
     catalogue: Catalogue,
+    conditional: Collection[str],
     question: Question,
-    lead: Timeline | None,
-    steps: StepClock,
 ) -> tuple[Snapshot, Assessment]:
     """The facts that assessors judge by, and the assessment before any of them: what matched."""
+    lead = leading({key: stream.timelines for key, stream in streams.items()})
+    restarts = restarts_of(streams)
+    steps = StepClock(lead, restarts)
+    matched = without_others(collect(streams, catalogue, conditional, steps), streams)
+    matched = without_helpers(matched)
     died = bool(question.failed) or any(
         one.role == "wrapper" and one.followed < (1 if one.tagged("exit-status") else RECOVERED_BUT_DIED)
         for one in matched
@@ -152,8 +132,10 @@ def _snapshot(
         last_sign=clock.last_sign,
         elsewhere=question.elsewhere,
     )
-    run = Snapshot(streams, tracker, catalogue, question, clock, died, by_hand, left, left_line)
-    return run, Assessment(matched, exceptions, facts)
+    run = Snapshot(
+        streams, tracker, catalogue, question, clock, died, by_hand, left, left_line, restarts=restarts
+    )
+    return run, Assessment(tuple(matched), exceptions, facts)
 
 
 def _silence(clock: RunClock, question: Question) -> float | None:
@@ -180,54 +162,3 @@ def _by_hand(found: list[Found], exceptions: Exceptions, question: Question) -> 
     """Whether somebody stopped the run."""
     told = question.kind == "interrupted" or exceptions.interrupted
     return told or any(one.rule == INTERRUPTED for one in found)
-
-
-def _primary(
-    one: Found,
-    confidence: float,
-    environment: dict[str, str],
-    streams: Streams,
-    last_step: int | None,
-) -> Primary:
-    first = one.shown_match
-    line = first.line if first is not None else one.where
-    fixes = fixes_for(one.page, environment)
-    culprits = _culprits(streams)
-    rank = line.rank if line is not None else None
-    if rank is None:
-        rank = rank_of_end(one, streams)
-    if len(culprits) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
-        rank = culprits[0]  # what was merged into one text names no ranks; its launcher knows who failed
-    served = line is not None and line.rank is None and is_vllm_server(line.source, streams)
-    if served:
-        rank = None
-        fixes.insert(0, message("diagnosis.in-vllm-server"))
-    if one.role == "wrapper":
-        ranks = f"rank {fold_ranks(culprits)}" if culprits else ""
-        unknown = message("diagnosis.other-logs-unknown")
-        fixes.insert(0, message("diagnosis.other-logs", ranks=ranks) if ranks else unknown)
-    return Primary(
-        rule=one.rule,
-        title=titled_as_guess(_title(one.page), one, confidence),
-        role=one.role,
-        harm=one.harm,
-        confidence=confidence,
-        rank=rank,
-        file=line.source if line is not None else "",
-        line=line.number if line is not None else 0,
-        time=iso(line.time, zoned=line.zoned) if line is not None else None,
-        step=None if served else one.step_of(first, last_step) if first is not None else one.step,
-        evidence=[*one.evidence()],
-        captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
-        why=why_of(one.page),
-        fixes=fixes,
-        inferred=inferred_from(one),
-    )
-
-
-def _culprits(streams: Streams) -> list[int]:
-    return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
-
-
-def _title(page: RulePage) -> Message:
-    return bilingual(page.title, page.title_zh)

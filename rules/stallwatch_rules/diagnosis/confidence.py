@@ -6,9 +6,8 @@ there for a named fact.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
-
-import msgspec
 
 from stallwatch_rules.records import Role
 
@@ -53,17 +52,9 @@ CAPS: dict[str, float] = {
 }
 
 
-class Known(msgspec.Struct, frozen=True):
-    """What a confidence is made of."""
-
-    role: Role
-    rivals: Rivals = "none"
-    facts: frozenset[str] = frozenset()  #: names of ``LESS`` and ``CAPS``
-
-
-def confidence(known: Known) -> float:
-    """The table's answer."""
-    sure = WRAPPER if known.role == "wrapper" else BASE[known.role, known.rivals]
-    sure = min([sure, *(CAPS[fact] for fact in known.facts if fact in CAPS)])
-    sure -= sum(LESS[fact] for fact in known.facts if fact in LESS)
+def confidence(role: Role, rivals: Rivals = "none", facts: Collection[str] = ()) -> float:
+    """How sure it is by the table; ``facts`` are names of ``LESS`` and ``CAPS``."""
+    sure = WRAPPER if role == "wrapper" else BASE[role, rivals]
+    sure = min([sure, *(CAPS[fact] for fact in facts if fact in CAPS)])
+    sure -= sum(LESS[fact] for fact in facts if fact in LESS)
     return round(min(max(sure, LEAST), MOST), 2)

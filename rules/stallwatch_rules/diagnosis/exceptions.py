@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.afterwards import answers_after, steps_after
-from stallwatch_rules.diagnosis.causes import Candidate, Stream
+from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, steps_after
 from stallwatch_rules.failures.raised import Raised, Seen, fold, of_helper, pins_batches, unknown_in
 from stallwatch_rules.failures.templates import states_info
 from stallwatch_rules.judgements.recovery import served_on
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import UnknownException
-from stallwatch_rules.stream import RuleHits, StreamReading
+from stallwatch_rules.stream import Key, RuleHits, StreamReading
 from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import shown
@@ -35,11 +35,11 @@ _PEER_GONE = frozenset(("BrokenPipeError", "ConnectionAbortedError", "Connection
 _BACKEND_GONE = lazy(r"process has (?:been )?shut ?down")  # the same in words, of W&B
 
 
-class Unknown(msgspec.Struct):
+class Unknown(msgspec.Struct, frozen=True):
     """One unknown exception in one stream."""
 
     seen: Seen
-    stream: Stream
+    stream: Key
     index: int  #: of its first line in the stream
     time: float | None
     fatal: bool
@@ -56,17 +56,14 @@ class Unknown(msgspec.Struct):
         return self.seen.raised.exception in _PEER_GONE
 
 
-class Exceptions(msgspec.Struct):
+class Exceptions(msgspec.Struct, frozen=True):
     """All of a run."""
 
-    unknown: list[Unknown] = []
+    unknown: Sequence[Unknown] = ()
     any: bool = False  #: whether there was any exception at all, known or not
     interrupted: bool = False  #: whether somebody stopped the run with Ctrl-C
-    are_the_cause: bool = False
-    beside: set[str] = set()  #: rules that matched in threads of helpers only
-    ended_in: set[str] = msgspec.field(
-        default_factory=set
-    )  #: rules that matched an exception that nothing survived
+    beside: Collection[str] = ()  #: rules that matched in threads of helpers only
+    ended_in: Collection[str] = ()  #: rules that matched an exception that nothing survived
 
     @property
     def fatal(self) -> list[Unknown]:
@@ -78,31 +75,28 @@ class Exceptions(msgspec.Struct):
         """Whether one of them is a timeout."""
         return any(one.timed_out for one in self.fatal)
 
-    def excuse_all(self) -> None:
-        """The command ended well: none of them was fatal."""
-        for one in self.unknown:
-            one.fatal = False
+    def excused(self, *, only_interrupted: bool) -> Exceptions:
+        """Return them with none fatal, or none of those that came when the run was stopped by hand."""
+        unknown = [
+            replace(one, fatal=one.fatal and only_interrupted and not one.after_interrupt)
+            for one in self.unknown
+        ]
+        return replace(self, unknown=unknown)
 
-    def excuse_interrupted(self) -> None:
-        """What is raised while a run is being stopped by hand is no failure."""
-        for one in self.unknown:
-            one.fatal = one.fatal and not one.after_interrupt
-
-    def decide(self, candidates: Sequence[Candidate]) -> None:
-        """Whether an unknown exception, rather than one of the findings, is the cause.
+    def are_the_cause(self, findings: Sequence[Found]) -> bool:
+        """Return whether one of them, rather than one of the findings, is the cause.
 
         It is, where no cause is known and no known symptom came before it.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
-        harmful = [c for c in candidates if c.harm == "fatal"]
-        if not fatal or any(c.role == "cause" for c in harmful):
-            return
-        symptoms = [c for c in harmful if c.role == "symptom"]
+        harmful = [one for one in findings if one.harm == "fatal"]
+        if not fatal or any(one.role == "cause" for one in harmful):
+            return False
         # A traceback whose end is missing, or a crash whose words are, may be the symptom's own.
         named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
         # One that lost its peer saw what the symptom saw, whichever spoke first.
         named = [one for one in named if not one.peer_gone]
-        self.are_the_cause = all(_before(named, symptom) for symptom in symptoms)
+        return all(_before(named, one) for one in harmful if one.role == "symptom")
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
         """Return the last exception that training survived, if it is about as late as the last sign of life.
@@ -134,8 +128,8 @@ def named(one: UnknownException) -> str:
 
 
 def read_exceptions(
-    streams: Mapping[Stream, StreamReading],
-    known: Mapping[str, set[Stream]],
+    streams: Streams,
+    known: Mapping[str, set[Key]],
     clock: StepClock,
     *,
     died: bool = False,
@@ -146,30 +140,31 @@ def read_exceptions(
 
     ``died`` and ``complete``: the run is known to have failed, or to have reached its end.
     """
-    found = Exceptions()
+    unknown: list[Unknown] = []
+    seen_any = interrupted = False
     interrupted_at = _interrupted_at(streams, clock)
     with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
-    main = set[str]()
+    main, beside, ended_in = set[str](), set[str](), set[str]()
     for key, stream in streams.items():
         table = stream.exceptions_now()
-        found.any = found.any or bool(table.seen)
+        seen_any = seen_any or bool(table.seen)
         interrupts = [
             (s.raised.mark.index, stream.when(s.raised.line))
             for s in table.seen.values()
             if s.raised.exception == _INTERRUPT
         ]
-        found.interrupted = found.interrupted or bool(interrupts)
+        interrupted = interrupted or bool(interrupts)
         told = stream.hits.get(INTERRUPTED)  # a launcher says it before its ranks' tracebacks
         if told is not None:
             interrupts.append((told.first_index, stream.when(told.first.line)))
         rules = {rule for rule, where in known.items() if key in where}
         for seen in table.seen.values():
             helper = seen.raised.thread and of_helper(seen.raised) and of_helper(seen.last)
-            (found.beside if helper else main).update(seen.raised.rules)
+            (beside if helper else main).update(seen.raised.rules)
             named = seen.last.rules & rules
             if seen.last.kind == "failure" and named:
                 ended = _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
-                found.ended_in |= {r for r in named if ended and tells(stream.hits[r], seen.last)}
+                ended_in |= {r for r in named if ended and tells(stream.hits[r], seen.last)}
         for seen in unknown_in(table, rules):
             fatal = _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
             if seen.raised.kind == "snippet":
@@ -187,15 +182,14 @@ def read_exceptions(
             late = any(at < first.mark.index for at, _ in interrupts)
             late = late or any(_at_once(seen, time, at, then) for at, then in interrupts)
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
-            found.unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late))
-    found.beside -= main
-    return found
+            unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late))
+    return Exceptions(unknown, seen_any, interrupted, beside - main, ended_in)
 
 
 def _ended(
     seen: Seen,
-    key: Stream,
-    streams: Mapping[Stream, StreamReading],
+    key: Key,
+    streams: Streams,
     clock: StepClock,
     with_steps: Collection[str],
     *,
@@ -250,7 +244,7 @@ _INTERRUPT = "KeyboardInterrupt"
 INTERRUPTED = "keyboard-interrupt"  #: the rule that knows it
 
 
-def _interrupted_at(streams: Mapping[Stream, StreamReading], clock: StepClock) -> float | None:
+def _interrupted_at(streams: Streams, clock: StepClock) -> float | None:
     """When the first stream was interrupted, Unix seconds; ``None`` where the training went on after it."""
     told = [(stream, stream.hits[INTERRUPTED]) for stream in streams.values() if INTERRUPTED in stream.hits]
     times = [time for stream, hits in told if (time := stream.when(hits.first.line)) is not None]
@@ -262,7 +256,7 @@ def _wordless(raised: Raised) -> bool:
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 
-def _before(fatal: Iterable[Unknown], symptom: Candidate) -> bool:
+def _before(fatal: Iterable[Unknown], symptom: Found) -> bool:
     """Whether one of the exceptions came before a symptom, as far as that can be told."""
     for one in fatal:
         own = [place for place in symptom.occurrences if place.stream == one.stream]

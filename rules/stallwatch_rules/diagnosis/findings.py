@@ -6,21 +6,20 @@ are a line's own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.afterwards import steps_after
-from stallwatch_rules.diagnosis.causes import Candidate, Occurrence, Stream
-from stallwatch_rules.diagnosis.excerpts import place_in
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage, Tag
-from stallwatch_rules.progress.timeline import StepClock
+from stallwatch_rules.pages.patterns import cached_re2
+from stallwatch_rules.progress.timeline import CLOCK_STEP, StepClock, Timeline
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
-from stallwatch_rules.stream import SOURCE, RuleHits, StreamReading
+from stallwatch_rules.stream import SOURCE, Key, RuleHits, StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest, latest, place, shown
 
@@ -29,24 +28,33 @@ OVERFLOW = "fp16-overflow-every-step"
 NOT_A_NUMBER = ("loss-nan", "grad-norm-nan")
 MAX_EVIDENCE = 4
 
-Streams = Mapping[Stream, StreamReading]
+Streams = Mapping[Key, StreamReading]
 
 
-class Found(msgspec.Struct):
+class Occurrence(msgspec.Struct, frozen=True):
+    """The first time that a rule fired in one stream."""
+
+    stream: Key
+    position: int  #: the line's index in its stream
+    time: float | None = None
+    step: int | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
     """One rule in the run, with its harm."""
 
     page: RulePage
-    hits: dict[Stream, RuleHits]  #: empty for what was concluded from the run
+    hits: Mapping[Key, RuleHits]  #: empty for what was concluded from the run
     occurrences: tuple[Occurrence, ...]
     followed: int  #: steps after the last match, in the stream where the fewest followed
     harm: Harm
     role: Role
     note: Text = ""
     judged: bool = False  #: the harm was concluded from the run's progress
-    explains: list[str] = []
+    explains: tuple[str, ...] = ()  #: in this run, beside those of its page
     count: int = 0
-    facts: set[str] = set()  #: what makes it less sure; see ``confidence``
-    proof: list[str] = []  #: lines that say for certain what others leave open
+    facts: frozenset[str] = frozenset()  #: what makes it less sure; see ``confidence``
+    proof: tuple[str, ...] = ()  #: lines that say for certain what others leave open
     where: Line | None = None  #: for what was concluded: the line it is about
     step: int | None = None
 
@@ -81,29 +89,39 @@ class Found(msgspec.Struct):
         """The match to point to: the first, but the last of what counts by the steps that follow."""
         return self.last if self.judged and self.harm == "fatal" else self.first
 
-    def set(self, judgement: Judgement) -> None:
-        """Take a judgement of the harm."""
-        self.harm, self.note, self.judged = judgement.harm, judgement.note, True
-        if self.harm == "fatal" and self.role == "notice":
-            self.role = "cause"
+    def with_harm(self, harm: Harm, note: Text) -> Found:
+        """Return it with another harm."""
+        return replace(self, harm=harm, note=note)
+
+    def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> Found:
+        """Return it with a judgement of the harm, which was concluded, or `seen` by somebody."""
+        role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
+        return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
+
+    def with_facts(self, *facts: str) -> Found:
+        """Return it with more facts."""
+        return replace(self, facts=self.facts.union(facts))
 
     def step_of(self, match: Match, last_step: int | None) -> int | None:
         """The step of a match."""
         return last_step if match.step is None and self.harm == "fatal" else match.step
 
-    def candidate(self) -> Candidate:
-        """What the causal order needs."""
-        return Candidate(
-            self.rule,
-            self.role,
-            self.harm,
-            tuple(dict.fromkeys([*self.page.explains, *self.explains])),
-            self.occurrences,
-            max((len(_LITERAL.sub("", pattern)) for pattern in self.page.patterns), default=0),
-            self.page.status == "incubating",
-            self.judged and self.harm in ("fatal", "degrading"),
-            frozenset(self.facts),
-        )
+    @property
+    def all_explained(self) -> tuple[str, ...]:
+        """The rules that it explains, by its page or in this run."""
+        return tuple(dict.fromkeys([*self.page.explains, *self.explains]))
+
+    @property
+    def specificity(self) -> int:
+        """How much literal text its pattern asks for."""
+        return max((len(_LITERAL.sub("", pattern)) for pattern in self.page.patterns), default=0)
+
+    def texts(self) -> Iterator[str]:
+        """Yield the lines that are known of it."""
+        for hits in self.hits.values():
+            yield from hits.exemplars
+            yield hits.first.line.text
+            yield hits.last.line.text
 
     def evidence(self) -> list[str]:
         """The matched lines: the one to point to, then different ones, redacted."""
@@ -116,7 +134,9 @@ class Found(msgspec.Struct):
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
 
     def _find(self, text: str) -> int:
-        return place_in(self.page, text)
+        """The offset of its rule's first match in a long line, so that a report shows that part."""
+        found = (cached_re2(pattern, encoded=False).search(text) for pattern in self.page.patterns)
+        return min((match.start() for match in found if match is not None), default=0)
 
     def record(self, title: Text, last_step: int | None) -> Finding:
         """The finding of the diagnosis; what ended the run came at its last step, unless told otherwise."""
@@ -125,7 +145,7 @@ class Found(msgspec.Struct):
             nowhere = Place(None, "", 0, None, self.step, self.note)
             about = place(self.where, self.step) if self.where is not None else nowhere
             if self.proof and not about.text:
-                about = msgspec.structs.replace(about, text=shown(self.proof[0]))
+                about = replace(about, text=shown(self.proof[0]))
             of = sorted({place.stream[1] for place in self.occurrences if place.stream[1] is not None})
             count = max(1, self.count)
             return Finding(self.rule, title, self.role, self.harm, count, of, about, about, self.note)
@@ -146,12 +166,12 @@ class Found(msgspec.Struct):
 _LITERAL = lazy(r"\(\?P<\w+>|\\[dwsSDWb]|\[[^\]]*\]|[\\^$.|?*+(){}]")
 
 
-def _stream_order(item: tuple[Stream, RuleHits]) -> tuple[bool, int, str]:
+def _stream_order(item: tuple[Key, RuleHits]) -> tuple[bool, int, str]:
     source, rank = item[0]
     return rank is None, rank or 0, source
 
 
-def _in_context(rule: str, key: Stream, streams: Streams) -> bool:
+def _in_context(rule: str, key: Key, streams: Streams) -> bool:
     """Whether what the rule requires was found, too.
 
     A line that names no rank (NCCL's own, a frame that lost its prefix) may be of any rank of its source.
@@ -167,7 +187,7 @@ def collect(
     streams: Streams, catalogue: Catalogue, conditional: Collection[str], clock: StepClock
 ) -> list[Found]:
     """The rules that fired, in the catalogue's order, each with the harm that its page says."""
-    by_rule: dict[str, dict[Stream, RuleHits]] = {}
+    by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():
         for rule, hits in stream.hits.items():
             if rule not in conditional or _in_context(rule, key, streams):
@@ -184,19 +204,52 @@ def collect(
             occurrences.append(Occurrence(key, hits.first_index, stream.when(hits.first.line), hits.own_step))
             followed.append(steps_after(stream, hits.last.line, hits.mark, clock))
         count = sum(hits.count for hits in hits_of.values())
-        found.append(
-            Found(
-                page,
-                hits_of,
-                tuple(occurrences),
-                min(followed),
-                page.harm,
-                page.role,
-                explains=[],
-                count=count,
-            )
-        )
+        places = tuple(occurrences)
+        found.append(Found(page, hits_of, places, min(followed), page.harm, page.role, count=count))
     return found
+
+
+def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> Found:
+    """A finding without a matched line, concluded or `seen` by somebody; `known` are others of its fields."""
+    found = Found(page, {}, (), 0, page.harm, page.role, count=1, **known)
+    return found.with_judgement(judgement, seen=seen)
+
+
+def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
+    """Steps that followed a line of a stream which had made so many ``advances`` by then.
+
+    The order of lines in one stream is certain, their times are not: loggers of one process may write local
+    time, UTC or no date. So a line that claims to be older than a step above it is judged by its order alone.
+    After a restart of all workers the run's steps are every rank's.
+    """
+    own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
+    time = stream.when(line)
+    done = _time_of_step(stream.timelines.main, advances)
+    if time is not None and done is not None and time < done - CLOCK_STEP:
+        return own
+    below = clock.below(line, time) if time is not None else None
+    return max(own, clock.after(time) if below is None else below)
+
+
+def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
+    """When the last step known to be within so many advances was done."""
+    found, done = None, 0
+    for interval in timeline.intervals if timeline is not None else ():
+        done += interval.span
+        if done > advances:
+            break
+        found = interval.time if interval.time is not None else found
+    return found
+
+
+def answers_after(key: Key, answers: int, streams: Streams) -> int:
+    """Answers that an inference server gave after a line before which there were so many.
+
+    None in a trainer's log: the server beside it may go on answering when the trainer has died.
+    """
+    if any(name == key[0] and stream.last_advance is not None for (name, _), stream in streams.items()):
+        return 0
+    return streams[key].answers - answers
 
 
 def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
@@ -208,7 +261,7 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
         # A rank knows its step better than a log that tells of every tenth; one that was resumed counts anew.
         if match.line.source == SOURCE and match.step is not None:
             step = max(match.step, step or 0)
-        return msgspec.structs.replace(match, step=step)
+        return replace(match, step=step)
 
     first, last = placed(hits.first, hits.own_step), placed(hits.last, hits.last_own_step)
     return replace(hits, first=first, last=last)

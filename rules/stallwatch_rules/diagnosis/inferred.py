@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stallwatch_rules.diagnosis.causes import Occurrence
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
-from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.findings import Found, Occurrence
 from stallwatch_rules.failures.raised import Frame, Raised, page_of_place
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.messages import Message, message
@@ -142,8 +141,8 @@ def _found(page: RulePage, same: list[Unknown], note: Message, fact: str, call: 
         page.role,
         note=note,
         count=sum(one.seen.count for one in same),
-        facts={fact},
-        proof=[str(call)] if call is not None else [],
+        facts=frozenset([fact]),
+        proof=(str(call),) if call is not None else (),
         where=raised.line,
         step=raised.step,
     )

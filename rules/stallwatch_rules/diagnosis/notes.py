@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.diagnosis.assessors.graceful_shutdown import ASKED
-from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions
-from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.diagnosis.missing import all_flights, did_not_report, waited_in_vain
+from stallwatch_rules.diagnosis.assessors.endings import ASKED
+from stallwatch_rules.diagnosis.exceptions import INTERRUPTED
+from stallwatch_rules.diagnosis.exits import ended_by_itself, ended_silently
+from stallwatch_rules.diagnosis.particulars import did_not_report, waited_in_vain
+from stallwatch_rules.diagnosis.restarts import restarts_note
 from stallwatch_rules.diagnosis.runs import runs_note
-from stallwatch_rules.diagnosis.silentexit import ended_by_itself, ended_silently
+from stallwatch_rules.diagnosis.snapshot import Assessment, Question, Snapshot
 from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
-from stallwatch_rules.diagnosis.verdict import Question
-from stallwatch_rules.failures.flight import flight_note
+from stallwatch_rules.failures.flight import all_flights, flight_note
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.silence import stopped_late
 from stallwatch_rules.messages import Text, message
-from stallwatch_rules.progress.rhythm import RunClock
-from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.reported import shown
 
 
-def notes_of(
-    diagnosis: Diagnosis,
-    found: list[Found],
-    exceptions: Exceptions,
-    streams: Streams,
-    tracker: ProgressTracker,
-    question: Question,
-    clock: RunClock,
-    by_hand: bool,
-) -> list[Text]:
+def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
     """The notes, in the order in which they help; which ranks are behind, the progress is told."""
+    exceptions, tracker, question = now.exceptions, run.tracker, run.question
     notes: list[Text] = []
-    flights = all_flights(streams)
     progress = diagnosis.progress
     chosen = diagnosis.primary
     if exceptions.fatal and chosen is not None and not chosen.inferred:
@@ -41,37 +30,37 @@ def notes_of(
         name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
         notes.append(message("diagnosis.unknown-may-be-cause", exception=shown(name)))
     if chosen is not None and chosen.role == "symptom" and not waited_in_vain(chosen):
-        absent = did_not_report(chosen.rule, found, streams)
+        absent = did_not_report(chosen.rule, run, now)
         if absent:
             notes.append(message("diagnosis.absent-ranks", ranks=f"rank {fold_ranks(absent)}"))
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
-        silent = ended_silently(found, exceptions, streams)
+        silent = ended_silently(run, now)
         notes += [silent] if silent else []
-    other_runs = runs_note(streams)
+    other_runs = runs_note(run.streams)
     notes += [other_runs] if other_runs else []
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
-    if not explained and any(one.tagged("flight-data") and one.harm == "fatal" for one in found):
-        counters = flight_note(flights)
+    if not explained and any(one.tagged("flight-data") for one in now.fatal):
+        counters = flight_note(all_flights(run.streams))
         notes += [counters] if counters else []
     uneven = None
     if diagnosis.verdict in IN_TROUBLE and not progress.finished:
         uneven = uneven_end(tracker.steps)
-    uneven = uneven or (None if other_runs else went_on_without(streams))
+    uneven = uneven or (None if other_runs else went_on_without(run.streams))
     if uneven is not None:
         progress.behind = sorted(uneven.behind)
         notes.append(uneven.note())
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
-        told = question.failed is None and not question.ending and not found  # no more than that line
+        told = question.failed is None and not question.ending and not now.found  # no more than that line
         notes.append(message("diagnosis.ends-in-error" if told else "diagnosis.no-rule"))
-        by_itself = ended_by_itself(exceptions, streams, question) if chosen is None else ""
+        by_itself = ended_by_itself(run, now) if chosen is None else ""
         notes += [by_itself] if by_itself else []
         if progress.finished:
             notes.append(message("diagnosis.training-was-complete"))
-    if by_hand and diagnosis.verdict in ("healthy", "degraded"):
-        waited = None if progress.finished else _waited(found, question, clock, tracker)
+    if run.by_hand and diagnosis.verdict in ("healthy", "degraded"):
+        waited = None if progress.finished else _waited(run, now)
         late = stopped_late(waited, tracker.durations(), tracker.step_seconds())
         notes.append(late or message("diagnosis.interrupted"))
-    elif (asked := next((one.where for one in found if ASKED in one.facts), None)) is not None:
+    elif (asked := next((one.where for one in now.found if ASKED in one.facts), None)) is not None:
         at = f"{asked.source}:{asked.number}"
         notes.append(message("diagnosis.asked-to-end-line", line=shown(asked.text), at=at))
     elif diagnosis.verdict in ("healthy", "degraded") and _ends_open(diagnosis, question):
@@ -80,23 +69,22 @@ def notes_of(
         notes.append(message("diagnosis.just-ends" if total else "diagnosis.just-ends-somewhere", **known))
         if tracker.phase == "eval":
             notes.append(message("diagnosis.ends-in-evaluation"))
-    return notes
+    restarted = restarts_note(run.restarts, now)
+    return [*notes, restarted] if restarted else notes
 
 
-def _waited(
-    found: list[Found], question: Question, clock: RunClock, tracker: ProgressTracker
-) -> float | None:
+def _waited(run: Snapshot, now: Assessment) -> float | None:
     """Seconds from the last step until somebody stopped the run: what came then is no wait of the run's."""
-    if tracker.phase != "train":
+    if run.tracker.phase != "train":
         return None
-    if question.waited is not None:
-        return question.waited
-    if clock.last_sign is None:
+    if run.question.waited is not None:
+        return run.question.waited
+    if run.clock.last_sign is None:
         return None
-    told = [place.time for one in found if one.rule == INTERRUPTED for place in one.occurrences]
-    ends = [time for time in told if time is not None]
-    end = min(ends, default=question.ended_at)
-    return clock.silence if end is None else end - clock.last_sign
+    interrupt = now.get(INTERRUPTED)
+    places = interrupt.occurrences if interrupt is not None else ()
+    end = min((place.time for place in places if place.time is not None), default=run.question.ended_at)
+    return run.clock.silence if end is None else end - run.clock.last_sign
 
 
 def _ends_open(diagnosis: Diagnosis, question: Question) -> bool:

@@ -2,41 +2,110 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.exceptions import Exceptions
-from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.diagnosis.missing import all_flights, named, waited_in_vain
-from stallwatch_rules.diagnosis.raisedat import with_calls
-from stallwatch_rules.diagnosis.signals import SIGTERM, told_from_outside
-from stallwatch_rules.failures.flight import apart
-from stallwatch_rules.failures.raised import Frame
-from stallwatch_rules.messages import Text, contains, message
-from stallwatch_rules.records import Primary
+from stallwatch_rules.diagnosis.exits import SIGTERM, ended_silently, rank_of_end, told_from_outside
+from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, Found, Streams
+from stallwatch_rules.diagnosis.inferred import inferred_from, titled_as_guess
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.diagnosis.stood import last_words
+from stallwatch_rules.failures.environment import agreed
+from stallwatch_rules.failures.flight import all_flights, apart, reporting
+from stallwatch_rules.failures.raised import Raised, own_frame, shown_frames
+from stallwatch_rules.failures.tracebacks import MORE_LINES
+from stallwatch_rules.messages import Message, Text, bilingual, contains, message
+from stallwatch_rules.pages.fixes import fixes_for, why_of
+from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.records import Line, Primary
+from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.reported import shown
+from stallwatch_rules.text.reported import iso, shown
 
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
 FAULTHANDLER = "-X faulthandler"
+#: vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
+_VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 
-def with_particulars(
-    primary: Primary, found: list[Found], exceptions: Exceptions, streams: Streams
-) -> Primary:
-    """The primary with what its log tells of ranks, limits, senders and frames."""
-    one = next((one for one in found if one.rule == primary.rule), None)
-    if one is None:
-        return primary
-    primary = with_calls(primary, one, streams)
+def primary_of(one: Found, confidence: float, run: Snapshot, now: Assessment) -> Primary:
+    """The primary cause: its page's words, with what the log tells of ranks, limits, senders and frames."""
+    primary = _primary(one, confidence, run)
+    if run.question.crash is not None and primary.rank is None:
+        primary.rank = run.question.crash.rank
+    if one.role == "symptom" and one.harm == "fatal":
+        silent = ended_silently(run, now)
+        primary.fixes[:0] = [silent] if silent else []
+    primary = _with_calls(_pointed_to_missing(primary, run, now), one, run.streams)
     if one.tagged("flight-data") and waited_in_vain(primary):
-        return _odd_ranks(primary, streams)
+        return _odd_ranks(primary, run.streams)
     if one.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
-        return _over_its_limit(primary, one, streams)
-    if primary.rule == SIGTERM and not exceptions.unknown:
-        return _from_outside(primary, one, found)
-    if one.tagged("sigsegv"):
-        return _at_its_frame(primary, streams)
-    return primary
+        return _over_its_limit(primary, one, run.streams)
+    if primary.rule == SIGTERM and not now.exceptions.unknown:
+        return _from_outside(primary, one, now)
+    return _at_its_frame(primary, run.streams) if one.tagged("sigsegv") else primary
+
+
+def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
+    environment, last_step = environment_of(run), run.tracker.last_step
+    first = one.shown_match
+    line = first.line if first is not None else one.where
+    fixes = fixes_for(one.page, environment)
+    failed = culprits(run.streams)
+    rank = line.rank if line is not None else None
+    if rank is None:
+        rank = rank_of_end(one, run.streams)
+    if len(failed) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
+        rank = failed[0]  # what was merged into one text names no ranks; its launcher knows who failed
+    served = line is not None and line.rank is None and _is_vllm_server(line.source, run.streams)
+    if served:
+        rank = None
+        fixes.insert(0, message("diagnosis.in-vllm-server"))
+    if one.role == "wrapper":
+        ranks = f"rank {fold_ranks(failed)}" if failed else ""
+        unknown = message("diagnosis.other-logs-unknown")
+        fixes.insert(0, message("diagnosis.other-logs", ranks=ranks) if ranks else unknown)
+    return Primary(
+        rule=one.rule,
+        title=titled_as_guess(title_of(one.page), one, confidence),
+        role=one.role,
+        harm=one.harm,
+        confidence=confidence,
+        rank=rank,
+        file=line.source if line is not None else "",
+        line=line.number if line is not None else 0,
+        time=iso(line.time, zoned=line.zoned) if line is not None else None,
+        step=None if served else one.step_of(first, last_step) if first is not None else one.step,
+        evidence=[*one.evidence()],
+        captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
+        why=why_of(one.page),
+        fixes=fixes,
+        inferred=inferred_from(one),
+    )
+
+
+def environment_of(run: Snapshot) -> dict[str, str]:
+    """The versions that the run's streams agree on."""
+    return agreed(stream.versions for stream in run.streams.values())
+
+
+def culprits(streams: Streams) -> list[int]:
+    """The ranks that launchers saw fail by themselves."""
+    return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
+
+
+def title_of(page: RulePage) -> Message:
+    """The page's title in both languages."""
+    return bilingual(page.title, page.title_zh)
+
+
+def _is_vllm_server(source: str, streams: Streams) -> bool:
+    """Whether a source is the log of a vLLM server: what fails there is no rank's, and came at no step."""
+    own = [stream for (name, _), stream in streams.items() if name == source]
+    if len(own) == len(streams) or any(stream.last_advance is not None for stream in own):
+        return False
+    texts = (entry.first.text for stream in own for entry in stream.templates.entries.values())
+    hits = (text for stream in own for hits in stream.hits.values() for text in hits.exemplars)
+    return any(_VLLM.search(text) for group in (texts, hits) for text in group)
 
 
 def _odd_ranks(primary: Primary, streams: Streams) -> Primary:
@@ -52,10 +121,10 @@ def _odd_ranks(primary: Primary, streams: Streams) -> Primary:
         if rank in odd.ranks and (hits := stream.hits.get(primary.rule)) and hits.first.line.rank is not None
     )
     if not lines:
-        return msgspec.structs.replace(primary, rank=odd.ranks[0])
+        return replace(primary, rank=odd.ranks[0])
     rank, source, number, text = lines[0]
     evidence = list(dict.fromkeys([shown(text), *primary.evidence]))[:4]
-    return msgspec.structs.replace(primary, rank=rank, file=source, line=number, evidence=evidence)
+    return replace(primary, rank=rank, file=source, line=number, evidence=evidence)
 
 
 def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
@@ -69,11 +138,9 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
     }
     told = message("diagnosis.oom-killed-first")
     if len(limits) != 1:  # of several, nobody knows which was this one's
-        return msgspec.structs.replace(
-            primary, title=message("diagnosis.oom-killed"), fixes=[told, *primary.fixes]
-        )
+        return replace(primary, title=message("diagnosis.oom-killed"), fixes=[told, *primary.fixes])
     ((limit, text),) = limits.items()
-    return msgspec.structs.replace(
+    return replace(
         primary,
         title=message("diagnosis.oom-killed-limit", limit=limit),
         fixes=[told, *primary.fixes],
@@ -82,16 +149,14 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
     )
 
 
-def _from_outside(primary: Primary, one: Found, found: list[Found]) -> Primary:
+def _from_outside(primary: Primary, one: Found, now: Assessment) -> Primary:
     """A SIGTERM that the launcher itself got, where nothing failed before it."""
-    failed = [
-        other for other in found if other is not one and other.harm == "fatal" and other.role != "wrapper"
-    ]
+    failed = any(other is not one and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in one.hits.values() for text in hits.exemplars]
-    if failed or not told_from_outside(one, found) or any(_HANGUP.search(text) for text in texts):
+    if failed or not told_from_outside(one, now.found) or any(map(_HANGUP.search, texts)):
         return primary
     title, told = message("diagnosis.ended-from-outside"), message("diagnosis.ended-from-outside-ask")
-    return msgspec.structs.replace(primary, title=title, fixes=[told, *primary.fixes])
+    return replace(primary, title=title, fixes=[told, *primary.fixes])
 
 
 def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
@@ -112,10 +177,95 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
     place = own if own is not None else frames[0]
     told = message("diagnosis.crashed-at", frame=shown(str(place)), inner=shown(str(frames[0])))
     fixes = [fix for fix in primary.fixes if not contains(fix, FAULTHANDLER)]
-    return msgspec.structs.replace(
-        primary, fixes=[told, *fixes], evidence=_with_frame(primary.evidence, place)
+    evidence = [*primary.evidence[:1], shown(f"  {place}"), *primary.evidence[1:3]]
+    return replace(primary, fixes=[told, *fixes], evidence=evidence)
+
+
+def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
+    """The primary with the calls of its exception, the user's own innermost one under the matched line.
+
+    Only where the line that it points to is that exception's own: another one of the same rule may have come
+    elsewhere. A crash of compiled code has its calls told by its own page.
+    """
+    match = one.shown_match
+    if match is None:
+        return primary
+    told = [
+        raised
+        for key in one.hits
+        for seen in streams[key].exceptions_now().seen.values()
+        for raised in (seen.raised, seen.last)
+        if raised.kind == "failure" and not raised.native and raised.frames
+        if primary.rule in raised.rules and _says(raised, match.line)
+    ]
+    if not told:
+        return primary
+    nearest = max(told, key=lambda raised: raised.line.number)
+    frames = [shown(frame) for frame in shown_frames(nearest.frames)]
+    own = own_frame(frames)
+    evidence = [*primary.evidence[:1], f"  {own}", *primary.evidence[1:]][:MAX_EVIDENCE]
+    return replace(primary, frames=frames, evidence=evidence if own else primary.evidence)
+
+
+def _says(raised: Raised, line: Line) -> bool:
+    """Whether a line is the exception's final one, or of the message right under it."""
+    if (raised.line.source, raised.line.rank) != (line.source, line.rank):
+        return False
+    return 0 <= line.number - raised.line.number <= MORE_LINES
+
+
+def waited_in_vain(primary: Primary) -> bool:
+    """Whether the primary is only what ranks say that waited for another."""
+    return primary.role == "symptom" and primary.harm == "fatal" and "timeout" in primary.rule
+
+
+def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
+    """The ranks that did not report what all others did, if they are few."""
+    one = now.get(rule)
+    reported = {rank for _, rank in one.hits if rank is not None} if one is not None else set()
+    if one is not None and one.tagged("flight-data"):
+        reported |= reporting(all_flights(run.streams))
+    known = {rank for _, rank in run.streams if rank is not None} | reported
+    if len(reported) < 2:
+        return []
+    absent = set(range(max(known) + 1)) - reported
+    return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []
+
+
+def named(primary: Primary, ranks: list[int], advice: Text) -> Primary:
+    """Return the primary with the ranks in its title, and this as its first advice."""
+    title = message("diagnosis.of-ranks", title=primary.title, ranks=fold_ranks(ranks))
+    return replace(primary, title=title, fixes=[advice, *primary.fixes])
+
+
+def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
+    """The primary, pointing to the rank that a collective waited for in vain, where that is known.
+
+    The ranks that print a timeout are those that came. What helps is the other one: its last step and words.
+    """
+    absent = did_not_report(primary.rule, run, now) if waited_in_vain(primary) else []
+    if not absent:
+        return primary
+    steps = run.tracker.steps
+    others = max((step for rank, step in steps.items() if rank not in absent), default=None)
+    own = min((steps[rank] for rank in absent if rank in steps), default=None)
+    ranks = f"rank {fold_ranks(absent)}"
+    if own is None or others is None:
+        told = message("diagnosis.did-not-come", ranks=ranks)
+    else:
+        told = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
+    primary = named(primary, absent, told)
+    spoke = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
+    lines = [line for stream in spoke if (line := last_words(stream) or stream.last_advance) is not None]
+    if len(absent) > 1 or len(lines) != 1:
+        return primary
+    line = lines[0]
+    return replace(
+        primary,
+        rank=absent[0],
+        file=line.source,
+        line=line.number,
+        time=iso(line.time, zoned=line.zoned),
+        step=own,
+        evidence=[shown(line.text), *primary.evidence[:3]],
     )
-
-
-def _with_frame(evidence: list[Text], place: Frame) -> list[Text]:
-    return [*evidence[:1], shown(f"  {place}"), *evidence[1:3]]

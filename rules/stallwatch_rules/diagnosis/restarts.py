@@ -6,24 +6,22 @@ on; that all workers were started anew after it, and that the run's steps follow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.causes import Stream
-from stallwatch_rules.diagnosis.exceptions import Exceptions
-from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.diagnosis.snapshot import Assessment
 from stallwatch_rules.failures.launchers import Stop
 from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.timeline import Restart, Timeline, next_restart
 from stallwatch_rules.records import Line
-from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
 from stallwatch_rules.text.reported import shown
 
 
-def restarts_of(streams: Mapping[Stream, StreamReading]) -> list[Restart]:
+def restarts_of(streams: Streams) -> list[Restart]:
     """The restarts in all sources, in the order of their lines.
 
     torchrun (2.13, `elastic/agent/server/api.py`) says that it restarts at level INFO, off by default,
@@ -46,7 +44,7 @@ def restarts_of(streams: Mapping[Stream, StreamReading]) -> list[Restart]:
     return [restart for alike in found.values() for restart in alike.values()]
 
 
-def _timelines_in(source: str, streams: Mapping[Stream, StreamReading]) -> Sequence[Timeline]:
+def _timelines_in(source: str, streams: Streams) -> Sequence[Timeline]:
     mains = (stream.timelines.main for (name, _), stream in streams.items() if name == source)
     return [main for main in mains if main is not None]
 
@@ -77,7 +75,7 @@ def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
     return any(backs[0] < later < stop.over for later in stops)
 
 
-def restarts_note(restarts: Sequence[Restart], found: Iterable[Found], exceptions: Exceptions) -> Text:
+def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
     """How often the workers were started again, and of the last time where, which rank and why."""
     if not restarts:
         return ""
@@ -85,20 +83,20 @@ def restarts_note(restarts: Sequence[Restart], found: Iterable[Found], exception
     places = [f"step {last.step}"] if last.step is not None else []
     places += [f"local_rank {fold_ranks(last.local_ranks)}"] if last.local_ranks else []
     places += [f"{last.line.source}:{last.line.number}"]
-    why = _why(restarts, last, found, exceptions)
+    why = _why(restarts, last, now)
     key = "diagnosis.restarted-once" if len(restarts) == 1 else "diagnosis.restarted"
     text = message(key, times=len(restarts), places=", ".join(places))
     return text + (message("diagnosis.restarted-why", why=why) if why else "")
 
 
-def _why(restarts: Sequence[Restart], last: Restart, found: Iterable[Found], exceptions: Exceptions) -> str:
+def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
     """The line of the failure before a restart: a cause's, else a symptom's, else an unknown exception."""
     told: list[tuple[str, Line]] = []
-    for one in found:
+    for one in now.found:
         if one.role in ("cause", "symptom"):
             matches = [match for hits in one.hits.values() for match in (hits.first, hits.last)]
             told += [(one.role, match.line) for match in matches]
-    told += [("unknown", one.seen.last.line) for one in exceptions.unknown]
+    told += [("unknown", one.seen.last.line) for one in now.exceptions.unknown]
     own = [(role, line) for role, line in told if next_restart(line, restarts) is last]
     if not own:
         return ""

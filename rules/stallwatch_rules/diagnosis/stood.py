@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from stallwatch_rules.diagnosis.exceptions import SURVIVED
+from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, tells_of_memory
 from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.diagnosis.signals import SIGKILL, SIGTERM, tells_of_memory
 from stallwatch_rules.lines.stamps import CANCELLED
 from stallwatch_rules.progress.rhythm import End
 from stallwatch_rules.records import Line
@@ -50,13 +52,13 @@ def is_end(one: Found) -> bool:
     return _ended_from_outside(one) or (one.rule == SIGKILL and not tells_of_memory(one))
 
 
-def show_apart(one: Found, streams: Streams) -> None:
-    """Point a standstill to the last words of the rank that stands apart, beside the last step."""
+def shown_apart(one: Found, streams: Streams) -> Found:
+    """The standstill, pointing to the last words of the rank that stands apart, beside the last step."""
     words = apart(streams)
     if words is None:
-        return
-    one.proof = [one.where.text] if one.where is not None and one.where is not words else []
-    one.where = words
+        return one
+    proof = (one.where.text,) if one.where is not None and one.where is not words else ()
+    return replace(one, where=words, proof=proof)
 
 
 def last_words(stream: StreamReading) -> Line | None:

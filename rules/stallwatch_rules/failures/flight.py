@@ -7,12 +7,16 @@ last enqueued collective is older than everybody's, or the one that printed noth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_rules.stream import Key, StreamReading
 
 START_UP = 5  #: collectives that hardly more than the start-up of a communicator makes
 MAX_RANKS = 4096
@@ -66,6 +70,11 @@ class FlightData:
             flight.group = guid[1] if guid else ""
         if counters is not None and flight.enqueued is None:
             flight.enqueued, flight.completed = int(counters[1]), int(counters[2])
+
+
+def all_flights(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, int], Flight]:
+    """NCCL's counters of all streams together."""
+    return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
 
 
 def reporting(flights: Mapping[tuple[str, int], Flight]) -> set[int]:

@@ -8,14 +8,13 @@ whatever its folders are called, and what called it did not raise.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from stallwatch_rules.pages.patterns import compile_re2
+from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked, repeats
@@ -203,7 +202,7 @@ def _agrees(place: RaisedIn, raised: Raised) -> bool:
     cut_off = not raised.exception and place.file
     if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
         return False
-    return not place.message or bool(_compiled(place.message).search(raised.message))
+    return not place.message or found_in(place.message, raised.message)
 
 
 def _is(exception: str, name: str) -> bool:
@@ -236,12 +235,7 @@ def _at(place: RaisedIn, call: Frame) -> bool:
 
 def found_in(pattern: str, text: str) -> bool:
     """Whether a page's pattern is found in a text."""
-    return bool(_compiled(pattern).search(text))
-
-
-@functools.lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> Any:
-    return compile_re2(pattern, encoded=False)
+    return bool(cached_re2(pattern, encoded=False).search(text))
 
 
 MAX_KINDS = 200  #: different exceptions kept per stream; a log may hold millions of tracebacks

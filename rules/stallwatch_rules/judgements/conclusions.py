@@ -7,9 +7,7 @@ talk directly).
 
 from __future__ import annotations
 
-from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found
-from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE
 
 SILENT_HANG = "silent-hang-no-error"
 EVALUATION_HANG = "evaluation-hang"
@@ -46,10 +44,3 @@ CONCLUDED = frozenset(
         OVERFLOW,
     )
 )
-
-
-def concluded(page: RulePage, judgement: Judgement) -> Found:
-    """A finding without a matched line."""
-    one = Found(page, {}, (), 0, page.harm, page.role, count=1)
-    one.set(judgement)
-    return one

@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
 import re2
 
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
@@ -21,7 +20,7 @@ from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.literal_index import literal_index
 from stallwatch_rules.pages.catalogue import Catalogue, scanned_patterns, scanned_rules
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.pages.patterns import compile_re2, hyperscan
+from stallwatch_rules.pages.patterns import cached_re2, hyperscan
 from stallwatch_rules.records import Line
 
 SET_MEMORY = (
@@ -153,8 +152,12 @@ class Matcher:
 
     @functools.cached_property
     def _parts(self) -> list[_Part]:
-        rules = [_Compiled(page) for page in self._pages]
-        return [part for order, rule in enumerate(rules) for part in rule.parts(order)]
+        return [
+            _Part(order, page, pattern, is_context)
+            for order, page in enumerate(self._pages)
+            for patterns, is_context in ((page.patterns, False), (page.requires, True))
+            for pattern in patterns
+        ]
 
     def match(self, lines: Sequence[Line]) -> list[Hit]:
         """The rules that fire: (index into ``lines``, rule id, captures); ``requires`` is not looked at."""
@@ -175,9 +178,9 @@ class Matcher:
         texts = _looked_at(lines)
         found = [(texts[index], self._parts[number]) for index, number in self._prefilter.candidates(texts)]
         return {
-            part.rule.page.id
+            part.page.id
             for text, part in found
-            if not part.is_context and part.expression.search(text.encode("utf-8", "replace")) is not None
+            if not part.is_context and part.search(text.encode("utf-8", "replace")) is not None
         }
 
     def _confirmed(self, texts: Sequence[str], candidates: Sequence[Candidate]) -> Scan:
@@ -188,12 +191,12 @@ class Matcher:
             if index != current:
                 encoded, current = texts[index].encode("utf-8", "replace"), index
             part = self._parts[number]
-            found = part.expression.search(encoded)
+            found = part.search(encoded)
             if found is None:
                 continue
             if part.is_context:
-                contexts[index, part.rule.page.id] = None
-            elif not part.rule.excluded(encoded):
+                contexts[index, part.page.id] = None
+            elif not part.excluded(encoded):
                 kept = captures.setdefault((index, part.order), {})
                 for name, value in found.groupdict().items():
                     if value is not None:
@@ -229,34 +232,17 @@ def lines_of(text: str, source: str = "text") -> list[Line]:
     return [*reader.feed(text.encode("utf-8", "replace")), *reader.finish()]
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _Part(NamedTuple):
     """One pattern in the prefilter's order."""
 
     order: int  #: of the rule in the catalogue
-    rule: _Compiled
+    page: RulePage
     pattern: str
     is_context: bool
 
-    @property
-    def expression(self) -> Any:
-        """Compiled when it is first needed: most patterns are found in no line."""
-        return _compiled(self.pattern)
-
-
-@functools.lru_cache(maxsize=8192)
-def _compiled(pattern: str) -> Any:
-    return compile_re2(pattern)
-
-
-class _Compiled(msgspec.Struct):
-    page: RulePage
-
-    def parts(self, order: int) -> list[_Part]:
-        return [
-            _Part(order, self, pattern, is_context)
-            for patterns, is_context in ((self.page.patterns, False), (self.page.requires, True))
-            for pattern in patterns
-        ]
+    def search(self, encoded: bytes) -> Any:
+        """Look for it; it is compiled when it is first needed: most patterns are found in no line."""
+        return cached_re2(self.pattern).search(encoded)
 
     def excluded(self, encoded: bytes) -> bool:
-        return any(_compiled(pattern).search(encoded) is not None for pattern in self.page.unless)
+        return any(cached_re2(pattern).search(encoded) is not None for pattern in self.page.unless)

@@ -86,7 +86,7 @@ class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SaidBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Words that exceptions of others say as well, and the calls that tell; see ``diagnosis.saidby``."""
+    """Words that exceptions of others say as well, and the calls that tell; see ``diagnosis.unrelated``."""
 
     words: str  #: a pattern of the exception: "KeyError: 'optimizer'$"
     calls: str = ""  #: a pattern of which one of the calls must be, as "torch/serialization.py in load"

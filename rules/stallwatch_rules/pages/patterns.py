@@ -20,6 +20,7 @@ from stallwatch_rules.text.lazy import lazy
 
 __all__ = [
     "Fault",
+    "cached_re2",
     "compile_hyperscan",
     "compile_re2",
     "hyperscan",
@@ -52,6 +53,9 @@ def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
     options = re2.Options()
     options.log_errors = False  # a refused pattern is reported by us, not on stderr by the library
     return re2.compile(pattern.encode() if encoded else pattern, options)
+
+
+cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: for repeated searches
 
 
 @functools.lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
-from stallwatch_rules.diagnosis.missing import named, waited_in_vain
+from stallwatch_rules.diagnosis.particulars import named, waited_in_vain
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.messages import Message, Text, contains, has, message, without
 from stallwatch_rules.records import Diagnosis, Finding, Primary

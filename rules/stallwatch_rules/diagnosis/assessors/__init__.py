@@ -1,35 +1,35 @@
-"""The assessors of a diagnosis, in one table: each adds findings to an assessment, or annotates them.
+"""The assessors of a diagnosis, in one table.
 
-An assessor is a function of the snapshot and of what the assessors before it found. It gets a copy of that
-and edits it, so none can change what another one was given, and what each of them contributed is the
-difference between the two (``stallwatch diagnose --explain``).
+An assessor is a pure function of the snapshot and of what is known before it. It gives findings that are new
+or changed; what each contributed is the difference that they make (``stallwatch diagnose --explain``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import asdict
 
-from stallwatch_rules.diagnosis.assessors.aftermath import abort_at_exit, aftermath
-from stallwatch_rules.diagnosis.assessors.concerns import concerns
-from stallwatch_rules.diagnosis.assessors.conclusions import conclusions
-from stallwatch_rules.diagnosis.assessors.end import distance, end
-from stallwatch_rules.diagnosis.assessors.endings import known_ending, signals, stall_ends, terminations
-from stallwatch_rules.diagnosis.assessors.excuses import excuses
-from stallwatch_rules.diagnosis.assessors.explanations import explanations
-from stallwatch_rules.diagnosis.assessors.first_failure import first_failure
-from stallwatch_rules.diagnosis.assessors.graceful_shutdown import graceful_shutdown
-from stallwatch_rules.diagnosis.assessors.handled_exceptions import handled_exceptions
+from stallwatch_rules.diagnosis.assessors.aftermath import abort_at_exit, aftermath, first_failure
+from stallwatch_rules.diagnosis.assessors.conclusions import conclusions, explanations
+from stallwatch_rules.diagnosis.assessors.endings import (
+    distance,
+    end,
+    graceful_shutdown,
+    known_ending,
+    signals,
+    stall_ends,
+    terminations,
+)
 from stallwatch_rules.diagnosis.assessors.kills import kills, memory
-from stallwatch_rules.diagnosis.assessors.progress import progress
-from stallwatch_rules.diagnosis.assessors.recoveries import raised, recoveries
+from stallwatch_rules.diagnosis.assessors.progress import concerns, progress
+from stallwatch_rules.diagnosis.assessors.recoveries import excuses, handled_exceptions, raised, recoveries
 from stallwatch_rules.diagnosis.findings import Found
-from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot
 from stallwatch_rules.records import Contribution, FindingChange, Noted
 
-Assess = Callable[[Snapshot, Assessment], None]
+Assess = Callable[[Snapshot, Assessment], Iterable[Change]]
 
 
 class Assessor(NamedTuple):
@@ -72,8 +72,7 @@ def assess(
     contributions = [Contribution("matches", changes_of([], first.found))]
     now = first
     for assessor in assessors:
-        after = now.copy()
-        assessor.assess(run, after)
+        after = now.after(assessor.assess(run, now))
         changes, noted = changes_of(now.found, after.found), noted_in(now, after)
         if changes or noted:
             contributions.append(Contribution(assessor.name, changes, noted))
@@ -107,7 +106,7 @@ def noted_in(before: Assessment, after: Assessment) -> list[Noted]:
     present = {one.rule for one in after.found}
     for one in after.found:
         old = known.get(one.rule)
-        new_facts = sorted(one.facts - (old.facts if old is not None else set()))
+        new_facts = sorted(one.facts - (old.facts if old is not None else frozenset()))
         if one.rule in after.ends - before.ends:
             new_facts.append("ends-a-stall")
         explained = dict.fromkeys(rule for rule in one.explains if rule in present and rule != one.rule)

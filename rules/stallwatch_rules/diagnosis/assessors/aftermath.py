@@ -1,18 +1,39 @@
-"""What follows a failure, or the end of a run that finished."""
+"""What follows a failure, or the end of a run that finished, and whose failure it was that the others saw."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
 from stallwatch_rules.diagnosis.exceptions import Unknown
-from stallwatch_rules.diagnosis.findings import Found, came_before
-from stallwatch_rules.diagnosis.helpers import of_another, texts_of
-from stallwatch_rules.diagnosis.peers import ended_with, wreckage
-from stallwatch_rules.diagnosis.signals import BY_SEGFAULT, SIGTERM
-from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
-from stallwatch_rules.diagnosis.verdict import AT_EXIT
+from stallwatch_rules.diagnosis.exits import (
+    BY_SEGFAULT,
+    ENDED_WITH,
+    MOST_STATUS,
+    SIGTERM,
+    ended_first,
+    ended_silently,
+    ended_well,
+    ended_with,
+    lost_peers,
+    wreckage,
+)
+from stallwatch_rules.diagnosis.findings import Found, came_before, concluded
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, Snapshot
+from stallwatch_rules.diagnosis.unrelated import of_another
+from stallwatch_rules.diagnosis.verdict import AT_EXIT, WITH_STATUS
+from stallwatch_rules.endings import Left
+from stallwatch_rules.judgements.conclusions import LEFT_EARLY
+from stallwatch_rules.judgements.early_exit import told_of
 from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.messages import message
-from stallwatch_rules.records import Harm
+from stallwatch_rules.messages import Text, message
+from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
+
+#: Signals whose reason stands elsewhere, where anything tells it.
+ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
+UNCAUGHT = 1  #: the status of every exception that nobody catches; its traceback may stand in another log
 
 #: glibc's words before it aborts (malloc/malloc.c), which alone do not say whose process it was.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
@@ -21,12 +42,11 @@ _SOMEBODYS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
 )
-
 #: A task that failed by itself: cancelled ones end by these signals, too (SIGINT, SIGKILL, SIGTERM).
 _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 
 
-def aftermath(run: Snapshot, now: Assessment) -> None:
+def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make a symptom of what also follows a failure: Slurm cancels a step whose task failed.
 
     Slurm cancels a step when one of its tasks failed, the other nodes lose the rendezvous with the node that
@@ -35,41 +55,43 @@ def aftermath(run: Snapshot, now: Assessment) -> None:
 
     Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: a symptom.
     """
-    found, exceptions, streams = now.found, now.exceptions, run.streams
-    leave_out_request(found)
-    for late in found:
-        if not late.tagged("follows-failure") or late.harm != "fatal" or not late.hits:
+    requests = [LeftOut(one.rule) for one in _requests(now)]
+    yield from requests
+    now = now.after(requests)
+    for late in now.fatal:
+        if not late.tagged("follows-failure") or not late.hits:
             continue
-        failures = [one for one in found if one.is_failure]
-        others, raised = {*run.catalogue.tagged("follows-failure"), SIGTERM}, exceptions.fatal
+        others, raised = {*run.catalogue.tagged("follows-failure"), SIGTERM}, now.exceptions.fatal
         if late.tagged("sigsegv"):
-            own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, streams)
-            others |= wreckage(found, own)
+            own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, run.streams)
+            others |= wreckage(now.found, own)
             raised = [one for one in raised if not one.peer_gone or one.stream[1] in own]
-        earlier = any(one.rule not in others and came_before(one, late) for one in failures)
-        if earlier or any(_raised_first(one, late) for one in raised):
-            late.role = "symptom"
-        elif late.tagged("cancelled") and _task_failed_before(found, late):
-            late.role = "wrapper"
+        failures = [one for one in now.found if one.is_failure and one.rule not in others]
+        if any(came_before(one, late) for one in failures) or any(_raised_first(one, late) for one in raised):
+            changed = replace(late, role="symptom")
+        elif late.tagged("cancelled") and _task_failed_before(now, late):
+            changed = replace(late, role="wrapper")
+        else:
+            continue
+        yield changed
+        now = now.after([changed])
 
 
-def leave_out_request(found: list[Found]) -> None:
-    """Leave out that the job was cancelled on request, where only srun's "Job step aborted" says so.
+def _requests(now: Assessment) -> Iterator[Found]:
+    """What only srun's "Job step aborted" calls cancelled on request, where a scheduler ended the job.
 
     srun says that at each end of a step, whatever it was for (`src/srun/libsrun/launch.c`).
     """
-    if any(one.tagged("scheduler-decides") and one.harm == "fatal" for one in found):
-        found[:] = [one for one in found if not one.tagged("cancelled") or not _only_aborted(one)]
+    if any(one.tagged("scheduler-decides") for one in now.fatal):
+        for one in now.found:
+            said = all("srun: Job step aborted" in text for text in one.texts())
+            if one.tagged("cancelled") and one.hits and said:
+                yield one
 
 
-def _only_aborted(one: Found) -> bool:
-    texts = [text for hits in one.hits.values() for text in (*hits.exemplars, hits.last.line.text)]
-    return bool(texts) and all("srun: Job step aborted" in text for text in texts)
-
-
-def _task_failed_before(found: list[Found], late: Found) -> bool:
+def _task_failed_before(now: Assessment, late: Found) -> bool:
     """Whether srun saw a task fail before the step was cancelled, and so cancelled it itself."""
-    task = next((one for one in found if one.tagged("task-failed") and one.harm == "fatal"), None)
+    task = next((one for one in now.fatal if one.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
         return False
     return any(_TASK_FAILED.search(hits.first.line.text) for hits in task.hits.values())
@@ -84,7 +106,59 @@ def _raised_first(one: Unknown, late: Found) -> bool:
     return bool(own) and all(one.index < place.position for place in own)
 
 
-def abort_at_exit(_: Snapshot, now: Assessment) -> None:
+def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Take the rank that ended first for the cause, where the others only say that they lost a peer.
+
+    An abort is a symptom where its reason stands in the log. Where all that others say is that they lost a
+    peer, the one that aborted is the one to look at. So is one that ended with an exit status and no word.
+
+    Example: rank 0 lost its NCCL peer, and torchrun says ``exitcode: -6`` of rank 3: that abort.
+    """
+    catalogue, streams, tracker = run.catalogue, run.streams, run.tracker
+    missing = ended_well(streams)
+    first = (missing, 0) if missing is not None else ended_first(streams)
+    if first is None:
+        return
+    rank, code = first
+    fatal = [one for one in now.found if one.is_failure]
+    itself = {rule for tag in ITSELF for rule in catalogue.tagged(tag)}
+    known = {SIGTERM, *itself, *wreckage(now.found, (rank, None))}
+    others = [one for one in now.exceptions.fatal if not one.peer_gone or one.stream[1] in (rank, None)]
+    if others or not lost_peers(fatal, (rank, None)) or any(one.rule not in known for one in fatal):
+        return
+    left: Text = ""
+    if code == 0:
+        left = told_of([Left(rank, tracker.steps.get(rank))], stepped=tracker.progressed)
+    elif any(code in ENDED_WITH[tag] for tag in ITSELF):
+        for one in fatal:
+            if one.rule in itself:
+                one = replace(one, role="cause", explains=tuple(known - itself))
+                yield one.with_facts("signal-only")
+    elif 0 < code <= MOST_STATUS and (code != UNCAUGHT or (run.question.kind and _heard(rank, run))):
+        left = ended_silently(run, now)
+    if left and LEFT_EARLY in catalogue.pages:
+        yield _left(run, left, rank)
+
+
+def _heard(rank: int, run: Snapshot) -> bool:
+    """Whether this rank's lines were read: launchers may write them elsewhere, or leave them out."""
+    return any(of == rank and stream.index for (_, of), stream in run.streams.items())
+
+
+def _left(run: Snapshot, note: Text, rank: int) -> Found:
+    """The rank that left, with the line of the launcher that says so."""
+    streams = run.streams
+    lines = [line for stream in streams.values() if (line := stream.summary.told.get(rank)) is not None]
+    last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
+    lines = lines or [line for line in last if line is not None]
+    where = replace(lines[0], rank=rank) if lines else None
+    step = run.tracker.steps.get(rank, run.tracker.last_step)
+    page = run.catalogue.pages[LEFT_EARLY]  # a launcher saw it
+    one = concluded(page, Judgement("fatal", note), seen=True, where=where, step=step)
+    return one.with_facts("left-early", WITH_STATUS)
+
+
+def abort_at_exit(_: Snapshot, now: Assessment) -> Iterator[Change]:
     """Forgive an abort after the last step: threads and communicators that are left are torn down by it.
 
     Some releases of DeepSpeed and of libraries with threads of their own do so after every successful run.
@@ -93,30 +167,27 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> None:
 
     Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
     """
-    fatal, facts = now.fatal(), now.facts
+    fatal, facts = now.fatal, now.facts
     if not facts.complete or now.exceptions.fatal:
         return
-    if fatal and all(_somebodys(one) for one in fatal):
-        for one in fatal:
-            one.set(Judgement("harmless", message("diagnosis.aborted-at-exit")))
-            one.judged = False
+    harmless = Judgement("harmless", message("diagnosis.aborted-at-exit"))
+    if all(_somebodys(one) for one in fatal):
+        yield from (one.with_judgement(harmless, seen=True) for one in fatal)
         return
     abort = next((one for one in fatal if one.tagged("sigabrt")), None)
-    if abort is None:
+    others = [one for one in fatal if one is not abort and one.role != "wrapper" and one.rule != SIGTERM]
+    if abort is None or others:
         return
-    if any(one is not abort and one.role != "wrapper" and one.rule != SIGTERM for one in fatal):
-        return
-    told = [text for hits in abort.hits.values() for text in (*hits.exemplars, hits.last.line.text)]
-    only_words = bool(told) and not facts.died and all(map(_HEAP.match, told))
+    only_words = bool(abort.hits) and not facts.died and all(map(_HEAP.match, abort.texts()))
     for one in fatal:
-        harm: Harm = "degrading" if one is abort and not only_words else "harmless"
-        one.set(Judgement(harm, message("diagnosis.aborted-at-exit")))
-        one.judged = False
-    abort.facts.add(AT_EXIT)
+        degrading = one is abort and not only_words
+        judgement = Judgement("degrading", harmless.note) if degrading else harmless
+        judged = one.with_judgement(judgement, seen=True)
+        yield judged.with_facts(AT_EXIT) if one is abort else judged
 
 
 def _somebodys(one: Found) -> bool:
     """Whether all lines of it only say that some process ended, not that it was the training's."""
     if one.tagged("any-process") and one.hits:
-        return one.tagged("exit-status") or all(map(_SOMEBODYS.search, texts_of(one)))
+        return one.tagged("exit-status") or all(map(_SOMEBODYS.search, one.texts()))
     return of_another(one)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.exceptions import Exceptions, named
-from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, Found, Streams
-from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
-from stallwatch_rules.endings import Left
-from stallwatch_rules.failures.flight import Flight, different_gathers, first_work, mismatched
+from stallwatch_rules.diagnosis.exceptions import named
+from stallwatch_rules.diagnosis.exits import SIGTERM
+from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, concluded
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
+from stallwatch_rules.failures.flight import all_flights, different_gathers, first_work, mismatched
 from stallwatch_rules.judgements.conclusions import (
     DIVERGENCE,
     ENDED_BY_SIGNAL,
@@ -23,9 +24,9 @@ from stallwatch_rules.judgements.conclusions import (
     PEER_TO_PEER,
     SILENT_HANG,
     SPIKE,
+    STANDSTILLS,
     STEP_TIME,
     STRAGGLER,
-    concluded,
 )
 from stallwatch_rules.judgements.early_exit import judge_left, shown_as, went_on_without, with_steps
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
@@ -49,243 +50,199 @@ from stallwatch_rules.judgements.step_time import (
     slowed_from,
 )
 from stallwatch_rules.messages import message
-from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.curve import Point, leading_curve
-from stallwatch_rules.progress.rhythm import RunClock, begins_in_mid_run
+from stallwatch_rules.progress.rhythm import begins_in_mid_run
 from stallwatch_rules.progress.timeline import leading
-from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
 
-
-class Run(msgspec.Struct, frozen=True):
-    """What conclusions are drawn from."""
-
-    found: list[Found]  #: the rules that fired; conclusions are added to it
-    streams: Streams
-    catalogue: Catalogue
-    tracker: ProgressTracker
-    clock: RunClock
-    facts: RunFacts
-    exceptions: Exceptions
-    live: bool  #: somebody watches it: what was read is no excerpt
-    left: Sequence[Left] = ()  #: ranks that ended by themselves, without an error, before the others
-    left_line: Line | None = None  #: where the log says so
-    ends: Collection[str] = ()  #: rules of how it was ended after it had been seen to stand
-
-    @property
-    def leavers(self) -> list[Left]:
-        """The ranks that left and are missed, each with the last step that is known of it."""
-        return with_steps(went_on_without(self.left, self.facts) or self.left, self.tracker.steps)
-
-    @property
-    def flights(self) -> dict[tuple[str, int], Flight]:
-        """NCCL's counters of all streams together."""
-        return {
-            key: flight for stream in self.streams.values() for key, flight in stream.flight.ranks.items()
-        }
-
-    def has(self, rule: str) -> bool:
-        """Whether the rule fired, or was concluded, and does harm."""
-        return any(one.rule == rule and one.harm != "harmless" for one in self.found)
-
-    def mentions(self, rule: str) -> bool:
-        """Whether the words that the rule's page requires stand in the log."""
-        return any(rule in stream.contexts for stream in self.streams.values())
+Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgement, and other fields of the finding
 
 
-def conclusions(run: Snapshot, now: Assessment) -> None:
+def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add what no line says: a silent hang, steps that became slower, a loss that ran away.
 
     Example: no step for 7 hours in a run of 12 s a step: silent-hang-no-error.
     """
-    question = run.question
-    if question.stalled and question.kind != "oom-killed":
-        now.ends |= ENDED_BY_SIGNAL
-    live = question.now is not None
-    conclude_rules(
-        Run(
-            now.found,
-            run.streams,
-            run.catalogue,
-            run.tracker,
-            run.clock,
-            now.facts,
-            now.exceptions,
-            live,
-            run.left,
-            run.left_line,
-            now.ends,
-        )
-    )
+    if run.question.stalled and run.question.kind != "oom-killed":
+        ends = Ends(now.ends | ENDED_BY_SIGNAL)
+        yield ends
+        now = now.after([ends])
+    pages = run.catalogue.pages
+    known: dict[str, Any] = {"where": run.clock.last_advance, "step": run.tracker.last_step}
+    for conclude in (_standstills, _mismatches, _slow_steps, _losses, _silence):
+        found = [
+            concluded(pages[rule], judgement, **(known | fields))
+            for rule, judgement, fields in conclude(run, now)
+            if rule in pages and now.get(rule) is None
+        ]
+        yield from found
+        now = now.after(found)
 
 
-def conclude_rules(run: Run) -> None:
-    """Add what the run's facts say."""
-    for conclusions in (_standstills, _mismatches, _slow_steps, _losses):
-        for rule, judgement, where in conclusions(run):
-            page = run.catalogue.pages.get(rule)
-            if page is None or any(one.rule == rule for one in run.found):
-                continue
-            one = concluded(page, judgement)
-            one.where, one.step = where or run.clock.last_advance, run.tracker.last_step
-            if rule == STEP_TIME:
-                _place_slowdown(one, run)
-            if rule == MISMATCH:  # the log says it
-                one.judged = False
-                one.proof = [line.text for line in _of_ranks(run)][1:]
-            if rule == LEFT_EARLY:  # it was seen
-                one.judged = False
-                one.facts.add("left-early")
-                one.step = min((each.step for each in run.leavers if each.step is not None), default=None)
-            run.found.append(one)
-    hang = run.catalogue.pages.get(SILENT_HANG)
-    if hang is None or not hang.judged or run.exceptions.fatal:
+def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
+    facts = now.facts
+    left = with_steps(went_on_without(run.left, facts) or run.left, run.tracker.steps)
+    gone = judge_left(left, facts)
+    if gone is not None:  # it was seen
+        where = shown_as(left, run.left_line, SOURCE, facts)
+        step = min((one.step for one in left if one.step is not None), default=None)
+        fields = {"seen": True, "facts": frozenset(["left-early"]), "where": where, "step": step}
+        yield LEFT_EARLY, gone, fields
         return
-    # Of a run that was seen to stand, it is no news that somebody ended it.
-    if any(one.harm == "fatal" and one.role != "wrapper" and one.rule not in run.ends for one in run.found):
+    if now.exceptions.fatal and not facts.timed_out:
         return
-    silence = judge_silence(run.facts)
-    if silence is not None:
-        one = concluded(hang, silence)
-        one.where, one.step = run.clock.last_advance, run.tracker.last_step
-        beside = run.exceptions.shortly_before(run.clock.last_sign)
-        if beside is not None and run.facts.silence is not None and not run.facts.ended:
-            one.note = beside_silence(run.facts, named(beside))
-        run.found.append(one)
+    flights = all_flights(run.streams)
+    named, differ = _mentioned(MOE_HANG, run), different_gathers(flights)
+    witness = now.get(TRACE_CACHE) is not None or (named and differ)
+    direct = _mentioned(PEER_TO_PEER, run)
+    for rule, judgement in (
+        (MOE_HANG, judge_moe(facts, experts=named or differ, witness=witness)),
+        (PEER_TO_PEER, judge_peer_to_peer(facts, direct=direct, first_work=first_work(flights))),
+        (EVALUATION_HANG, None if now.harmful(TRACE_CACHE) else judge_evaluation(facts)),
+    ):
+        if judgement is not None:
+            yield rule, judgement, {}
+            return
 
 
-def _place_slowdown(one: Found, run: Run) -> None:
-    """Point to where the steps became slower, and show the last of them."""
+def _mentioned(rule: str, run: Snapshot) -> bool:
+    """Whether the words that the rule's page requires stand in the log."""
+    return any(rule in stream.contexts for stream in run.streams.values())
+
+
+def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
+    """Ranks that waited in one collective by its number, and in different ones by what they called."""
+    if not now.facts.timed_out or now.facts.failed_otherwise:
+        return
+    odd = mismatched(all_flights(run.streams))
+    if odd is None or now.harmful(MOE_HANG) or now.harmful(LEFT_EARLY):
+        return
+    lines: dict[str, Line] = {}  # by operation: the line by which one of the ranks in it says so
+    for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
+        for rule in sorted(run.catalogue.tagged("flight-data") & stream.hits.keys()):
+            line = stream.hits[rule].first.line
+            for number, operation in odd.works:
+                if f"SeqNum={number}, OpType={operation}," in line.text:
+                    lines.setdefault(operation, line)
+    note = message("diagnosis.flight-differs", shown=f"{odd.own()}; {odd.others()}")
+    first, *others = lines.values() if lines else [run.clock.last_advance]
+    fields = {"seen": True, "where": first, "proof": tuple(line.text for line in others if line is not None)}
+    yield MISMATCH, Judgement("fatal", note), fields
+
+
+def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
+    paces = run.tracker.step_seconds()
+    slow = judge_step_time(paces, now.facts)
+    if slow is not None:
+        lead = leading({key: stream.timelines for key, stream in run.streams.items()})
+        rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
+        if not as_quick(rates):
+            yield _placed(slow, run)
+        return
+    excerpt = run.question.now is None and begins_in_mid_run(run.tracker)
+    straggler = judge_straggler(paces, now.facts, excerpt=excerpt)
+    if straggler is not None:
+        yield STRAGGLER, straggler, {}
+
+
+def _placed(slow: Judgement, run: Snapshot) -> Conclusion:
+    """The slowdown, where the steps became slower and with the last of them, if that is known."""
     lead = leading({key: stream.timelines for key, stream in run.streams.items()})
     slowed = slowdown(run.tracker.step_seconds())
     last = run.clock.last_advance
     paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []
     if lead is None or slowed is None or last is None or not paced:
-        return
+        return STEP_TIME, slow, {}
     began = paced[slowed_from([each.pace or 0.0 for each in paced], slowed[0], slowed[1])]
     if began.step is None or not began.number:
-        return
-    one.proof = [last.text]
-    one.where = Line("", lead.source, began.number, last.rank, began.time, zoned=last.zoned)
-    one.step = began.step
-    one.note += message("diagnosis.slower-since", step=began.step)
+        return STEP_TIME, slow, {}
+    where = Line("", lead.source, began.number, last.rank, began.time, zoned=last.zoned)
+    slow = replace(slow, note=slow.note + message("diagnosis.slower-since", step=began.step))
+    return STEP_TIME, slow, {"proof": (last.text,), "where": where, "step": began.step}
 
 
-Conclusion = tuple[str, Judgement, Line | None]
-
-
-def _standstills(run: Run) -> Iterator[Conclusion]:
-    leavers = run.leavers
-    left = judge_left(leavers, run.facts)
-    if left is not None:
-        yield LEFT_EARLY, left, shown_as(leavers, run.left_line, SOURCE, run.facts)
-        return
-    if run.exceptions.fatal and not run.facts.timed_out:
-        return
-    named, differ = run.mentions(MOE_HANG), different_gathers(run.flights)
-    moe = judge_moe(
-        run.facts,
-        experts=named or differ,
-        witness=any(one.rule == TRACE_CACHE for one in run.found) or (named and differ),
-    )
-    if moe is not None:
-        yield MOE_HANG, moe, None
-        return
-    direct = judge_peer_to_peer(
-        run.facts, direct=run.mentions(PEER_TO_PEER), first_work=first_work(run.flights)
-    )
-    if direct is not None:
-        yield PEER_TO_PEER, direct, None
-        return
-    if not run.has(TRACE_CACHE):
-        evaluation = judge_evaluation(run.facts)
-        if evaluation is not None:
-            yield EVALUATION_HANG, evaluation, None
-
-
-def _mismatches(run: Run) -> Iterator[Conclusion]:
-    """Ranks that waited in one collective by its number, and in different ones by what they called."""
-    if not run.facts.timed_out or run.facts.failed_otherwise or run.has(MOE_HANG) or run.has(LEFT_EARLY):
-        return
-    odd = mismatched(run.flights)
-    if odd is not None:
-        note = message("diagnosis.flight-differs", shown=f"{odd.own()}; {odd.others()}")
-        yield MISMATCH, Judgement("fatal", note), next(iter(_of_ranks(run)), None)
-
-
-def _of_ranks(run: Run) -> list[Line]:
-    """The line by which each of the ranks that wait in different collectives says so."""
-    odd = mismatched(run.flights)
-    lines: dict[str, Line] = {}
-    for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
-        for rule in sorted(run.catalogue.tagged("flight-data")):
-            hits = stream.hits.get(rule)
-            for works in odd.works if odd is not None and hits is not None else ():
-                if hits is not None and f"SeqNum={works[0]}, OpType={works[1]}," in hits.first.line.text:
-                    lines.setdefault(works[1], hits.first.line)
-    return list(lines.values())
-
-
-def _slow_steps(run: Run) -> Iterator[Conclusion]:
-    paces = run.tracker.step_seconds()
-    slow = judge_step_time(paces, run.facts)
-    if slow is not None:
-        lead = leading({key: stream.timelines for key, stream in run.streams.items()})
-        rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
-        if not as_quick(rates):
-            yield STEP_TIME, slow, None
-        return
-    excerpt = not run.live and begins_in_mid_run(run.tracker)
-    straggler = judge_straggler(paces, run.facts, excerpt=excerpt)
-    if straggler is not None:
-        yield STRAGGLER, straggler, None
-
-
-def _skipped(run: Run, points: Sequence[Point]) -> Judgement | None:
-    """What the count of the stream that is furthest says."""
-    counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
-    first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
-    losses = [point.loss for point in finite_losses(points) if point.loss is not None]
-    return judge_skipped(first, last, losses, run.facts)
-
-
-def _losses(run: Run) -> Iterator[Conclusion]:
+def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     lead = leading_curve((key, stream.curves) for key, stream in run.streams.items())
     if lead is None:
         return
     curve, place = lead
     stream = list(run.streams.values())[place]
     points = curve.points
-    nan = any(run.has(rule) for rule in NOT_A_NUMBER)
+    nan = any(now.harmful(rule) for rule in NOT_A_NUMBER)
     overflowed = stream.lowest_scale is not None
     zeros = judge_zero_gradients(points, exact=curve.exact, rewarded=curve.rewarded, overflowed=overflowed)
     if zeros is not None:
-        yield NO_GRADIENT, zeros, None
+        yield NO_GRADIENT, zeros, {}
         return
     scales = [point.loss_scale for point in points]
-    falling = judge_falling_scale(scales, run.facts, excerpt=not run.live and is_excerpt(points))
-    falling = falling or _skipped(run, points)
+    falling = judge_falling_scale(scales, now.facts, excerpt=run.question.now is None and is_excerpt(points))
+    falling = falling or _skipped(run, points, now.facts)
     if falling is not None:
-        yield OVERFLOW, falling, None
+        yield OVERFLOW, falling, {}
     latest = last_run(points)
     divergence = judge_divergence(latest, nan_follows=nan, rewarded=curve.rewarded)
     if divergence is not None:
-        yield DIVERGENCE, divergence, None
+        yield DIVERGENCE, divergence, {}
         return
     if nan:
         return
     spike = judge_spike(latest)
     if spike is not None:
-        yield SPIKE, spike, None
+        yield SPIKE, spike, {}
     frozen = judge_frozen(
         points,
         stream.unlogged,
-        run.facts,
+        now.facts,
         bar=curve.series.startswith("bar"),
         rewarded=curve.rewarded,
         zero_is_odd=curve.exact and not curve.rewarded,
         overflowed=overflowed,
     )
     if frozen is not None:
-        yield FROZEN, frozen, None
+        yield FROZEN, frozen, {}
+
+
+def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
+    """What the count of the stream that is furthest says."""
+    counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
+    first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
+    losses = [point.loss for point in finite_losses(points) if point.loss is not None]
+    return judge_skipped(first, last, losses, facts)
+
+
+def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
+    """A hang without a message, where nothing else is fatal; that somebody ended it then is no news."""
+    page = run.catalogue.pages.get(SILENT_HANG)
+    if page is None or not page.judged or now.exceptions.fatal:
+        return
+    if any(one.role != "wrapper" and one.rule not in now.ends for one in now.fatal):
+        return
+    silence = judge_silence(now.facts)
+    if silence is not None:
+        beside = now.exceptions.shortly_before(run.clock.last_sign)
+        if beside is not None and now.facts.silence is not None and not now.facts.ended:
+            silence = replace(silence, note=beside_silence(now.facts, named(beside)))
+        yield SILENT_HANG, silence, {}
+
+
+def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Say what a stall, a slowdown or a process that failed by itself explains beside its page's list.
+
+    Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
+    """
+    by_itself = any(stream.summary.failed_by_itself for stream in run.streams.values())
+    symptoms = tuple(one.rule for one in now.found if one.role in ("symptom", "wrapper"))
+    for one in now.found:
+        explains = one.explains
+        if not one.hits and one.harm == "fatal" and one.rule in STANDSTILLS:  # a judged one
+            others = (rule for rule in symptoms if rule != one.rule)
+            explains = (*others, STEP_TIME, TRACE_CACHE, *now.ends)
+        if one.rule == DIVERGENCE:
+            explains = NOT_A_NUMBER
+        if one.role == "wrapper" and by_itself:
+            explains = (SIGTERM,)
+        if one.rule == TRACE_CACHE and one.judged and one.harm in ("fatal", "degrading"):
+            explains = (*(symptoms if one.harm == "fatal" else ()), STEP_TIME)
+        if explains != one.explains:
+            yield replace(one, explains=explains)

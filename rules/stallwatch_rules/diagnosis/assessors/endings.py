@@ -1,19 +1,36 @@
-"""How the run was ended, as its command, its launcher or a signal says."""
+"""How the run and its log ended, as its command, its launcher or a signal says.
+
+Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they take a node away, and many
+trainers save and leave at it, each in words of its own: that is an end, and no failure that a rule knows.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from msgspec.structs import replace
+
 from stallwatch_rules.diagnosis.exceptions import named
-from stallwatch_rules.diagnosis.findings import Found
-from stallwatch_rules.diagnosis.signals import SIGKILL, SIGTERM, told_from_outside
-from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, told_from_outside
+from stallwatch_rules.diagnosis.findings import Found, Streams, concluded
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
 from stallwatch_rules.diagnosis.stood import is_end
-from stallwatch_rules.judgements.conclusions import STANDSTILLS, concluded
+from stallwatch_rules.failures.crashes import ASKED as SIGNALS_TO_END
+from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Line
-from stallwatch_rules.stream import SOURCE
+from stallwatch_rules.stream import SOURCE, StreamReading
+from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
+from stallwatch_rules.text.reported import earliest
+
+FAR = 500  #: lines after which a failure is not what the log ended with
+_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of what a rank does by itself
+_HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
+_TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
 #: Signals that a process brings upon itself, and the tags of the rules that they are.
 SIGNALS: dict[str, Tag] = {
@@ -23,48 +40,100 @@ SIGNALS: dict[str, Tag] = {
     "SIGFPE": "sigfpe",
     "SIGILL": "sigill",
 }
-
 #: All others that end who does not handle them; the rule is tagged "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
+ASKED = "asked-to-end"  #: the fact of an end that a signal asked for, and the key of its message
+NEAR = 500  #: lines before the end of a stream within which it must stand
+GRACE = 5  #: steps that other ranks' lines may still tell below it
+_SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
+_ASKED = lazy(
+    rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
+    rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
+)
+#: Of what a program means to do at a signal, or does not do.
+_NOT = lazy(
+    r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
+    r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
+)
 
-def known_ending(run: Snapshot, now: Assessment) -> None:
+
+def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add the rule that a known ending stands for: the kernel counted an out-of-memory kill.
 
     Example: the kernel counted an out-of-memory kill: host-oom-sigkill, without a line of the log.
     """
-    rule, pages = SIGKILL if run.question.kind == "oom-killed" else "", run.catalogue.pages
-    if run.question.kind == "time-limit":
+    question, pages = run.question, run.catalogue.pages
+    rule = SIGKILL if question.kind == "oom-killed" else ""
+    if question.kind == "time-limit":
         rule = run.catalogue.rule_tagged("time-limit")
-    if rule in pages and run.question.failed is not False and not any(o.rule == rule for o in now.found):
-        one = concluded(
-            pages[rule], Judgement("fatal", run.question.ending_text or redact(run.question.told))
-        )
-        one.facts.add("ending-counted")
-        now.found.append(one)
+    if rule in pages and question.failed is not False and now.get(rule) is None:
+        judgement = Judgement("fatal", question.ending_text or redact(question.told))
+        yield concluded(pages[rule], judgement).with_facts("ending-counted")
 
 
-def stall_ends(run: Snapshot, now: Assessment) -> None:
+def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Conclude how the log ends: in a timeout of a collective, or in a failure of a rank's own.
+
+    Example: ``Watchdog caught collective operation timeout`` stands last: timed out, and a peer is lost.
+    """
+    ends = now.ends
+    if run.clock.ended:
+        ends = frozenset(one.rule for one in now.found if is_end(one))
+        yield Ends(ends)
+    fatal = [one for one in now.fatal if one.rule not in ends]
+    own = any(one.role == "cause" or _is_of_own_work(one) for one in fatal)
+    timed_out = _ends_in_timeout(fatal) or now.exceptions.timed_out
+    other = any(not seen.timed_out for seen in now.exceptions.fatal)
+    lost = timed_out or any(one.role == "symptom" for one in fatal)
+    failed_otherwise = own or (other and not timed_out)
+    yield replace(now.facts, lost=lost, timed_out=timed_out, failed_otherwise=failed_otherwise)
+
+
+def _is_of_own_work(one: Found) -> bool:
+    """Whether a symptom is of what a rank does by itself: no standstill of the others brings it about."""
+    return one.role == "symptom" and one.page.family in _OWN_WORK and "timeout" not in one.rule
+
+
+def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
+    """Whether a symptom of a standstill ended the run: a collective's timeout, a watchdog's abort."""
+    return any(
+        _HANGS.search(one.rule) or (one.first is not None and _TIMED_OUT.search(one.first.line.text))
+        for one in fatal
+        if one.role == "symptom"
+    )
+
+
+def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Doubt what stands far from the end of its log: it did not end the run, as far as the log shows.
+
+    Example: ``torch.OutOfMemoryError``, then 600 lines without a step: less sure.
+    """
+    for one in now.found if not run.died else ():
+        after = [run.streams[key].index - 1 - hits.last_index for key, hits in one.hits.items()]
+        if min(after, default=0) > FAR:
+            yield one.with_facts("long-before-the-end")
+
+
+def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make the end of a stalled run a symptom: a time limit that was reached hours after the last step.
 
     Example: no step for 7 hours, then ``CANCELLED AT … DUE TO TIME LIMIT``: a symptom.
     """
-    if not run.clock.ended or not any(one.rule in STANDSTILLS for one in now.fatal()):
-        return
-    for one in now.fatal():
-        if is_end(one):
-            one.role, one.note = "symptom", message("diagnosis.ended-a-stall")
+    if run.clock.ended and any(one.rule in STANDSTILLS for one in now.fatal):
+        note = message("diagnosis.ended-a-stall")
+        yield from (replace(one, role="symptom", note=note) for one in now.fatal if is_end(one))
 
 
-def signals(run: Snapshot, now: Assessment) -> None:
+def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add what a signal stands for that ended the run, where nothing in the log explains it.
 
     Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
     """
-    found, question, catalogue = now.found, run.question, run.catalogue
+    question, catalogue = run.question, run.catalogue
     if question.kind != "killed" or question.failed is False or now.exceptions.fatal:
         return
-    if any(one.harm == "fatal" and one.role != "wrapper" for one in found):
+    if any(one.role != "wrapper" for one in now.fatal):
         return
     # A signal that came from elsewhere first: what the command did then is no news of its own.
     if "SIGTERM" in question.told or "passed it on" in question.told:
@@ -75,16 +144,15 @@ def signals(run: Snapshot, now: Assessment) -> None:
         signal = next((name for name in (*SIGNALS, *_OTHERS) if name in question.told), "")
         rule = catalogue.rule_tagged(SIGNALS.get(signal, "other-signal")) if signal else ""
         fact, key = "ending-signal", "ended-by-signal"
-    if rule in catalogue.pages and not any(one.rule == rule for one in found):
+    if rule in catalogue.pages and now.get(rule) is None:
         one = concluded(catalogue.pages[rule], Judgement("fatal", message(f"diagnosis.{key}")))
-        one.facts.add(fact)
-        if question.crash is not None and question.crash.rank is not None:
-            one.where = Line(question.told, SOURCE, 0, question.crash.rank)
-            one.step = question.crash.step
-        found.append(one)
+        crash = question.crash
+        if crash is not None and crash.rank is not None:
+            one = replace(one, where=Line(question.told, SOURCE, 0, crash.rank), step=crash.step)
+        yield one.with_facts(fact)
 
 
-def terminations(_: Snapshot, now: Assessment) -> None:
+def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
     """Say what a SIGTERM is beside a failure: a launcher ends the other ranks after the first one failed.
 
     The launcher itself ends the other ranks after the first failure. Where ranks have none that does, one
@@ -92,17 +160,65 @@ def terminations(_: Snapshot, now: Assessment) -> None:
 
     Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher's.
     """
-    found, exceptions = now.found, now.exceptions
+    exceptions, one = now.exceptions, now.get(SIGTERM)
+    if one is None or one.harm != "fatal":
+        return
     survived = [] if exceptions.fatal else exceptions.records()
-    failed = exceptions.fatal or any(_may_be_first(one) for one in found)
-    for one in found:
-        if one.rule == SIGTERM and one.harm == "fatal" and failed and not told_from_outside(one, found):
-            one.note = one.note or message("diagnosis.ended-by-launcher")
-            continue
-        if one.rule == SIGTERM and one.harm == "fatal" and survived:
-            one.note = message("diagnosis.told-to-stop-beside", exception=named(survived[-1]))
+    failed = exceptions.fatal or any(other.is_failure for other in now.found if other is not one)
+    if failed and not told_from_outside(one, now.found):
+        yield replace(one, note=one.note or message("diagnosis.ended-by-launcher"))
+    elif survived:
+        note = message("diagnosis.told-to-stop-beside", exception=named(survived[-1]))
+        yield replace(one, note=note)
 
 
-def _may_be_first(one: Found) -> bool:
-    """Whether a launcher ends its ranks because of this."""
-    return one.is_failure and one.rule != SIGTERM
+def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Add that a signal asked the run to end, where it says so itself and nothing failed.
+
+    Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: asked to end, harmless.
+    """
+    pages, tracker, question = run.catalogue.pages, run.tracker, run.question
+    if question.failed or question.now is not None or tracker.told_finished or SIGTERM not in pages:
+        return
+    if not tracker.progressed:
+        return  # servers and other programs are asked to end, too
+    failed = now.exceptions.fatal or any(one.role != "notice" for one in now.fatal)
+    lines = _asked(run.streams)
+    if failed or not lines or now.get(SIGTERM) is not None:
+        return
+    judgement = Judgement("harmless", message(f"diagnosis.{ASKED}"))
+    where, step = earliest(lines), tracker.last_step
+    yield concluded(pages[SIGTERM], judgement, seen=True, where=where, step=step).with_facts(ASKED)
+
+
+def _asked(streams: Streams) -> list[Line]:
+    """The lines after the last step, near the end, that say that a signal came.
+
+    One rank may say it, and the steps stand in lines that name none: a source's lines are one text. A step
+    that was begun, and some more, are done before such a rank leaves.
+    """
+    return [
+        line
+        for stream in streams.values()
+        for line, advances, index in _signs(stream)
+        if advances >= stream.timelines.advances
+        and stream.index - index <= NEAR
+        and all(_steps_below(other, line) <= GRACE for other in streams.values())
+    ]
+
+
+def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
+    """The lines of one stream that tell of a signal, with its steps and its lines until then."""
+    for entry in stream.templates.entries.values():
+        if _ASKED.search(entry.last.text) and not _NOT.search(entry.last.text):
+            yield entry.last, entry.advances, entry.last_index
+    for seen in stream.exceptions_now().seen.values():
+        if seen.last.native and seen.last.exception in SIGNALS_TO_END:
+            yield seen.last.line, seen.last.mark.advances, seen.last.mark.index
+
+
+def _steps_below(stream: StreamReading, line: Line) -> int:
+    """Steps of a stream that were begun below a line of its source, as far as its lines tell them."""
+    main = stream.timelines.main if stream.source == line.source else None
+    told = main.intervals if main is not None else []
+    return sum(later.span for before, later in pairwise(told) if before.number > line.number)

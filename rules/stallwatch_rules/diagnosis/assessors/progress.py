@@ -1,4 +1,4 @@
-"""Rules whose harm depends on how the run went on."""
+"""Rules whose harm depends on how the run went on, and warnings from inside the ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator
 
 from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, Found, Streams
-from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot
+from stallwatch_rules.judgements.concerns import CONCERNS, SEEN, meaning_of
 from stallwatch_rules.judgements.facts import Judgement, Trace
 from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.trace_cache import judge_trace_cache
@@ -19,7 +20,27 @@ from stallwatch_rules.text.numbers import NUMBER, number
 _NUMBER = lazy(NUMBER)
 
 
-def progress(run: Snapshot, now: Assessment) -> None:
+def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Judge what only the probe warned of, such as a model that computes gradients in evaluation mode.
+
+    Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run goes on.
+    """
+    ended_well = run.question.failed is False
+    for one in now.found:
+        hits = one.hits.values()
+        if not hits or not all(SEEN in h.first.captures and SEEN in h.last.captures for h in hits):
+            continue
+        captures = one.first.captures if one.first is not None else {}
+        concern = CONCERNS.get(captures.get(SEEN, ""))
+        if ended_well and concern is not None and not concern.lasting:
+            yield one.with_harm("harmless", message("diagnosis.ended-well"))
+        else:
+            fatal = concern is not None and concern.fatal
+            judgement = Judgement("fatal" if fatal else "degrading", meaning_of(captures))
+            yield one.with_judgement(judgement, seen=True)
+
+
+def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge rules by the steps around them: trace-cache messages while the loss stops moving.
 
     Example: ``Invalidate trace cache @ step 0`` and 60 steps after it: harmless.
@@ -28,13 +49,14 @@ def progress(run: Snapshot, now: Assessment) -> None:
     for one in now.found:
         if one.page.harm != "by-progress" or one.tagged("often-handled") or not one.hits:
             continue
-        trace = trace_of(one, streams)
         if one.rule == TRACE_CACHE:
-            one.set(judge_trace_cache(trace, facts))
+            yield one.with_judgement(judge_trace_cache(trace_of(one, streams), facts))
         elif one.rule == OVERFLOW:
-            one.set(judge_overflow(trace, _scale(streams, one), facts))
+            judgement = judge_overflow(trace_of(one, streams), _scale(streams, one), facts)
+            yield one.with_judgement(judgement)
         elif one.followed >= 3 or facts.complete:
-            one.set(Judgement("harmless", message("diagnosis.advancing", steps=one.followed)))
+            note = message("diagnosis.advancing", steps=one.followed)
+            yield one.with_judgement(Judgement("harmless", note))
 
 
 def trace_of(one: Found, streams: Streams) -> Trace:

@@ -1,23 +1,33 @@
-"""Failures that training survived, and slowdowns that ended it after all."""
+"""Failures that training survived, that programs handle, or that only follow when somebody stops a run.
+
+A reward function parses what a model wrote, a data set skips the lines that it cannot read, a library tries
+whether another one is there: each may print the very traceback that a rank ends with. Only what came after it
+tells which it was.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from stallwatch_rules.diagnosis.afterwards import answers_after
-from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, Found, Streams
-from stallwatch_rules.diagnosis.helpers import told_in_passing
-from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from msgspec.structs import replace
+
+from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, SURVIVED, Exceptions
+from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, Found, Streams, answers_after, came_before
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot
+from stallwatch_rules.diagnosis.unrelated import told_in_passing
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
-from stallwatch_rules.judgements.recovery import judge_recovery, judge_service
+from stallwatch_rules.judgements.recovery import RECOVERED, judge_recovery, judge_service
 from stallwatch_rules.messages import message
 
 FORGOTTEN = 20  #: good steps, and good losses printed, after which a single NaN is history
 OFTEN = 0.05  #: matches a step above which a failure that training survives still does harm
+NUMERICS = "numerics"  #: the family of failures that no exit code shows
+SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
 
 
-def recoveries(run: Snapshot, now: Assessment) -> None:
+def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Take the harm from failures that training survived: an out-of-memory error, and 300 steps after it.
 
     Example: ``torch.OutOfMemoryError`` at step 5, then steps 6 to 300: harmless.
@@ -31,32 +41,87 @@ def recoveries(run: Snapshot, now: Assessment) -> None:
         often = often or (one.rule == NOT_A_NUMBER[0] and _remembered(one, streams))
         often = often or (one.rule == NOT_A_NUMBER[1] and _never_a_number(one, streams))
         if one.rule == NOT_A_NUMBER[1] and _calibrating(one):
-            one.harm, one.note = "harmless", message("diagnosis.overflow-start", count=one.count)
-            continue
-        if one.tagged("exit-status") and one.followed:  # of whatever ended before the training, or beside it
-            one.harm, one.note = "harmless", message("diagnosis.recovered", steps=one.followed)
-            continue
-        if told_in_passing(one):
-            one.harm, one.note = "harmless", message("diagnosis.maybe-caught")
-            continue
-        if one.rule == NOT_A_NUMBER[0] and _no_number_since(one, streams):
+            yield one.with_harm("harmless", message("diagnosis.overflow-start", count=one.count))
+        elif one.tagged("exit-status") and one.followed:  # of what ended before the training, or beside it
+            yield one.with_harm("harmless", message("diagnosis.recovered", steps=one.followed))
+        elif told_in_passing(one):
+            yield one.with_harm("harmless", message("diagnosis.maybe-caught"))
+        elif one.rule == NOT_A_NUMBER[0] and _no_number_since(one, streams):
             continue  # steps that follow mend no weights
-        judgement = judge_recovery(one.followed, often, facts)
-        judgement = judgement or judge_service(_answered(one, streams), facts)
-        if judgement is not None:
-            one.harm, one.note = judgement.harm, judgement.note
+        else:
+            judgement = judge_recovery(one.followed, often, facts)
+            judgement = judgement or judge_service(_answered(one, streams), facts)
+            if judgement is not None:
+                yield one.with_harm(judgement.harm, judgement.note)
 
 
-def raised(run: Snapshot, now: Assessment) -> None:
+def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make fatal what mostly only slows a run down, but was raised here, and nothing survived it.
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values``, then no step: fatal.
     """
-    if run.question.failed is False:
-        return
-    for one in now.found:
+    for one in now.found if run.question.failed is not False else ():
         if one.harm == one.page.harm == "degrading" and one.rule in now.exceptions.ended_in:
-            one.harm = "fatal"
+            yield replace(one, harm="fatal")
+
+
+def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Take the harm from what follows when a run is stopped by hand, or when the command ended well.
+
+    Ranks that are interrupted one after the other lose each other, and say so: where the interrupt came
+    first, that is a symptom of nothing else. Where the interrupt is known to have ended the run, even what
+    would be a cause elsewhere is none after it.
+
+    Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
+    """
+    ended_well = run.question.failed is False
+    interrupt = next((one for one in now.found if one.rule == INTERRUPTED and one.followed < SURVIVED), None)
+    for one in now.fatal:
+        aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
+        told = one.role == "symptom" or one.tagged("interrupted-with-rank")
+        if interrupt is not None and (told or run.question.kind == "interrupted"):
+            aftermath = aftermath or came_before(interrupt, one)
+        if run.by_hand and aftermath:
+            yield one.with_harm("harmless", message("diagnosis.stopped-by-hand"))
+        elif ended_well and one.page.family != NUMERICS:
+            yield one.with_harm("harmless", message("diagnosis.ended-well"))
+    if ended_well or run.by_hand:
+        yield now.exceptions.excused(only_interrupted=not ended_well)
+
+
+def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Judge failures that programs often handle: a request that timed out, and was sent again.
+
+    Example: ``json.decoder.JSONDecodeError: Extra data``, then no step: fatal.
+    """
+    exceptions, facts, question = now.exceptions, now.facts, run.question
+    otherwise = run.by_hand or question.failed is False or question.kind not in ("", "failed", "unknown")
+    # While a run is up, its next line may be the one that shows that it went on.
+    up = question.now is not None and question.failed is None and not facts.stalled
+    caused = any(one.role == "cause" for one in now.fatal)
+    for one in now.found:
+        if not one.tagged("often-handled") or not one.hits:
+            continue
+        soon = one.rule in exceptions.beside or one.tagged("tried-at-start")
+        if one.followed >= (1 if soon else RECOVERED):
+            yield one.with_harm("harmless", message("diagnosis.recovered", steps=one.followed))
+        elif facts.complete and not facts.died:
+            yield one.with_harm("harmless", message("diagnosis.caught-at-end"))
+        elif caused or otherwise or up or _outlived(one, exceptions):
+            yield one.with_harm(one.harm, message("diagnosis.maybe-caught"))
+        else:
+            once = all(hits.count == 1 for hits in one.hits.values())
+            # A log may merely end here; and what did not end the run before need not have ended it now.
+            judged = not once or bool(facts.advances and not facts.died)
+            yield replace(one, harm="fatal", judged=judged)
+
+
+def _outlived(one: Found, exceptions: Exceptions) -> bool:
+    """Whether an exception that no rule knows came after it on a rank that it should have ended."""
+    return any(
+        unknown.stream in one.hits and unknown.index > one.hits[unknown.stream].last_index
+        for unknown in exceptions.fatal
+    )
 
 
 def _answered(one: Found, streams: Streams) -> int:

@@ -1,18 +1,18 @@
-"""Whose end a shell, a container or systemd tells of: they say the same of a helper as of the training.
+"""What fired on words of others: of another program that ended, or of exceptions that say the same.
 
 A script that watches the GPUs, shows curves or serves a model beside the training ends by a signal or with an
-exit status whenever it likes; the line mostly names it.
+exit status whenever it likes. A shell, a container or systemd mostly names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from msgspec.structs import replace
 
+from stallwatch_rules.diagnosis.exceptions import tells
+from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.failures.raised import Raised, found_in
+from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.lazy import lazy
-
-if TYPE_CHECKING:
-    from stallwatch_rules.diagnosis.findings import Found
 
 #: Bash and zsh (which say the signal and the command), make (the target), compose (the container), systemd.
 _NAMED = lazy(
@@ -43,14 +43,14 @@ _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dump
 MOST_RESTARTS = 5  #: a run that ended more often did not: something that it calls did
 
 
-def leave_out_helpers(found: list[Found]) -> None:
+def without_helpers(found: list[Found]) -> list[Found]:
     """Leave out what only says that a helper ended."""
-    found[:] = [one for one in found if not one.hits or not all(map(_is_helper, texts_of(one)))]
+    return [one for one in found if not one.hits or not all(map(_is_helper, one.texts()))]
 
 
 def of_another(one: Found) -> bool:
     """Whether all its lines name a program that does not look like the training."""
-    return bool(one.hits) and all(map(_is_another, texts_of(one)))
+    return bool(one.hits) and all(map(_is_another, one.texts()))
 
 
 def told_in_passing(one: Found) -> bool:
@@ -61,15 +61,7 @@ def told_in_passing(one: Found) -> bool:
         spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)  # other lines came in between
         if not (spread and 4 * hits.count >= hits.mark > MOST_RESTARTS):
             return False
-    return all(_NAMELESS.search(text) and not _named(text) for text in texts_of(one))
-
-
-def texts_of(one: Found) -> Iterator[str]:
-    """The lines that are known of a finding."""
-    for hits in one.hits.values():
-        yield from hits.exemplars
-        yield hits.first.line.text
-        yield hits.last.line.text
+    return all(_NAMELESS.search(text) and not _named(text) for text in one.texts())
 
 
 def _is_helper(text: str) -> bool:
@@ -86,3 +78,44 @@ def _named(text: str) -> str:
     """The program that a line says to have ended; empty where it names none."""
     told = _NAMED.search(text)
     return next(filter(None, told.groups()), "") if told else ""
+
+
+_STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: in code, which hold the words themselves: row["RANK"]
+
+
+def without_others(found: list[Found], streams: Streams) -> list[Found]:
+    """Leave out what fired on exceptions that are none of the page's, by the code that raised them.
+
+    ``KeyError: 'optimizer'`` is a checkpoint's where something loads one, and a configuration's elsewhere. A
+    page says so (``said_by``), and it counts only where the exception's calls are shown. Where a script does
+    all in ``main``, the innermost call's line of code says it (``load_state_dict(…)``).
+    """
+    own = [_own(one, streams) if one.page.said_by and one.hits else one for one in found]
+    return [one for one, before in zip(own, found, strict=True) if one.hits or not before.hits]
+
+
+def _own(one: Found, streams: Streams) -> Found:
+    """The finding without the streams in which all its exceptions are others'."""
+    hits = dict(one.hits)
+    for key in one.hits:
+        table = streams[key].exceptions_now().seen.values()
+        seen = [each.last for each in table if one.rule in each.last.rules]
+        own = [raised for raised in seen if not _of_others(one.page, raised)]
+        if seen and not own and any(tells(one.hits[key], raised) for raised in seen):
+            del hits[key]
+    return replace(one, hits=hits, occurrences=tuple(at for at in one.occurrences if at.stream in hits))
+
+
+def _of_others(page: RulePage, raised: Raised) -> bool:
+    """Whether the exception's words are those of several, and its calls are none of the page's."""
+    said = f"{raised.exception}: {raised.message}"
+    for one in page.said_by:
+        if not raised.frames or not found_in(one.words, said):
+            continue
+        calls = [f"{call.path} in {call.name}".replace("\\", "/") for call in raised.frames]
+        told = [*calls, _STRINGS.sub("", raised.source)]
+        if one.calls and not any(found_in(one.calls, part) for part in told):
+            return True
+        if one.never and any(found_in(one.never, call) for call in calls):
+            return True
+    return False

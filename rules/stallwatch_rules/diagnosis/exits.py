@@ -1,0 +1,132 @@
+"""How processes ended, by their launchers' exit codes: the ranks that a signal or a status of its own ended.
+
+Who loses a connection says so at once; the launcher tells of the process that ended only when it has ended
+all the others. So neither the order of these lines nor their times tell which of them came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.messages import Text, message
+from stallwatch_rules.pages.page import Tag
+from stallwatch_rules.text.lazy import lazy
+
+SIGTERM = "secondary-sigterm-cascade"
+SIGKILL = "host-oom-sigkill"
+FROM_OUTSIDE = "process-killed-from-outside"
+TOLD_AS = {SIGKILL: FROM_OUTSIDE}  #: what `memory` tells a finding as, where it is not what it seems
+BY_SIGTERM = (-15, 143)
+BY_SIGKILL = (-9, 137)
+BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
+MOST_STATUS = 127  #: 128 + n stands for a signal, and so do negative numbers
+#: Of launchers: torchrun's agent, its SignalException, accelerate's main process.
+_TOLD_TO_END = lazy(r"death signal|got signal|Main process received|closing signal SIGHUP")
+_MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
+_NOT_RUN = lazy(r"exited with 12[67]\b")  # POSIX 2018, Shell Command Language, 2.8.2
+_OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
+#: The exit codes that stand for a tag: of a process that a signal ended, and of a shell that ran it.
+ENDED_WITH: dict[Tag, tuple[int, ...]] = {
+    "sigsegv": BY_SEGFAULT,
+    "sigbus": (-7, 135),
+    "sigabrt": (-6, 134),
+    "sigfpe": (-8, 136),
+    "sigill": (-4, 132),
+    "other-signal": (*(-number for number in _OTHERS), *(128 + number for number in _OTHERS)),
+}
+
+
+def tells_of_memory(one: Found) -> tuple[str, ...]:
+    """The lines of the finding that say themselves that it was about memory."""
+    return tuple(text for text in dict.fromkeys(one.texts()) if _MEMORY.search(text))
+
+
+def told_from_outside(sigterm: Found, found: Iterable[Found]) -> bool:
+    """Whether the launcher was told to end, or the run was ended by who can tell it so."""
+    texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
+    told = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
+    return told or any(one.tagged("ends-from-outside") and one.harm == "fatal" for one in found)
+
+
+def ended_first(streams: Streams) -> tuple[int, int] | None:
+    """The rank that the launchers saw fail first, and its exit code; ``None`` where they do not agree."""
+    first: set[tuple[int, int]] = set()
+    for stream in streams.values():
+        summary, culprits = stream.summary, stream.summary.culprits
+        rank = summary.first if summary.first is not None else culprits[0] if len(culprits) == 1 else None
+        code = summary.codes.get(rank) if rank is not None else None
+        if rank is not None and code not in (None, 0, *BY_SIGTERM):
+            first.add((rank, code))
+    return first.pop() if len(first) == 1 else None
+
+
+def ended_well(streams: Streams) -> int | None:
+    """The one rank that made steps and that torchrun's list of failures does not name beside all others.
+
+    The list names each process of its node with another status than 0, those that torchrun ended itself too
+    (`SubprocessContext._poll`, torch 2.13). Of several that it leaves out, another node's list may tell.
+    """
+    codes = {rank for stream in streams.values() for rank in stream.summary.codes}
+    summed = any(stream.summary.first is not None for stream in streams.values())
+    stepped = {rank for (_, rank), stream in streams.items() if rank is not None and stream.last_advance}
+    left = stepped - codes
+    if not summed or len(codes) < 2 or len(left) != 1 or codes | left != set(range(len(codes) + 1)):
+        return None
+    return left.pop()
+
+
+def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
+    """The ranks that launchers saw end with one of these exit codes."""
+    summaries = (stream.summary for stream in streams.values())
+    return {rank for summary in summaries for rank, code in summary.codes.items() if code in codes}
+
+
+def rank_of_end(one: Found, streams: Streams) -> int | None:
+    """The rank whose end by a signal the finding is, as launchers tell: of several, the first."""
+    codes = [code for tag, every in ENDED_WITH.items() if one.tagged(tag) for code in every]
+    ended = ended_with(BY_SIGKILL if one.rule in (SIGKILL, FROM_OUTSIDE) else codes, streams)
+    first = ended_first(streams)
+    if first is not None and first[0] in ended:
+        return first[0]
+    return next(iter(ended)) if len(ended) == 1 else None
+
+
+def lost_peers(found: Iterable[Found], own: Collection[int | None]) -> list[Found]:
+    """The findings that ranks lost a peer, where none of the ranks `own` says so."""
+    gone = [one for one in found if one.tagged("peer-gone") and one.harm == "fatal" and one.role == "symptom"]
+    return [one for one in gone if one.hits and not {rank for _, rank in one.hits} & set(own)]
+
+
+def wreckage(found: Iterable[Found], own: Collection[int | None]) -> set[str]:
+    """The rules of what peers of the ranks `own` printed when they lost them, and of what comes of that."""
+    return {rule for one in lost_peers(found, own) for rule in (one.rule, *one.page.explains)}
+
+
+def ended_silently(run: Snapshot, now: Assessment) -> Text:
+    """Name the rank that ended first, with a status of its own (``sys.exit(1)``) and no error that was read.
+
+    Empty where there is none, or an error may be its own.
+    """
+    first = ended_first(run.streams)
+    if first is None or not 0 < first[1] <= MOST_STATUS:
+        return ""
+    rank, code = first
+    spoke = {seen.stream[1] for seen in now.exceptions.unknown if seen.fatal or seen.stream[1] == rank}
+    for one in now.found:
+        if one.is_failure and one.rule != SIGTERM:
+            spoke |= {where for _, where in one.hits}
+    if spoke & {rank, None}:
+        return ""
+    return message("diagnosis.ended-silently", rank=rank, code=code)
+
+
+def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
+    """The same of a command without a launcher: no signal ended it, and nothing was raised."""
+    summaries = [stream.summary for stream in run.streams.values()]
+    launched = any(summary.codes or summary.spawned for summary in summaries)
+    if run.question.kind != "failed" or launched or now.exceptions.any:
+        return ""
+    key = "command-not-run" if _NOT_RUN.search(run.question.told) else "ended-by-itself"
+    return message(f"diagnosis.{key}")
