@@ -18,7 +18,7 @@ from stallwatch_rules.matching.literal_index import literal_index
 from stallwatch_rules.pages.catalogue import scanned_patterns, scanned_rules
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.chunks import Chunk, ChunkCutter
-from stallwatch_rules.scan.segments import Segments, is_solid, record_head, view_of
+from stallwatch_rules.scan.segments import Segments, count_byte, is_solid, record_head, view_of
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ CHUNK = 256 * 1024  #: bytes: a processor's cache holds them until all is done w
 _BACK = 8  # segments before a line that are asked for the time, if the line has none
 _BEFORE = 2048  # bytes of them
 _AT_ONCE = 128  # segments that wait until they are read
-_FEW = 8192  # bytes that Python looks through sooner than numpy
 _CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # without it a line tells no time
 
 
@@ -121,7 +120,7 @@ class MatchScan:
             end = min((at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0), default=len(data))
             found = {(0, end): set(), **found}
         for (start, end), patterns in found.items():
-            self.lines += _feeds(data, counted, start)
+            self.lines += count_byte(data, b"\n", counted, start)
             counted = start
             if start == open_at < len(data):
                 break  # it goes on in the next chunk
@@ -131,7 +130,7 @@ class MatchScan:
                 raw, number, before = begun.raw + raw[-TAIL:], begun.number, begun.before
                 patterns = begun.patterns | patterns
             self.waiting.append(_Waiting(raw, number, before, patterns))
-        self.lines += _feeds(data, counted, len(data))
+        self.lines += count_byte(data, b"\n", counted, len(data))
         if open_at < len(data):
             patterns = next((one for (start, _), one in found.items() if start == open_at), set())
             if begun is not None and not open_at:
@@ -156,7 +155,7 @@ class MatchScan:
         stop = -1
         for patterns, end in hits:
             if segments is not None:
-                place = segments.place(int(segments.at([end])[0]))
+                place = segments.place(segments.at([end])[0])
             elif end - 1 > stop:  # by the bytes around it: to look up all line ends takes longer
                 start = data.rfind(b"\n", 0, end - 1) + 1
                 start = max(start, data.rfind(b"\r", start, end - 1) + 1)
@@ -196,12 +195,3 @@ class MatchScan:
                     return times[-1]
             stop = start
         return None
-
-
-def _feeds(data: bytes, start: int, end: int) -> int:
-    """How many line feeds stand between two offsets."""
-    import numpy as np
-
-    if end - start < _FEW:
-        return data.count(b"\n", start, end)
-    return int(np.count_nonzero(np.frombuffer(data, np.uint8, end - start, start) == 10))

@@ -7,19 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from stallwatch_rules.matching.database import BlockScanner
 from stallwatch_rules.scan.patterns import COUNTING, KIND_OF, KINDS
 from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Units = NDArray[np.int64]
 
 _WHOLE_EVERY = 8  # so often a chunk is looked through for kinds that were not met yet
 _MOST_BETWEEN = 300  # metrics between a chunk's two ends after which it is not looked through further
@@ -150,14 +143,13 @@ class Nearby:
             met[key] = count + 1
         return True
 
-    def ends(self, target: int, units: Units) -> list[tuple[int, bytes]]:
+    def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
         """The first and the last of a rule's segments, of each rank that lines name at their start, with the
         rank. Of a rank whose first in this section was given before, only the last."""
-        numbers = units.tolist()
-        if len(numbers) > 2 * self._sizes.ends:
-            numbers = numbers[: self._sizes.ends] + numbers[-self._sizes.ends :]
+        if len(units) > 2 * self._sizes.ends:
+            units = units[: self._sizes.ends] + units[-self._sizes.ends :]
         ranks: dict[bytes, tuple[int, int]] = {}
-        for unit in numbers:
+        for unit in units:
             rank = self._rank(self._segments.start(unit))
             ranks[rank] = ranks.get(rank, (unit, unit))[0], unit
         ends = []

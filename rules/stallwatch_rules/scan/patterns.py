@@ -11,9 +11,11 @@ of a chunk; its ``series`` are those that its lines may belong to.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,12 +26,6 @@ from stallwatch_rules.pages.catalogue import scanned_rules
 from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.segments import Segments
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.int64]
 
 _DENSE = 4  #: where literals stand on more than 1/4 of the segments, all of the chunk is looked through
 
@@ -87,11 +83,10 @@ class Target(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """Matches: ``patterns[i]`` in segment ``units[i]``; a segment may be named more than once."""
+    """Matches in a chunk."""
 
-    patterns: Numbers
-    units: Numbers
-    worded: Numbers  #: segments with one of the words, each once
+    found: list[tuple[int, int]]  #: pattern and segment; some more than once
+    worded: set[int]  #: segments with one of the words
 
 
 class PatternScanner:
@@ -115,29 +110,28 @@ class PatternScanner:
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
         """The matches in a chunk."""
-        import numpy as np
-
         index = self._all if everything else self._most
+        found: list[tuple[int, int]] = []
+        named: set[int] = set()
+        worded: set[int] = set()
         hits, ends = index.hits(view)
-        if not hits:
-            return Hits(*(np.empty(0, np.int64) for _ in range(3)))
-        numbers = np.asarray(hits, dtype=np.int64)
-        at = segments.at(ends)
-        itself, is_word = numbers < len(index.rest), numbers >= len(index.owners)
-        patterns = [np.asarray(index.rest, dtype=np.int64)[numbers[itself]]]
-        units = [at[itself]]
-        named = np.unique(at[~(itself | is_word)])
-        if len(named) and self._patterns is not None:
+        for number, unit in zip(hits, segments.at(ends), strict=True):
+            if number < len(index.rest):
+                found.append((index.rest[number], unit))
+            else:
+                (named if number < len(index.owners) else worded).add(unit)
+        if named and self._patterns is not None:
             if len(named) * _DENSE > segments.count:
                 hits, ends = self._patterns.hits(view)
-                units.append(segments.at(ends))
+                units = segments.at(ends)
             else:
-                pieces = segments.texts(named)
+                order = sorted(named)
+                pieces = [segments.text(unit) for unit in order]
                 hits, ends = self._patterns.hits(b"\n".join(pieces))
-                piece_ends = np.cumsum([len(piece) + 1 for piece in pieces]) - 1
-                units.append(named[np.searchsorted(piece_ends, ends)])
-            patterns.append(np.asarray([self._covered[number] for number in hits], dtype=np.int64))
-        return Hits(np.concatenate(patterns), np.concatenate(units), np.unique(at[is_word]))
+                behind = [end + number for number, end in enumerate(accumulate(map(len, pieces)))]
+                units = [order[bisect_left(behind, end)] for end in ends]
+            found += zip((self._covered[number] for number in hits), units, strict=True)
+        return Hits(found, worded)
 
 
 class ScanEngine(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
@@ -23,15 +23,10 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Units = NDArray[np.int64]
-
 _MOST_OF_TRACEBACKS = 400  # segments of a chain of them
 _TRACEBACK = lazy(rb"[Tt]raceback \(most recent call last\)")
 _CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
+_MARKS = lazy(rb"\x01+")
 _CHAIN_LINES = 4  # behind a final line, in which the chain's marker and the next head stand
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
 # If a line may name its rank, or not be the run's, it is looked at.
@@ -114,8 +109,6 @@ class _Selection:
         searched: SearchedChunk,
         lead: Lead | None,
     ) -> None:
-        import numpy as np
-
         self._lead = lead
         self._engine = engine
         self._sizes = sizes
@@ -123,8 +116,8 @@ class _Selection:
         self._searched = searched
         self._segments = segments = searched.segments
         self._view = segments.view
-        self._mask = np.zeros(segments.count, dtype=bool)
-        self._named = np.zeros(segments.count, dtype=bool)  # of tracebacks whose other lines are read
+        self._mask = bytearray(segments.count)  # of the segments to read
+        self._named: set[int] = set()  # of tracebacks whose other lines are read
         self._more: dict[int, list[tuple[str, int]]] = {}
         self._counted: list[tuple[str, list[list[int]]]] = []  # a rule's segments that need not be read
         self._nearby = Nearby(segments, self._view, engine.metrics, state, sizes)
@@ -134,20 +127,20 @@ class _Selection:
         torn = self._searched.torn
         number = self._searched.place % self._sizes.section
         dense = self._sizes.is_dense(self._searched.place)
-        self._mask[: max(self._state.carry, self._sizes.row if dense else 0)] = True
+        self._mark(0, max(self._state.carry, self._sizes.row if dense else 0))
         self._behind = max(self._segments.count, self._state.carry)
-        by_target = self._by_target(self._searched.hits)
+        by_target = self._by_target(self._searched.hits.found)
         watches = len(self._engine.targets)
         self._tracebacks(by_target.pop(watches + WATCHES.index(TRACEBACK), ()))
         known = [self._rule(target, units) for target, units in by_target.items() if target < watches]
         for target, units in by_target.items():
             if target >= watches:
                 self._watch(target, units)
-        self._severity(self._complaints(self._searched.hits.worded, dense), known)
+        self._severity(self._complaints(self._searched.hits.worded, dense), set().union(*known))
         picked = self._metrics(number, dense)
         self._count()
         if torn:
-            self._mask[0] = False
+            self._mask[0] = 0
         self._state.carry = self._behind - self._segments.count
         parts = self._parts(picked)
         return self._with_rest(parts) if torn else parts
@@ -163,68 +156,72 @@ class _Selection:
         )
         return [Skipped(1, 0), Window(rest[-TAIL:]), *after, *parts[1:]]
 
+    def _mark(self, first: int, behind: int) -> None:
+        """Have a range of segments read, as far as they lie in this chunk."""
+        first, behind = max(0, first), min(behind, len(self._mask))
+        self._mask[first:behind] = b"\1" * (behind - first)
+
+    def _mark_each(self, units: Iterable[int]) -> None:
+        for unit in units:
+            self._mask[unit] = 1
+
+    def _is_new(self, unit: int) -> bool:
+        """Whether nothing else has a segment read, or knows it as a part of a traceback."""
+        return not self._mask[unit] and unit not in self._named
+
     def _read(self, unit: int, before: int = 0, after: int = 0) -> None:
-        self._mask[max(0, unit - before) : unit + after + 1] = True
+        self._mark(unit - before, unit + after + 1)
         self._behind = max(self._behind, unit + after + 1)
 
     def _read_near(self, unit: int, before: int, after: int) -> None:
         """Read a rule's line, and what stands around it and says something new."""
-        self._mask[unit] = True
+        self._mask[unit] = 1
         if before or after:
-            self._mask[list(self._nearby.telling(unit, before, after))] = True
+            self._mark_each(self._nearby.telling(unit, before, after))
             self._behind = max(self._behind, unit + after + 1)
 
-    def _by_target(self, found: Hits) -> dict[int, Units]:
+    def _by_target(self, found: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
         """The segments in which each target was found."""
-        import numpy as np
+        by_target: dict[int, set[int]] = {}
+        for pattern, unit in found:
+            by_target.setdefault(self._engine.target_of[pattern], set()).add(unit)
+        return {target: sorted(units) for target, units in sorted(by_target.items())}
 
-        if not len(found.units):
-            return {}
-        keys = np.asarray(self._engine.target_of)[found.patterns] * self._segments.count + found.units
-        targets, units = np.divmod(np.unique(keys), self._segments.count)
-        starts = np.flatnonzero(np.diff(targets, prepend=-1))
-        return {
-            int(targets[start]): units[start:end]
-            for start, end in zip(starts, [*starts[1:], len(units)], strict=True)
-        }
-
-    def _tracebacks(self, heads: Sequence[int] | Units) -> None:
+    def _tracebacks(self, heads: Iterable[int]) -> None:
         behind = 0
         for head in heads:
             if head < behind:
                 continue
-            block = _traceback_at(self._segments, int(head))
+            block = _traceback_at(self._segments, head)
             behind = block.behind
             if not block.whole:  # somebody writes between its lines, or the chunk ends in it
                 after = self._state.allowed(-1, self._sizes.torn_tracebacks, 1) * 6 + 2
                 after *= self._sizes.tracebacks_after
-                self._read(int(head), TRACEBACK.before, block.behind - int(head) + after)
+                self._read(head, TRACEBACK.before, block.behind - head + after)
                 continue
             key = template_of(block.final)
             met = self._state.finals.get(key, 0)
             self._state.finals[key] = met + 1
             if met < self._sizes.tracebacks and len(self._state.finals) <= self._sizes.templates:
-                self._read(
-                    int(head), TRACEBACK.before, block.behind - int(head) + self._sizes.tracebacks_after
-                )
+                self._read(head, TRACEBACK.before, block.behind - head + self._sizes.tracebacks_after)
             else:
-                self._named[int(head) : block.behind - 1] = True
-                self._mask[list(block.naming)] = True
+                self._named.update(range(head, block.behind - 1))
+                self._mark_each(block.naming)
 
-    def _rule(self, number: int, units: Units) -> Units:
+    def _rule(self, number: int, units: list[int]) -> list[int]:
         target = self._engine.targets[number]
         if target.is_context:  # that it was met is all there is to know
             allowed = self._state.allowed(number, self._sizes.contexts, len(units))
-            self._mask[units[:allowed]] = True
+            self._mark_each(units[:allowed])
             return units
         allowed = self._state.allowed(number, self._sizes.rule_lines, len(units))
         met = self._state.fired[number] - len(units)
-        for order, unit in enumerate(units[:allowed].tolist()):
+        for order, unit in enumerate(units[:allowed]):
             self._read_near(unit, *self._state.window(met + order, self._sizes))
         for unit, rank in self._nearby.ends(number, units):
-            self._mask[self._nearby.steps(unit, rank, ahead=target.by_progress)] = True
+            self._mark_each(self._nearby.steps(unit, rank, ahead=target.by_progress))
         if allowed < len(units):
-            unread = units[allowed:][~self._named[units[allowed:]]]
+            unread = [unit for unit in units[allowed:] if unit not in self._named]
             self._counted.append((target.rule, _by_rank(target, self._segments, unread, self._lead)))
         return units
 
@@ -232,46 +229,37 @@ class _Selection:
         """Read the first and the last of what is counted in bulk, and count what nobody reads."""
         for _, groups in self._counted:
             for group in groups:
-                self._mask[group[0]] = self._mask[group[-1]] = True
+                self._mask[group[0]] = self._mask[group[-1]] = 1
         for rule, groups in self._counted:
             for group in groups:
-                unread = len(group) - int(self._mask[group].sum())
+                unread = len(group) - sum(self._mask[unit] for unit in group)
                 if unread:
                     self._more.setdefault(group[-1], []).append((rule, unread))
 
-    def _watch(self, target: int, units: Units) -> None:
+    def _watch(self, target: int, units: list[int]) -> None:
         watch = WATCHES[target - len(self._engine.targets)]
-        fresh = units[~(self._mask | self._named)[units]]
-        for unit in fresh[: self._state.allowed(target, watch.budget, len(fresh))].tolist():
+        fresh = [unit for unit in units if self._is_new(unit)]
+        for unit in fresh[: self._state.allowed(target, watch.budget, len(fresh))]:
             self._read(unit, watch.before, watch.after)
 
-    def _complaints(self, worded: Units, dense: bool) -> Units:
+    def _complaints(self, worded: set[int], dense: bool) -> list[int]:
         """Segments that say that something is wrong; warnings count in some chunks only."""
-        import numpy as np
+        if dense:
+            _, ends = self._engine.warning.hits(self._view, self._sizes.warnings)
+            worded = worded.union(self._segments.at(ends))
+        return sorted(worded)
 
-        if not dense:
-            return worded
-        _, ends = self._engine.warning.hits(self._view, self._sizes.warnings)
-        return np.unique(np.concatenate([worded, self._segments.at(ends)]))
-
-    def _severity(self, units: Sequence[int] | Units, counted: Sequence[Units]) -> None:
+    def _severity(self, units: Iterable[int], known: set[int]) -> None:
         """One line of each template. Lines that a rule knows are no news."""
-        import numpy as np
-
-        if not len(units):
-            return
-        known = self._mask | self._named
-        for rule_units in counted:
-            known[rule_units] = True
-        fresh = np.asarray(units)[~known[units]]
+        fresh = [unit for unit in units if unit not in known and self._is_new(unit)]
         templates = self._state.templates
-        for unit, text in zip(fresh.tolist(), self._segments.texts(fresh), strict=True):
-            key = template_of(text)
+        for unit in fresh:
+            key = template_of(self._segments.text(unit))
             met = templates.get(key, 0)
             if met:
                 templates[key] = met = met + 1
                 if not met & (met - 1):  # the 2nd, 4th, 8th …: so it is known where the last ones stood
-                    self._mask[unit] = True
+                    self._mask[unit] = 1
                     self._more.setdefault(unit, []).append(("", met // 2 - 1))
             elif len(templates) < self._sizes.templates and not self._mask[unit]:
                 templates[key] = 1
@@ -282,9 +270,8 @@ class _Selection:
         picked = None if dense else pick_last(scanner, self._view, met, sizes.probe)
         if picked is None:
             picked = pick(scanner, self._view, number, met, sizes.samples, sizes.probe)
-        offsets = [offset for _, offset in picked.first] + list(picked.last.values())
-        if offsets:
-            self._mask[self._segments.at(offsets)] = True
+        self._mark_each(self._segments.at([offset for _, offset in picked.first]))
+        self._mark_each(self._segments.at(sorted(picked.last.values())))
         return picked
 
     def _parts(self, picked: Picked) -> list[Skipped | Window]:
@@ -303,12 +290,7 @@ class _Selection:
 
     def _ranges(self) -> list[tuple[int, int]]:
         """What is read, from which segment to behind which."""
-        import numpy as np
-
-        read = np.zeros(len(self._mask) + 2, dtype=bool)
-        read[1:-1] = self._mask
-        edges = np.flatnonzero(read[1:] != read[:-1]).tolist()
-        return list(zip(edges[::2], edges[1::2], strict=True))
+        return [marked.span() for marked in _MARKS.finditer(self._mask)]
 
     def _left(
         self,
@@ -349,7 +331,7 @@ class _Selection:
         }
         if not offsets:
             return []
-        starts = self._segments.at(list(offsets.values())).tolist()
+        starts = self._segments.at(list(offsets.values()))
         found: list[tuple[int, frozenset[str]]] = []
         series: frozenset[str] = _NONE
         for start, kind in sorted(zip(starts, offsets, strict=True)):
@@ -366,7 +348,7 @@ class _Selection:
             return None
         if _BAR in picked.last:
             return None
-        unit = int(self._segments.at([picked.last[_DICT]])[0])
+        unit = self._segments.at([picked.last[_DICT]])[0]
         text = self._segments.text(unit)
         if b"step" in text:
             return None
@@ -374,7 +356,7 @@ class _Selection:
         return next((re.compile(sign) for sign in _SIGNED if sign in text), None)
 
 
-def _by_rank(target: Target, segments: Segments, units: Units, lead: Lead | None) -> list[list[int]]:
+def _by_rank(target: Target, segments: Segments, units: list[int], lead: Lead | None) -> list[list[int]]:
     """The segments in which a rule may fire, grouped by what their lines name as their rank.
 
     Behind a ``lead`` each is read: only then is it clear where its line starts.
@@ -382,7 +364,7 @@ def _by_rank(target: Target, segments: Segments, units: Units, lead: Lead | None
     plain = lead is None and not segments.recorded
     sure = target.sure and plain
     if sure and not _MARKED.search(segments.view):
-        return [units.tolist()] if len(units) else []
+        return [units] if units else []
 
     def ranks(unit: int) -> Iterable[int | None]:
         """Mostly one; none if the rule does not fire."""
@@ -402,7 +384,7 @@ def _by_rank(target: Target, segments: Segments, units: Units, lead: Lead | None
         }
 
     found: dict[int | None, list[int]] = {}
-    for unit in units.tolist():
+    for unit in units:
         for rank in ranks(unit):
             found.setdefault(rank, []).append(unit)
     return list(found.values())

@@ -7,20 +7,16 @@ the chunk.
 
 from __future__ import annotations
 
+import itertools
+import operator
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from stallwatch_rules.lines.containers import TEXTS
 from stallwatch_rules.lines.unescape import TYPESET
 from stallwatch_rules.text.controls import TERMINAL_CODES_IN_BYTES
 from stallwatch_rules.text.encodings import decode_foreign
 from stallwatch_rules.text.lazy import lazy
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.int64]
 
 # What docker's json-file driver writes, and collectors whose first record has its text in sight.
 _JSON_LINES = lazy(rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:%s)": ?")' % "|".join(TEXTS).encode())
@@ -38,93 +34,79 @@ _TYPESET = tuple((character.encode(), plain.encode()) for character, plain in TY
 _TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
 # A container runtime's record: only its line's first segment has the head.
 _RECORD = lazy(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
+_FEED, _ENDS = lazy(rb"\n"), lazy(rb"[\r\n]")
 _SLICE = 64 * 1024  # bytes that a processor's cache holds together with what is made of them
-_FEW = 64  # offsets that are sooner looked up one by one
+_SHORT = 8 * 1024  # bytes that Python counts in sooner than numpy
+_PAYS = 32 * 1024 * 1024
+_counted = 0
+
+
+def count_byte(data: bytes, value: bytes, start: int, end: int) -> int:
+    """Count a byte between two offsets.
+
+    numpy counts seven times as fast as Python, but takes as long to load as Python takes for ``_PAYS`` bytes.
+    """
+    global _counted  # bytes in this process: what it has read before is the best guess of what it will read
+    _counted += end - start
+    if end - start < _SHORT or _counted < _PAYS:
+        return data.count(value, start, end)
+    import numpy as np
+
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8, end - start, start) == value[0]))
 
 
 class LineEnds:
     """Where line feeds, and carriage returns if there are some, stand in a block: the n-th of all of them.
 
-    They are only counted, slice by slice, and what else is asked of every byte is asked while the slice lies
-    in a processor's cache. Where they stand is looked up in the slices that somebody asks for: mostly a few.
+    They are only counted, slice by slice. Where they stand is looked up in the slices that somebody asks for:
+    mostly a few.
     """
 
     def __init__(self, data: bytes) -> None:
-        import numpy as np
-
-        self._values = values = np.frombuffer(data, np.uint8)
+        self._data = data
         self.redrawn = b"\r" in data  #: whether there are carriage returns
-        feeds, returns, solid = [0], [0], True
-        for start in range(0, len(data), _SLICE):
-            part = values[start : start + _SLICE]
-            feeds.append(int(np.count_nonzero(part == 10)))
-            returns.append(int(np.count_nonzero(part == 13)) if self.redrawn else 0)
-            # Signed, all but ASCII is below 1.
-            solid = solid and part.view(np.int8).min() > 0 and data.find(b"\x1b", start, start + _SLICE) < 0
-        self.solid = bool(solid)  #: whether the block is ASCII without NULs and escapes
-        self._feeds_before = np.cumsum(feeds)
-        self._before = self._feeds_before + np.cumsum(returns)  # ends before each slice
-        self._found: dict[int, Numbers] = {}
-        self._feeds_in: dict[int, Numbers] = {}  # how many of a slice's ends up to each are line feeds
-        self.count = int(self._before[-1])
+        self._feeds_before = self._counted(b"\n")
+        self._before = self._feeds_before  # ends before each slice
+        if self.redrawn:
+            self._before = list(map(operator.add, self._feeds_before, self._counted(b"\r")))
+        self._found: dict[int, list[int]] = {}
+        self.count = self._before[-1]
+
+    def _counted(self, value: bytes) -> list[int]:
+        """How often a byte stands before each slice, and in all of them."""
+        size = len(self._data)
+        slices = range(0, size, _SLICE)
+        counts = (count_byte(self._data, value, start, min(start + _SLICE, size)) for start in slices)
+        return list(itertools.accumulate(counts, initial=0))
 
     def at(self, number: int) -> int:
         """Where the end with this number stands."""
-        order = int(self._before.searchsorted(number, "right")) - 1
-        return int(self._in(order)[number - self._before[order]])
+        order = bisect_right(self._before, number) - 1
+        return self._in(order)[number - self._before[order]]
 
-    def at_all(self, numbers: Numbers) -> Numbers:
-        """The same of several."""
-        import numpy as np
-
-        places = np.empty(len(numbers), np.int64)
-        orders = self._before.searchsorted(numbers, "right") - 1
-        for order in np.unique(orders).tolist():
-            here = orders == order
-            places[here] = self._in(order)[numbers[here] - self._before[order]]
-        return places
-
-    def before(self, offsets: Numbers) -> Numbers:
-        """How many ends stand before each of these offsets."""
-        import numpy as np
-
-        if len(offsets) <= _FEW:
-            found = [
-                self._before[at // _SLICE] + self._in(at // _SLICE).searchsorted(at)
-                for at in offsets.tolist()
-            ]
-            return np.array(found, np.int64)
-        numbers = np.empty(len(offsets), np.int64)
-        orders = offsets // _SLICE
-        for order in np.unique(orders).tolist():
-            here = orders == order
-            numbers[here] = self._in(order).searchsorted(offsets[here]) + self._before[order]
-        return numbers
+    def before(self, offset: int) -> int:
+        """How many ends stand before this offset."""
+        order = offset // _SLICE
+        return self._before[order] + (bisect_left(self._in(order), offset) if offset % _SLICE else 0)
 
     def feeds(self, number: int) -> int:
         """How many of the first so many are line feeds."""
-        import numpy as np
+        if not self.redrawn:
+            return min(number, self.count)
+        if number >= self.count:
+            return self._feeds_before[-1]
+        order = bisect_right(self._before, number) - 1
+        start = order * _SLICE
+        return self._feeds_before[order] + self._data.count(b"\n", start, self.at(number))
 
-        if not self.redrawn or number >= self.count:
-            return min(number, self.count) if not self.redrawn else int(self._feeds_before[-1])
-        order = int(self._before.searchsorted(number, "right")) - 1
-        feeds = self._feeds_in.get(order)
-        if feeds is None:
-            feeds = self._feeds_in[order] = np.cumsum(self._values[self._in(order)] == 10)
-        inside = number - int(self._before[order])
-        return int(self._feeds_before[order]) + (int(feeds[inside - 1]) if inside else 0)
-
-    def _in(self, order: int) -> Numbers:
+    def _in(self, order: int) -> list[int]:
         """Where they stand in a slice."""
-        import numpy as np
-
         found = self._found.get(order)
         if found is None:
-            start = order * _SLICE
-            part = self._values[start : start + _SLICE]
-            found = np.flatnonzero((part == 10) | (part == 13) if self.redrawn else part == 10)
-            found += start
-            self._found[order] = found
+            start, form = order * _SLICE, _ENDS if self.redrawn else _FEED
+            found = self._found[order] = [
+                end.start() for end in form.finditer(self._data, start, start + _SLICE)
+            ]
         return found
 
 
@@ -132,14 +114,13 @@ class Segments:
     """The segments of a chunk's bytes, and of its ``view``, which has as many."""
 
     def __init__(self, data: bytes) -> None:
-        ends = LineEnds(data)
-        if not ends.solid and b"\0" in data:
+        solid = is_solid(data)
+        if not solid and b"\0" in data:
             data = data.replace(b"\0", b"")
-            ends = LineEnds(data)
         self.data = data
-        self.view = view = view_of(data, solid=ends.solid)
-        self._data_ends = ends
-        self._ends = ends if data is view else LineEnds(view)
+        self.view = view = view_of(data, solid=solid)
+        self._data_ends = LineEnds(data)
+        self._ends = self._data_ends if data is view else LineEnds(view)
         self.count = self._ends.count + (not view or view[-1:] not in (b"\n", b"\r"))
 
     @property
@@ -147,12 +128,25 @@ class Segments:
         """Whether a container runtime wrote these lines as records."""
         return _RECORD.match(self.data) is not None or self.data[:8] == b'{"log":"'
 
-    def at(self, offsets: Sequence[int] | Numbers) -> Numbers:
-        """The segments in which matches lie that end at these offsets of the view."""
-        import numpy as np
+    def at(self, offsets: Sequence[int]) -> list[int]:
+        """The segments in which matches lie that end at these offsets of the view.
 
-        # A match that ends at the very start, as an empty one may, lies in the first.
-        return self._ends.before(np.maximum(np.asarray(offsets, dtype=np.int64) - 1, 0))
+        Ascending offsets are the fastest: most lie where the one before does.
+        """
+        units: list[int] = []
+        unit, start, end = (
+            0,
+            1,
+            0,
+        )  # the segment of the last offset, and between which offsets its matches end
+        for offset in offsets:
+            if not start <= offset <= end:
+                # A match that ends at the very start, as an empty one may, lies in the first.
+                unit = self._ends.before(max(offset - 1, 0))
+                start = self.start(unit) + 1
+                end = self._ends.at(unit) + 1 if unit < self._ends.count else len(self.view)
+            units.append(unit)
+        return units
 
     def start(self, segment: int) -> int:
         """Where a segment begins in the view."""
@@ -162,19 +156,6 @@ class Segments:
         """A segment of the view, without its end."""
         end = self._ends.at(segment) if segment < self._ends.count else None
         return self.view[self.start(segment) : end]
-
-    def texts(self, segments: Numbers) -> list[bytes]:
-        """The same of several segments."""
-        import numpy as np
-
-        ends = np.full(len(segments), len(self.view))
-        ended = segments < self._ends.count
-        ends[ended] = self._ends.at_all(segments[ended])
-        starts = np.zeros(len(segments), np.int64)
-        later = segments > 0
-        starts[later] = self._ends.at_all(segments[later] - 1) + 1
-        view = self.view
-        return [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def raw(self, first: int, behind: int) -> bytes:
         """The bytes of a range of segments, as they stand in the source."""
@@ -208,10 +189,8 @@ def record_head(data: bytes, start: int) -> bytes:
 
 
 def is_solid(data: bytes) -> bool:
-    """Whether the bytes are ASCII without NULs and escapes: signed, all but ASCII is below 1."""
-    import numpy as np
-
-    return not data or (int(np.frombuffer(data, np.int8).min()) > 0 and b"\x1b" not in data)
+    """Whether the bytes are ASCII without NULs and escapes."""
+    return data.isascii() and b"\0" not in data and b"\x1b" not in data
 
 
 def view_of(data: bytes, *, solid: bool = False) -> bytes:
