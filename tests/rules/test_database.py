@@ -9,6 +9,7 @@ import pytest
 
 from stallwatch_rules.matching import cachefolder, database, literal_index
 from stallwatch_rules.matching.database import DatabaseStore
+from stallwatch_rules.matching.literal_index import LiteralIndex
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages import catalogue as catalogue_module
 from stallwatch_rules.pages.catalogue import load_catalogue
@@ -25,9 +26,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     seen: list[tuple[str, ...]] = []
     compile_hyperscan = database.compile_hyperscan
 
-    def counting(patterns: tuple[str, ...]) -> object:
+    def counting(patterns: tuple[str, ...], texts: database.Texts) -> object:
         seen.append(patterns)
-        return compile_hyperscan(patterns)
+        return compile_hyperscan(patterns, texts)
 
     monkeypatch.setattr(database, "compile_hyperscan", counting)
     return seen
@@ -86,7 +87,7 @@ def another_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def another_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "widened", lambda pattern: pattern + "x?")
+    monkeypatch.setattr(cachefolder, "_makers", lambda: [("patterns.py", 1, 2)])
 
 
 def other_flags(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +110,7 @@ def test_the_name_says_all_that_the_database_depends_on(
 ) -> None:
     DatabaseStore(tmp_path).compiled(PATTERNS)
     change(monkeypatch)
+    database._loaded.clear()
     DatabaseStore(tmp_path).compiled(PATTERNS)
     assert len(list(tmp_path.glob("*.hsdb"))) == 2
 
@@ -119,21 +121,25 @@ def test_fixed_texts_are_found_anew_by_another_version(
     looked: list[str] = []
     literals_of = literal_index.literals_of
     monkeypatch.setattr(literal_index, "literals_of", lambda one: looked.append(one) or literals_of(one))
-    first = literal_index.kept_literals(PATTERNS, tmp_path)
-    assert literal_index.kept_literals(PATTERNS, tmp_path) == first
+
+    def owners() -> tuple[tuple[int, ...], ...]:
+        return LiteralIndex(PATTERNS, DatabaseStore(tmp_path)).owners
+
+    first = owners()
+    assert owners() == first
     assert looked == [*PATTERNS]
     another_version(monkeypatch)
-    assert literal_index.kept_literals(PATTERNS, tmp_path) == first
+    assert owners() == first
     assert looked == [*PATTERNS] * 2
     for kept in tmp_path.glob("literals-*.msgpack"):
         kept.write_bytes(b"\x93\x01\x02\x03")  # msgpack, but no such table
-    assert literal_index.kept_literals(PATTERNS, tmp_path) == first
+    assert owners() == first
     assert looked == [*PATTERNS] * 3
 
 
 def test_fixed_texts_are_kept_of_the_last_few_lists(tmp_path: Path) -> None:
     for number in range(6):
-        literal_index.kept_literals((f"list number {number}",), tmp_path)
+        LiteralIndex((f"list number {number}",), DatabaseStore(tmp_path))
     assert len(list(tmp_path.glob("literals-*.msgpack"))) == 4
 
 

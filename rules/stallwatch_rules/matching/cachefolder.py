@@ -8,12 +8,20 @@ them. Nothing here fails: what cannot be read or written is as good as absent.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from stallwatch_rules import __version__
+
+T = TypeVar("T")
 
 _FOREIGN = stat.S_IWGRP | stat.S_IWOTH
 
@@ -52,6 +60,46 @@ def write(path: Path, content: bytes) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+def kept(
+    folder: Path | None,
+    name: str,
+    parts: object,
+    most: int,
+    *,
+    load: Callable[[bytes], T | None],
+    make: Callable[[], T],
+    dump: Callable[[T], bytes | None],
+) -> T:
+    """Load what an earlier start made of these parts, or make and keep it; only make it without a folder.
+
+    ``name`` has a ``*`` for a digest of the parts and of the code; the newest ``most`` of its files are kept.
+    """
+    if folder is None:
+        return make()
+    path = folder / name.replace("*", _digest(parts))
+    content = read(path)
+    found = load(content) if content is not None else None
+    if found is None:
+        found = make()
+        content = dump(found)
+        if content is not None:
+            write(path, content)
+            prune(folder, name, most)
+    return found
+
+
+def _digest(parts: object) -> str:
+    return hashlib.sha256(msgspec.msgpack.encode((MADE_BY, _makers(), parts))).hexdigest()[:32]
+
+
+@functools.cache
+def _makers() -> list[tuple[str, int, int]]:
+    """The files by which expressions are made and compiled, as they are now."""
+    here = Path(__file__).parent
+    files = (here.parent / "pages" / "patterns.py", *filter(Path.is_file, sorted(here.iterdir())))
+    return [(path.name, status.st_size, status.st_mtime_ns) for path in files if (status := path.stat())]
 
 
 def prune(folder: Path, pattern: str, kept: int) -> None:

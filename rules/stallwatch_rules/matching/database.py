@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import platform
 import threading
 from pathlib import Path
 from typing import Any
 
 from stallwatch_rules.matching import cachefolder
-from stallwatch_rules.pages.patterns import compile_hyperscan, hyperscan, hyperscan_flags, widened
+from stallwatch_rules.pages.patterns import compile_hyperscan, hyperscan, hyperscan_flags
 
 _KEPT = 12  #: files; older ones are of catalogues that were changed
 
@@ -30,34 +29,31 @@ class DatabaseStore:
 
         Raises ``hyperscan.error`` where there can be none.
         """
-        if self.folder is None:
-            return _compile(patterns, texts)
-        path = self.folder / f"{_key(patterns, texts)}.hsdb"
-        database = _loaded.get(path)
-        if database is None:
-            database = _loaded[path] = _load(path) or self._keep(_compile(patterns, texts), path)
-        return database
-
-    def _keep(self, database: Any, path: Path) -> Any:
-        with contextlib.suppress(hyperscan.error):
-            content = hyperscan.dumpb(database)
-            cachefolder.write(path, hashlib.sha256(content).digest() + content)
-            cachefolder.prune(path.parent, "*.hsdb", _KEPT)
-        return database
+        key = self.folder, patterns, texts
+        if key not in _loaded:
+            _loaded[key] = cachefolder.kept(
+                self.folder,
+                "*.hsdb",
+                (hyperscan.__version__, hyperscan_flags(), _processor(), patterns, texts),  # type: ignore[attr-defined]
+                _KEPT,
+                load=_load,
+                make=lambda: compile_hyperscan(patterns, texts),
+                dump=_dump,
+            )
+        return _loaded[key]
 
 
-_loaded: dict[Path, Any] = {}  # a process reads with few catalogues
+_loaded: dict[object, Any] = {}  # a process reads with few catalogues
 
 
-def _compile(patterns: tuple[str, ...], texts: Texts) -> Any:
-    return compile_hyperscan(patterns, texts) if texts else compile_hyperscan(patterns)
+def _dump(database: Any) -> bytes | None:
+    with contextlib.suppress(hyperscan.error):
+        return bytes(hyperscan.dumpb(database))
+    return None
 
 
-def _load(path: Path) -> Any:
-    content = cachefolder.read(path) or b""
-    digest, content = content[:32], content[32:]
-    if hashlib.sha256(content).digest() != digest:
-        return None
+def _load(content: bytes) -> Any:
+    """The database, unless the file is not whole (hyperscan checks a sum) or of another processor."""
     try:
         database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
@@ -66,21 +62,6 @@ def _load(path: Path) -> Any:
     except Exception:  # whatever a foreign file makes of it
         return None
     return database
-
-
-def _key(patterns: tuple[str, ...], texts: Texts) -> str:
-    """All that the database depends on; the expressions as they are compiled, not as they are written."""
-    made = (
-        cachefolder.MADE_BY,
-        hyperscan.__version__,  # type: ignore[attr-defined]
-        str(hyperscan_flags()),
-        platform.machine(),
-        _processor(),
-    )
-    seen = hashlib.sha256()
-    for part in (*made, *map(widened, patterns), *(f"{caseless:d}{text}" for text, caseless in texts)):
-        seen.update(part.encode("utf-8", "surrogatepass") + b"\0")
-    return seen.hexdigest()[:32]
 
 
 @functools.cache

@@ -12,13 +12,12 @@ found on hardly more lines, and a fifth sooner (200 patterns: 2.2 to 2.8 GB/s; 1
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,32 +156,6 @@ def _rarity(literals: Literals) -> int:
     return min(one.rarity for one in literals)
 
 
-_Stored = list[list[tuple[str, bool]] | None]
-
-
-def kept_literals(patterns: Sequence[str], folder: Path | None) -> list[Literals | None]:
-    """``literals_of`` each, kept between starts: parsing a thousand patterns takes half a second."""
-    if folder is None:
-        return [literals_of(pattern) for pattern in patterns]
-    seen = hashlib.sha256(cachefolder.MADE_BY.encode() + b"\0")
-    for path in (Path(__file__), _USUAL):  # another way to choose texts chooses others
-        seen.update(path.read_bytes())
-    for pattern in patterns:
-        seen.update(b"\0" + pattern.encode("utf-8", "surrogatepass"))
-    path = folder / f"literals-{seen.hexdigest()}.msgpack"
-    try:
-        stored = msgspec.msgpack.decode(cachefolder.read(path) or b"", type=_Stored)
-    except (msgspec.MsgspecError, ValueError):
-        stored = []
-    if len(stored) == len(patterns):
-        return [None if one is None else frozenset(Literal(*text) for text in one) for one in stored]
-    made = [literals_of(pattern) for pattern in patterns]
-    plain = [None if one is None else [tuple(text) for text in sorted(one)] for one in made]
-    cachefolder.write(path, msgspec.msgpack.encode(plain))
-    cachefolder.prune(folder, "literals-*.msgpack", _KEPT)
-    return made
-
-
 @functools.lru_cache(maxsize=8192)  # a start asks for each of them several times
 def raw_form(pattern: str) -> str:
     """The pattern to look for in raw bytes, before anything is taken off their lines.
@@ -210,6 +183,31 @@ def _freed(token: re.Match[str]) -> str:
     return "" if token["end"] else token.group()
 
 
+class _Table(msgspec.Struct, array_like=True):
+    """What an index looks for."""
+
+    rest: tuple[int, ...]
+    owners: tuple[tuple[int, ...], ...]
+    expressions: tuple[str, ...]  #: of ``rest``
+    texts: tuple[tuple[str, bool], ...]  #: of the other owners, then the words
+
+    @classmethod
+    def of(cls, patterns: Sequence[str], words: Sequence[str], without: Container[int]) -> _Table:
+        """Find the texts of these patterns. Parsing a thousand of them takes half a second."""
+        texts: dict[Literal, list[int]] = {}
+        rest: list[int] = []
+        for number, literals in enumerate(map(literals_of, patterns)):
+            if number in without:
+                continue
+            if literals is None:
+                rest.append(number)
+            for text in sorted(literals or ()):
+                texts.setdefault(text, []).append(number)
+        owners = (*((number,) for number in rest), *map(tuple, texts.values()))
+        looked_for = tuple((text.text, text.caseless) for text in (*texts, *map(Literal, words)))
+        return cls(tuple(rest), owners, tuple(raw_form(patterns[number]) for number in rest), looked_for)
+
+
 class LiteralIndex:
     """The fixed texts of a list of patterns, and which patterns each stands for."""
 
@@ -218,35 +216,36 @@ class LiteralIndex:
         patterns: Sequence[str],
         store: DatabaseStore,
         words: Sequence[str] = (),
-        without: Container[int] = (),
+        without: Collection[int] = (),
     ) -> None:
         """``words`` are looked for, too; their numbers follow those of ``owners``. ``without`` are patterns
         that are not looked for."""
-        texts: dict[Literal, list[int]] = {}
-        rest: list[int] = []
-        for number, literals in enumerate(kept_literals(patterns, store.folder)):
-            if number in without:
-                continue
-            if literals is None:
-                rest.append(number)
-            for text in sorted(literals or ()):
-                texts.setdefault(text, []).append(number)
-        self.rest = tuple(rest)  #: patterns that have no text: they themselves are found
+        table = cachefolder.kept(
+            store.folder,
+            "literals-*.msgpack",
+            (patterns, words, sorted(without)),
+            _KEPT,
+            load=_table_in,
+            make=lambda: _Table.of(patterns, words, without),
+            dump=msgspec.msgpack.encode,
+        )
+        self.rest = table.rest  #: patterns that have no text: they themselves are found
         #: what each number that is found stands for: one of ``rest``, then the patterns of each text
-        self.owners = (*((number,) for number in rest), *map(tuple, texts.values()))
-        looked_for = (*texts, *map(Literal, words))
+        self.owners = table.owners
         self._scanner: BlockScanner | None = None
-        if rest or looked_for:
-            self._scanner = BlockScanner(
-                store.compiled(
-                    tuple(raw_form(patterns[number]) for number in rest),
-                    tuple((text.text, text.caseless) for text in looked_for),
-                )
-            )
+        if table.expressions or table.texts:
+            self._scanner = BlockScanner(store.compiled(table.expressions, table.texts))
 
     def hits(self, data: bytes | memoryview) -> Hits:
         """What was found; the numbers are those of ``owners``, then of the words."""
         return self._scanner.hits(data) if self._scanner is not None else ([], [])
+
+
+def _table_in(content: bytes) -> _Table | None:
+    try:
+        return msgspec.msgpack.decode(content, type=_Table)
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
 @functools.lru_cache(maxsize=4)

@@ -11,6 +11,7 @@ of a chunk; its ``series`` are those that its lines may belong to.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from itertools import accumulate
@@ -102,11 +103,20 @@ class PatternScanner:
         """``words`` are looked for, too. ``seldom`` are numbers of patterns that not every chunk is searched
         for."""
         self._all = LiteralIndex(patterns, store, words)
-        self._most = LiteralIndex(patterns, store, words, seldom) if seldom else self._all
+        self._given = patterns, store, words, seldom
         bare = set(self._all.rest)
         self._covered = [number for number in range(len(patterns)) if number not in bare]
-        covered = tuple(raw_form(patterns[number]) for number in self._covered)
-        self._patterns = BlockScanner(store.compiled(covered)) if covered else None
+
+    @functools.cached_property
+    def _most(self) -> LiteralIndex:
+        """Needed in few logs: the first chunks are searched for everything."""
+        return LiteralIndex(*self._given) if self._given[-1] else self._all
+
+    @functools.cached_property
+    def _patterns(self) -> BlockScanner:
+        """The patterns that have texts; needed where one is found."""
+        patterns, store, *_ = self._given
+        return BlockScanner(store.compiled(tuple(raw_form(patterns[number]) for number in self._covered)))
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
         """The matches in a chunk."""
@@ -120,7 +130,7 @@ class PatternScanner:
                 found.append((index.rest[number], unit))
             else:
                 (named if number < len(index.owners) else worded).add(unit)
-        if named and self._patterns is not None:
+        if named:
             if len(named) * _DENSE > segments.count:
                 hits, ends = self._patterns.hits(view)
                 units = segments.at(ends)
