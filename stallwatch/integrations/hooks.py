@@ -49,7 +49,7 @@ def watch(engine: Any) -> Any:
             ]
             import_module(f"{hooks}.deepspeed").install(sys.modules[_ENGINE], told, engine)
             if _COORDINATOR in sys.modules:
-                import_module(f"{hooks}.zero").install(sys.modules[_COORDINATOR], told)
+                import_module(f"{hooks}.zero").watch_trace(sys.modules[_COORDINATOR], told)
     except Exception as error:
         from stallwatch_exporter.notices import tell
 

@@ -18,7 +18,7 @@ import pytest
 
 from stallwatch_exporter.probe import api
 from stallwatch_exporter.probe.api import FIRST_RECORDS, RECORD_SECONDS, Probe
-from stallwatch_exporter.probe.devices import Reading
+from stallwatch_exporter.probe.draft import Reading
 from stallwatch_exporter.probe.events import MOST_BYTES, EventFile
 from stallwatch_exporter.probe.hooks import losses
 from stallwatch_exporter.probe.hooks.torch import count_steps

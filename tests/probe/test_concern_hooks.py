@@ -22,7 +22,7 @@ from stallwatch_exporter.probe.hooks.checkpoints import (
     Written,
     folder_of,
 )
-from stallwatch_exporter.probe.hooks.saving import engine_of, install, look, swaps_engine
+from stallwatch_exporter.probe.hooks.saving import engine_of, look, swaps_engine, watch_trainer
 from stallwatch_exporter.probe.hooks.zero import (
     EvalWatch,
     SumWatch,
@@ -334,7 +334,7 @@ def test_checkpoints_that_are_too_many_are_counted(probe: Probe, tmp_path: Path)
     assert ring.dropped_events == 3
 
 
-def test_a_trainers_module_is_known_by_its_name_though_it_imports_the_accelerator(probe: Probe) -> None:
+def test_a_trainers_module_is_watched_though_it_imports_the_accelerator(probe: Probe) -> None:
     """transformers.trainer does (transformers 5.23.0)."""
 
     class Trainer:
@@ -348,6 +348,6 @@ def test_a_trainers_module_is_known_by_its_name_though_it_imports_the_accelerato
         distributed_type = "NO"
 
     names = {"Trainer": Trainer, "CallbackHandler": CallbackHandler, "Accelerator": Accelerator}
-    install(SimpleNamespace(__name__="transformers.trainer", **names), probe)
+    watch_trainer(SimpleNamespace(**names), probe)
     assert hasattr(Trainer, "callback_handler")
     assert Accelerator.distributed_type == "NO"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.probe.stacks import stacks
+from stallwatch_exporter.probe.answers import stacks
 from stallwatch_rules.stacks.doing import doing_of
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.listing import listing

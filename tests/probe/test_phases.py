@@ -14,18 +14,20 @@ import pytest
 from ranks import TINY, Program, Trained, needs, trains
 
 from stallwatch_exporter.probe import api
+from stallwatch_exporter.probe.answers import counters
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.probe.counters import counters
-from stallwatch_exporter.probe.hooks.phases import PLACES, Doing
+from stallwatch_exporter.probe.hooks.phases import Doing
 from stallwatch_exporter.probe.hooks.transformers import TrainerWatch, install
 from stallwatch_exporter.probe.imports import HOOKS
+from stallwatch_exporter.probe.imports import PHASES as BEGINNINGS
 from stallwatch_exporter.probe.layout import PHASES
 
 
-def test_every_place_is_waited_for_and_begins_a_known_phase() -> None:
-    waited_for = {module for module, hook in HOOKS if hook == "phases"}
-    assert waited_for == {*PLACES, "torch._dynamo.callback"}
-    assert {phase for places in PLACES.values() for _, _, phase in places} <= {*PHASES}
+def test_every_hook_is_there_and_every_call_begins_a_known_phase() -> None:
+    for hook in {name for names in HOOKS.values() for name in names}:
+        file, _, install = hook.partition(".")
+        assert callable(getattr(import_module(f"stallwatch_exporter.probe.hooks.{file}"), install)), hook
+    assert {phase for calls in BEGINNINGS.values() for _, _, phase in calls} <= {*PHASES}
 
 
 # ---- the order of things
@@ -113,7 +115,9 @@ def test_no_device_is_waited_for_when_a_trainer_logs_a_tensor(tmp_path: Path) ->
             waited.append(True)
             return 1.0
 
-    TrainerWatch(Probe(tmp_path, {"RANK": "0"})).logged({"loss": OnDevice(), "grad_norm": "0.5"})
+    TrainerWatch(Probe(tmp_path, {"RANK": "0"})).on_log(
+        None, {"logs": {"loss": OnDevice(), "grad_norm": "0.5"}}
+    )
     assert waited == []
 
 

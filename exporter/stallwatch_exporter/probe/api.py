@@ -1,17 +1,18 @@
 """The probe of one process: what hooks and users tell of a step goes into the ring.
 
 Each step and count is stored in the ring's draft at once. A record is kept every ``RECORD_SECONDS``, and as
-the phase changes. Nothing here raises, waits, or asks a device for a number that is not ready (``devices``).
+the phase changes. Nothing here raises, waits, or asks a device for a number that is not ready (``draft``).
 Until there is something to tell, nothing is made: most Python processes of a command are no ranks.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from .clock import steady_offset
 from .draft import FIRST, INDEX, NAN, TIME, Draft
@@ -30,6 +31,31 @@ _PHASE, _BEATS = INDEX["phase"], INDEX["beats"]
 _FLEETING = slice(INDEX[PASSING[0]], INDEX[PASSING[-1]] + 1)
 _NOTHING = Draft(len(PASSING)).cells[FIRST:]
 _INIT, _TRAIN = float(PHASES.index("init")), float(PHASES.index("train"))
+
+
+_Method = TypeVar("_Method", bound="Callable[..., None]")
+
+
+def _in_turn(method: _Method) -> _Method:
+    """Make a method of `Probe` count what it raises, and give way to a thread that is inside another one."""
+
+    @functools.wraps(method)
+    def guarded(probe: Probe, *values: Any, **named: Any) -> None:
+        if probe._off:
+            return
+        try:
+            probe._turn.pop()
+        except IndexError:
+            probe._too_late()
+            return
+        try:
+            method(probe, *values, **named)
+        except Exception:
+            probe.failed()
+        finally:
+            probe._turn.append(True)
+
+    return cast(_Method, guarded)
 
 
 class Probe:
@@ -79,12 +105,7 @@ class Probe:
         grad_norm: Any = None,
         learning_rate: Any = None,
         loss_scale: Any = None,
-        target_steps: Any = None,
         skipped_steps: Any = None,
-        memory_allocated_bytes: Any = None,
-        memory_reserved_bytes: Any = None,
-        memory_peak_bytes: Any = None,
-        resident_bytes: Any = None,
         **others: Any,
     ) -> None:
         """A training step is done. Each value is a field of ``layout``: a number, or a tensor that holds one.
@@ -111,19 +132,8 @@ class Probe:
             # NaN, so not told, where no step was before.
             row[_SECONDS] = (now - self._begun_at) / (self.steps - self._begun_with)
             row[_PHASE] = _TRAIN
-            named = (
-                loss,
-                grad_norm,
-                learning_rate,
-                loss_scale,
-                target_steps,
-                skipped_steps,
-                memory_allocated_bytes,
-                memory_reserved_bytes,
-                memory_peak_bytes,
-                resident_bytes,
-            )
-            for place, value in enumerate(named, _LOSS):
+            usual = (loss, grad_norm, learning_rate, loss_scale, skipped_steps)
+            for place, value in enumerate(usual, _LOSS):
                 if type(value) is float and value - value == 0.0:
                     row[place] = value
                 elif value is not None:
@@ -144,55 +154,37 @@ class Probe:
         finally:
             turn.append(True)
 
+    @_in_turn
     def value(self, name: str, value: Any) -> None:
         """A field of the next record. A tensor on a device is read when it is ready, in a later one."""
-        if self._off or not self._enter():
-            return
-        try:
-            self._finish()
-            self._draft.take(name, value)
-        except Exception:
-            self.failed()
-        finally:
-            self._turn.append(True)
+        self._finish()
+        self._draft.take(name, value)
 
+    @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
         """Count something. A record is written for it alone only when the last one is a second old."""
-        if self._off or not self._enter():
-            return
-        try:
-            place = INDEX[name]
-            before = self.row[place]
-            self.row[place] = (before if before == before else 0.0) + by
-            self._write_if_due()
-        except Exception:
-            self.failed()
-        finally:
-            self._turn.append(True)
+        place = INDEX[name]
+        before = self.row[place]
+        self.row[place] = (before if before == before else 0.0) + by
+        self._write_if_due()
 
+    @_in_turn
     def phase(self, name: str) -> None:
         """What the rank does now: one of ``layout.PHASES``. The next step ends any other phase.
 
         Told again while it lasts, it is a sign of life, such as a batch of an evaluation.
         """
-        if self._off or not self._enter():
-            return
-        try:
-            self._finish()
-            row, phase = self.row, float(PHASES.index(name))
-            lasts = row[_PHASE] == phase
-            row[_PHASE] = phase
-            row[_BEATS] = (row[_BEATS] if row[_BEATS] == row[_BEATS] else 0.0) + 1.0
-            self._begun_at = NAN  # the time until the next step is not that step's alone
-            self.due_at = 0.0
-            if lasts:
-                self._write_if_due()
-            else:
-                self._write(self.clock())
-        except Exception:
-            self.failed()
-        finally:
-            self._turn.append(True)
+        self._finish()
+        row, phase = self.row, float(PHASES.index(name))
+        lasts = row[_PHASE] == phase
+        row[_PHASE] = phase
+        row[_BEATS] = (row[_BEATS] if row[_BEATS] == row[_BEATS] else 0.0) + 1.0
+        self._begun_at = NAN  # the time until the next step is not that step's alone
+        self.due_at = 0.0
+        if lasts:
+            self._write_if_due()
+        else:
+            self._write(self.clock())
 
     @property
     def doing(self) -> str:
@@ -205,19 +197,13 @@ class Probe:
         """Whether this very process has told of anything: a fork is no rank for being a rank's child."""
         return self._ring is not None
 
+    @_in_turn
     def announce(self) -> None:
         """Write a record now, so that the agent knows this rank before its first step."""
-        if self._off or not self._enter():
-            return
-        try:
-            self._finish()
-            if self.row[_PHASE] != self.row[_PHASE]:
-                self.row[_PHASE] = _INIT
-            self._write(self.clock())
-        except Exception:
-            self.failed()
-        finally:
-            self._turn.append(True)
+        self._finish()
+        if self.row[_PHASE] != self.row[_PHASE]:
+            self.row[_PHASE] = _INIT
+        self._write(self.clock())
 
     # ---- text
 
@@ -226,15 +212,11 @@ class Probe:
         if self._off or not (self.is_rank or self._ring):
             return  # a launcher's warnings are no rank's
         try:
+            if self._ring is None:
+                self._begin()
             ring, events = self._ring, self._events
             if ring is None or events is None:
-                if not self._enter():
-                    return  # another thread is about to make both: it is only ever one
-                try:
-                    ring, events = self._open(), self._events
-                finally:
-                    self._turn.append(True)
-                assert events is not None
+                return  # another thread is about to make both, or they cannot be made
             dropped = events.dropped
             events.write(kind, key, **about)
             if events.dropped != dropped:
@@ -265,12 +247,9 @@ class Probe:
         self.row = self._draft.cells
         self._begun_at, self._begun_with, self.due_at, self.steps = NAN, 0.0, 0.0, 0.0
 
-    def _enter(self) -> bool:
-        try:
-            return self._turn.pop()
-        except IndexError:
-            self._too_late()
-            return False
+    @_in_turn
+    def _begin(self) -> None:
+        self._open()
 
     def _too_late(self) -> None:
         self._missed += 1
@@ -324,7 +303,8 @@ class Probe:
         """The ring, made where there is none; only for whoever has entered, or two threads made two."""
         if self._ring is None:
             assert self._folder is not None
-            from .stacks import ranks, stand_by  # not at start: most Python processes are no ranks
+            from .answers import ranks  # not at start: most Python processes are no ranks
+            from .stacks import stand_by
 
             (rank, local_rank), started = ranks(self._environ), self.clock()
             name = f"{rank}-{os.getpid()}-{started * 1e9:.0f}.ring"

@@ -11,53 +11,101 @@ import sys
 
 TYPE_CHECKING = False  # `typing` costs every Python of the command more than all the rest of this
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
-#: The module to wait for → the hook to install then, a module of ``hooks`` with ``install(module, probe)``.
-#: Several may wait for the same module.
-HOOKS = (
-    ("torch.optim.optimizer", "torch"),
-    ("torch._tensor", "losses"),
-    ("torch.amp.grad_scaler", "losses"),
-    ("torch.utils.data.dataloader", "batches"),
-    ("torch.nn.modules.module", "model_modes"),
-    ("torch.serialization", "phases"),
-    ("safetensors.torch", "phases"),
-    ("transformers.trainer_callback", "transformers"),
-    ("torch._dynamo.callback", "phases"),
-    ("torch.distributed.checkpoint", "phases"),
-    ("torch.distributed.checkpoint.default_planner", "phases"),
-    ("transformers.trainer", "phases"),
-    ("transformers.generation.utils", "phases"),
-    ("deepspeed.runtime.engine", "phases"),
-    ("deepspeed.runtime.pipe.engine", "phases"),
-    ("trl.trainer.grpo_trainer", "phases"),
-    ("trl.trainer.rloo_trainer", "phases"),
-    ("trl.generation.vllm_generation", "phases"),
-    ("trl.generation.vllm_client", "phases"),
-    ("trl.extras.vllm_client", "phases"),
-    ("vllm.entrypoints.llm", "phases"),
-    ("swift.trainers.rlhf_trainer.rollout_mixin", "phases"),
-    ("deepspeed.runtime.engine", "deepspeed"),
-    ("deepspeed.runtime.zero.partitioned_param_coordinator", "zero"),
-    ("deepspeed.runtime.zero.parameter_offload", "zero"),
-    ("deepspeed.runtime.zero.partition_parameters", "zero"),
-    ("deepspeed.runtime.engine", "saving"),
-    ("accelerate.accelerator", "saving"),
-    ("transformers.trainer", "saving"),
-    ("torch.serialization", "checkpoints"),
-    ("deepspeed.runtime.engine", "checkpoints"),
-    ("transformers.trainer_callback", "checkpoints"),
-    ("transformers.configuration_utils", "checkpoints"),
-)
+#: The module to wait for → what to call then with it and the probe: ``<module of hooks>.<function>``.
+HOOKS = {
+    "torch.optim.optimizer": ("torch.install",),
+    "torch._tensor": ("losses.install",),
+    "torch.amp.grad_scaler": ("losses.watch_scaler",),
+    "torch.utils.data.dataloader": ("batches.install",),
+    "torch.nn.modules.module": ("model_modes.install",),
+    "transformers.trainer_callback": ("transformers.install", "checkpoints.watch_trainer"),
+    "torch._dynamo.callback": ("phases.watch_compiler",),
+    "deepspeed.runtime.engine": ("deepspeed.install", "saving.watch_engine", "checkpoints.watch_engine"),
+    "deepspeed.runtime.zero.partitioned_param_coordinator": ("zero.watch_trace",),
+    "deepspeed.runtime.zero.parameter_offload": ("zero.watch_backward",),
+    "deepspeed.runtime.zero.partition_parameters": ("zero.watch_initialize",),
+    "accelerate.accelerator": ("saving.watch_accelerator",),
+    "transformers.trainer": ("saving.watch_trainer",),
+    "torch.serialization": ("checkpoints.watch_torch",),
+    "transformers.configuration_utils": ("checkpoints.watch_models",),
+}
+
+#: Module → (class, or "" for the module itself; name; the phase that its call begins), for ``hooks.phases``.
+#: "train" ends whatever was before. The names are those of transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19,
+#: torch 2.1 to 2.13, TRL 0.14 to 1.16, vLLM and ms-swift 3; those that a version lacks are passed over.
+PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "transformers.trainer": (
+        ("Trainer", "training_step", "train"),
+        ("Trainer", "evaluate", "eval"),
+        ("Trainer", "predict", "eval"),
+        ("Trainer", "prediction_step", "eval"),
+        ("Trainer", "save_model", "save"),
+        ("Trainer", "_save_checkpoint", "save"),
+        ("Trainer", "_load_from_checkpoint", "init"),
+    ),
+    "transformers.generation.utils": (("GenerationMixin", "generate", "rollout"),),
+    "deepspeed.runtime.engine": (
+        ("DeepSpeedEngine", "backward", "train"),
+        ("DeepSpeedEngine", "eval", "eval"),
+        ("DeepSpeedEngine", "save_checkpoint", "save"),
+        ("DeepSpeedEngine", "save_16bit_model", "save"),
+        ("DeepSpeedEngine", "load_checkpoint", "init"),
+    ),
+    "deepspeed.runtime.pipe.engine": (
+        ("PipelineEngine", "train_batch", "train"),
+        ("PipelineEngine", "eval_batch", "eval"),
+    ),
+    "torch.distributed.checkpoint": (
+        ("", "save", "save"),
+        ("", "async_save", "save"),
+        ("", "load", "init"),
+    ),
+    # Whoever imported the functions themselves: each asks its planner before it writes or reads.
+    "torch.distributed.checkpoint.default_planner": (
+        ("DefaultSavePlanner", "set_up_planner", "save"),
+        ("DefaultLoadPlanner", "set_up_planner", "init"),
+    ),
+    "torch.serialization": (
+        ("_open_zipfile_writer_file", "__exit__", "save"),
+        ("_open_zipfile_writer_buffer", "__exit__", "save"),
+    ),
+    "safetensors.torch": (("", "save_file", "save"),),
+    "trl.trainer.grpo_trainer": (
+        ("GRPOTrainer", "_generate_and_score_completions", "rollout"),
+        ("GRPOTrainer", "_move_model_to_vllm", "weight-sync"),
+    ),
+    "trl.trainer.rloo_trainer": (
+        ("RLOOTrainer", "_generate_and_score_completions", "rollout"),
+        ("RLOOTrainer", "_move_model_to_vllm", "weight-sync"),
+    ),
+    "trl.generation.vllm_generation": (
+        ("VLLMGeneration", "sync_weights", "weight-sync"),
+        ("VLLMGeneration", "generate", "rollout"),
+    ),
+    "trl.generation.vllm_client": (
+        ("VLLMClient", "update_named_param", "weight-sync"),
+        ("VLLMClient", "generate", "rollout"),
+    ),
+    "trl.extras.vllm_client": (
+        ("VLLMClient", "update_named_param", "weight-sync"),
+        ("VLLMClient", "generate", "rollout"),
+    ),
+    "vllm.entrypoints.llm": (("LLM", "generate", "rollout"), ("LLM", "chat", "rollout")),
+    "swift.trainers.rlhf_trainer.rollout_mixin": (
+        ("RolloutTrainerMixin", "_move_model_to_vllm", "weight-sync"),
+        ("RolloutTrainerMixin", "_rollout", "rollout"),
+    ),
+}
 
 
 class Watcher:
     """A meta-path finder that only looks."""
 
-    def __init__(self, hooks: Iterable[tuple[str, str]] = HOOKS) -> None:
-        self._waiting = list(hooks)
+    def __init__(self) -> None:
+        self._waiting = [(name, "phases.install") for name in PHASES]
+        self._waiting += [(name, hook) for name, hooks in HOOKS.items() for hook in hooks]
         self._inside = False
 
     def find_spec(self, *_: Any) -> None:
@@ -84,7 +132,8 @@ class Watcher:
         from .api import current
 
         probe = current()
-        import_module(f".hooks.{hook}", __package__).install(module, probe)
+        file, _, install = hook.partition(".")
+        getattr(import_module(f".hooks.{file}", __package__), install)(module, probe)
 
     @staticmethod
     def _failed() -> None:

@@ -1,11 +1,10 @@
-"""Where this rank is, told when the agent asks: after a stall, and never before.
+"""Answers to the agent, which asks a rank at a stall, and never before, where it is (``answers``).
 
 Two ways to answer, for two kinds of stall:
 
 * A thread waits on a named pipe beside the ring; that costs nothing until the agent writes to it. To a token
-  it answers with the stacks of all threads, their names and what this rank has counted, then with what torch
-  knows of its collectives. To ``main <token>`` it answers with the main thread's stack and the counts alone,
-  which is cheap enough to be asked again and again.
+  it answers with all that it knows, collectives last. To ``main <token>`` it answers with the main thread's
+  stack and the counts alone, which is cheap enough to be asked again and again.
 * A thread gets nowhere while other code holds the interpreter lock. So ``faulthandler`` stands ready on a
   real-time signal that nobody uses: it needs no lock, and writes to a file of its own.
 
@@ -22,14 +21,11 @@ import faulthandler
 import fcntl
 import os
 import stat
-import sys
-import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable, Mapping
-    from types import FrameType
+    from collections.abc import Callable
     from typing import Any
 
     from .api import Probe
@@ -42,13 +38,9 @@ else:
 ASK, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 MAIN = "main"  #: before a token: the main thread alone
 SIGNALS_TRIED = 8
-MOST_THREADS = 64
-INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are told, from either end
 MOST_BYTES = 4 << 20  #: an answer longer than this is not written
-MOST_ENTRIES = 32  #: collectives that are told of
 _QUESTION = 64
 _LEAST_DESCRIPTOR = 64  # low numbers have meanings: a program may look for what its parent left at 3
-_TOLD_OF_ENTRIES = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 
 
 class Answerer:
@@ -71,7 +63,7 @@ class Answerer:
         import json  # noqa: F401
         import select
 
-        from . import coroutines, counters  # noqa: F401
+        from . import answers  # noqa: F401
 
         if self.probe is not None:
             from .listening import Listening
@@ -138,109 +130,30 @@ class Answerer:
     def _answer(self, question: str) -> None:
         import json
 
+        from .answers import collectives, counters, stacks
+
         try:
             if self._listening is not None:
                 self._listening.begin()
         except Exception:  # the answer comes all the same
             pass
         kind, _, token = question.rpartition(" ")
-        answers: list[tuple[str, Callable[[], dict[str, Any]]]]
-        answers = [(ANSWER, lambda: self._stacks(main_alone=kind == MAIN))]
+        probe = self.probe
+
+        def standing() -> dict[str, Any]:
+            counted = {"counters": counters(probe)} if probe is not None else {}
+            return {**stacks(main_alone=kind == MAIN), **counted}
+
+        answers: list[tuple[str, Callable[[], dict[str, Any]]]] = [(ANSWER, standing)]
         if kind != MAIN:
             answers.append((COLLECTIVES, collectives))
-        for suffix, tell in answers:
+        for suffix, answer in answers:
             try:
-                data = json.dumps({"asked": token, **tell()}, default=str).encode("ascii", "replace")
+                data = json.dumps({"asked": token, **answer()}, default=str).encode("ascii", "replace")
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
                 continue  # such as a disk that is full: the other half may still fit
-
-    def _stacks(self, main_alone: bool) -> dict[str, Any]:
-        from .counters import counters
-
-        told = stacks(main_alone=main_alone)
-        if self.probe is not None:
-            told["counters"] = counters(self.probe)
-        return told
-
-
-def stacks(*, main_alone: bool = False) -> dict[str, Any]:
-    """The stacks of all threads but this one, outermost frame first; the main thread comes first."""
-    from .coroutines import tasks
-    from .counters import awaited_workers
-
-    threading = sys.modules.get("threading")
-    # Not `enumerate`: its lock may be held by a thread that hangs.
-    known = dict(getattr(threading, "_active", {})) if threading is not None else {}
-    main = getattr(getattr(threading, "_main_thread", None), "ident", None)
-    own = _thread.get_ident()
-    found = []
-    workers: list[int] = []
-    for ident, frame in sys._current_frames().items():
-        if ident == main or (ident != own and not main_alone):
-            name = str(getattr(known.get(ident), "name", "") or "")
-            told = {"name": name, "main": ident == main, "frames": frames(frame)}
-            try:
-                told["tasks"] = tasks(frame)
-            except Exception:  # the names that are read there are those of the versions so far
-                pass
-            found.append(told)
-        if ident == main:
-            workers = awaited_workers(frame)
-    found.sort(key=lambda thread: not thread["main"])
-    return {
-        "time": time.time(),
-        "pid": os.getpid(),
-        "python": sys.version.split()[0],
-        "rank": _rank(),
-        "threads": found[:MOST_THREADS],
-        **({"workers": workers} if workers else {}),
-    }
-
-
-def frames(frame: FrameType | None) -> list[list[Any]]:
-    """``[file, line, function, module]`` of each frame, outermost first; a long stack without its middle."""
-    found: list[list[Any]] = []
-    while frame is not None:
-        code = frame.f_code
-        name = getattr(code, "co_qualname", code.co_name)  # since Python 3.11, with the class
-        module = frame.f_globals.get("__name__")
-        found.append([code.co_filename, frame.f_lineno or 0, name, module if isinstance(module, str) else ""])
-        frame = frame.f_back
-    if len(found) > INNERMOST + OUTERMOST:
-        found[INNERMOST:-OUTERMOST] = [["…", 0, f"{len(found) - INNERMOST - OUTERMOST} frames left out", ""]]
-    return found[::-1]
-
-
-def collectives() -> dict[str, Any]:
-    """What torch's flight recorder holds, where the ranks are connected: counters and what is under way.
-
-    Nothing here waits for a device: the recorder only asks whether events have passed
-    (torch 2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp). It records gloo's collectives, too, but
-    counts those that are done as active; so the last few that are not retired are told.
-    """
-    c10d = sys.modules.get("torch._C._distributed_c10d")
-    distributed = sys.modules.get("torch.distributed")
-    if _rank() is None or c10d is None or distributed is None:
-        return {}
-    import json
-
-    told: dict[str, Any] = {"world_size": int(distributed.get_world_size())}
-    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):  # which of them there is depends on torch
-        dump: Callable[..., Any] | None = getattr(c10d, name, None)
-        if dump is not None:
-            recorder = json.loads(dump(includeCollectives=True, onlyActive=True))
-            entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
-            told["status"] = recorder.get("pg_status", {})
-            told["groups"] = recorder.get("pg_config", {})
-            told["entries"] = [_brief(one) for one in entries[-MOST_ENTRIES:]]
-            break
-    return told
-
-
-def _brief(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry.get(name) for name in _TOLD_OF_ENTRIES}
 
 
 def free_signal(status: str = "/proc/self/status") -> int | None:
@@ -263,30 +176,6 @@ def caught(status: str) -> int:
             if name in (b"SigCgt", b"SigIgn", b"SigBlk"):
                 found |= int(value, 16)
     return found
-
-
-def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the global and the local rank: as torch.distributed says, or the launcher; -1 is unknown."""
-    local, known = _number(environ.get("LOCAL_RANK")), _rank()
-    if known is not None:
-        return known, local
-    rank = _number(environ.get("RANK"))
-    return (rank if rank >= 0 else max(local, 0)), local
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdigit() and len(text) < 9 else -1
-
-
-def _rank() -> int | None:
-    """This process's rank where torch.distributed is up; nothing is imported for it."""
-    distributed = sys.modules.get("torch.distributed")
-    try:
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            return int(distributed.get_rank())
-    except Exception:
-        pass
-    return None
 
 
 def _high(fd: int) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.probe import stacks as probe
+from stallwatch_exporter.probe import answers as probe
 from stallwatch_rules.stacks.reading import (
     from_faulthandler,
     from_probe,

@@ -25,41 +25,60 @@ MOST_TOLD = 2000  #: what comes after is counted as dropped
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 
 
-def install(module: Any, probe: Probe) -> None:
-    """Watch one of the modules that write: each is known by what it has."""
-    if os.environ.get("RANK", "0") != "0":
-        return
-    told = _written(probe)
-    if hasattr(module, "_open_zipfile_writer_file"):  # torch.serialization
+def _on_first_rank(watch: Callable[[Any, Probe], None]) -> Callable[[Any, Probe], None]:
+    """Watch nothing on other ranks: checkpoints are reported by the first one."""
 
-        def saved(writer: Any, _: FrameType) -> None:
-            told.tell(folder_of(Path(writer.name)), "torch.save")
+    def maybe(module: Any, probe: Probe) -> None:
+        if os.environ.get("RANK", "0") == "0":
+            watch(module, probe)
 
-        # A ``with`` asks for it as it begins.
-        notice_method(module._open_zipfile_writer_file, "__exit__", saved, probe.failed)
-    elif hasattr(module, "DeepSpeedEngine"):  # deepspeed.runtime.engine
+    return maybe
 
-        def tagged(_: Any, frame: FrameType) -> None:
-            given = frame.f_locals
-            if "save_dir" in given and "tag" in given:
-                told.tell(Path(given["save_dir"]) / given["tag"], "save_checkpoint")
 
-        notice_method(module.DeepSpeedEngine, "_checkpoint_tag_validation", tagged, probe.failed)
-    elif hasattr(module, "CallbackHandler"):  # transformers.trainer_callback
+@_on_first_rank
+def watch_torch(module: Any, probe: Probe) -> None:
+    """Watch ``torch.save``: a ``with`` asks for ``__exit__`` as it begins."""
 
-        def complete(state: Any, given: Mapping[str, Any]) -> None:
-            told.tell(Path(given["args"].output_dir) / f"checkpoint-{state.global_step}", "trainer")
+    def saved(writer: Any, _: FrameType) -> None:
+        _written(probe).tell(folder_of(Path(writer.name)), "torch.save")
 
-        notice_event(module.CallbackHandler, {"on_save": complete}, probe)
-    else:  # transformers.configuration_utils
-        config = getattr(module, "PretrainedConfig", None) or module.PreTrainedConfig
+    notice_method(module._open_zipfile_writer_file, "__exit__", saved, probe.failed)
 
-        def described(_: Any, frame: FrameType) -> None:
-            folder = frame.f_locals.get("save_directory")
-            if folder is not None and hasattr(frame.f_locals.get("self"), "state_dict"):
-                told.tell(folder, "save_pretrained")
 
-        notice_method(config, "save_pretrained", described, probe.failed)
+@_on_first_rank
+def watch_engine(module: Any, probe: Probe) -> None:
+    """Watch ``save_checkpoint`` of ``deepspeed.runtime.engine``."""
+
+    def tagged(_: Any, frame: FrameType) -> None:
+        given = frame.f_locals
+        if "save_dir" in given and "tag" in given:
+            _written(probe).tell(Path(given["save_dir"]) / given["tag"], "save_checkpoint")
+
+    notice_method(module.DeepSpeedEngine, "_checkpoint_tag_validation", tagged, probe.failed)
+
+
+@_on_first_rank
+def watch_trainer(module: Any, probe: Probe) -> None:
+    """Watch checkpoints that a trainer of transformers says are complete."""
+
+    def complete(state: Any, given: Mapping[str, Any]) -> None:
+        folder = f"checkpoint-{state.global_step}"
+        _written(probe).tell(Path(given["args"].output_dir) / folder, "trainer")
+
+    notice_event(module.CallbackHandler, {"on_save": complete}, probe)
+
+
+@_on_first_rank
+def watch_models(module: Any, probe: Probe) -> None:
+    """Watch ``save_pretrained`` of models, which save their ``transformers.configuration_utils`` first."""
+    config = getattr(module, "PretrainedConfig", None) or module.PreTrainedConfig
+
+    def described(_: Any, frame: FrameType) -> None:
+        folder = frame.f_locals.get("save_directory")
+        if folder is not None and hasattr(frame.f_locals.get("self"), "state_dict"):
+            _written(probe).tell(folder, "save_pretrained")
+
+    notice_method(config, "save_pretrained", described, probe.failed)
 
 
 def folder_of(file: Path) -> Path:

@@ -19,12 +19,11 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
 from ..api import Probe
-from .reports import tell_versions
+from .reports import quietly, tell_versions
 
 _MOST_FRAMES = 40
 _LAST = -100  # of multiprocessing's finalizers: when the program's own have run
@@ -71,32 +70,20 @@ def install(probe: Probe) -> None:
     def stand_by_in_child(_: object) -> None:
         exits.clear()
         told.clear()
-        sys.modules["multiprocessing.util"].Finalize(None, _quietly(leaving_fork, probe), exitpriority=_LAST)
+        sys.modules["multiprocessing.util"].Finalize(None, quietly(leaving_fork, probe), exitpriority=_LAST)
 
     def before_fork() -> None:
         util = sys.modules.get("multiprocessing.util")  # the training's business to import
         if util is not None and not waiting:
             waiting.append(True)
-            util.register_after_fork(stand_by_in_child, _quietly(stand_by_in_child, probe))
+            util.register_after_fork(stand_by_in_child, quietly(stand_by_in_child, probe))
 
     waiting: list[bool] = []
     sys.excepthook = hook
     sys.exit = noting
     atexit.register(leaving)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_quietly(before_fork, probe))
-
-
-def _quietly(call: Callable[..., None], probe: Probe) -> Callable[..., None]:
-    """The same, which never raises: what fails is counted."""
-
-    def quiet(*given: Any) -> None:
-        try:
-            call(*given)
-        except Exception:
-            probe.failed()
-
-    return quiet
+        os.register_at_fork(before=quietly(before_fork, probe))
 
 
 def _fails(status: tuple[Any, ...]) -> bool:

@@ -12,8 +12,7 @@ from types import FrameType, MethodType
 from typing import Any
 
 from ..api import SAMPLE_SECONDS, Probe
-from ..devices import is_spread
-from ..draft import INDEX, NAN, TIME
+from ..draft import INDEX, NAN, TIME, is_spread
 from ..noticing import notice_method
 from .phases import TRAIN, doing_of
 
@@ -21,16 +20,18 @@ _STEP, _PHASE, _OWN_SECONDS = INDEX["step"], INDEX["phase"], INDEX["own_seconds"
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Watch ``Tensor.backward`` of ``torch._tensor``, and who scales losses in ``torch.amp.grad_scaler``."""
-    if hasattr(module, "GradScaler"):
-        # What is differentiated is the loss times a number on the device.
-        def scales(scaler: Any, _: FrameType) -> None:
-            if scaler.is_enabled():
-                _scaled.add(id(probe))
+    """Watch ``Tensor.backward`` of ``torch._tensor``."""
+    module.Tensor.backward = NoticedBackward(vars(module.Tensor)["backward"], probe)
 
-        notice_method(module.GradScaler, "scale", scales, probe.failed)
-    else:
-        module.Tensor.backward = NoticedBackward(vars(module.Tensor)["backward"], probe)
+
+def watch_scaler(module: Any, probe: Probe) -> None:
+    """Watch who scales losses in ``torch.amp.grad_scaler``, by a number on the device."""
+
+    def scales(scaler: Any, _: FrameType) -> None:
+        if scaler.is_enabled():
+            _scaled.add(id(probe))
+
+    notice_method(module.GradScaler, "scale", scales, probe.failed)
 
 
 class NoticedBackward:

@@ -4,10 +4,7 @@ Each is told when its function is looked up, just before the call. What ends it 
 a batch (``training_step``), a backward pass, a step. Names that a version does not have are passed over.
 Evaluations of any trainer are told by the mode of its model (``model_modes``).
 
-The names are those of transformers 4.40 to 5.23 (``trainer.py``, ``generation/utils.py``), DeepSpeed 0.14 to
-0.19 (``runtime/engine.py``, ``runtime/pipe/engine.py``), torch 2.1 to 2.13 (``distributed/checkpoint``,
-``_dynamo/callback.py``), TRL 0.14 to 1.16 (``trainer``, ``extras`` or ``generation``), vLLM
-(``entrypoints/llm.py``) and ms-swift 3 (``trainers/rlhf_trainer/rollout_mixin.py``).
+``imports.PHASES`` holds the names.
 """
 
 from __future__ import annotations
@@ -17,79 +14,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from .. import layout
 from ..api import Probe
-from ..layout import PHASES
+from ..imports import PHASES
 from ..noticing import notice_method, notice_module_attribute
-from ..places import own_frame
+from .reports import own_frame, quietly
 
-#: Module → (class, or "" for the module itself; name; what it begins). "train" ends whatever was before.
-PLACES: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "transformers.trainer": (
-        ("Trainer", "training_step", "train"),
-        ("Trainer", "evaluate", "eval"),
-        ("Trainer", "predict", "eval"),
-        ("Trainer", "prediction_step", "eval"),
-        ("Trainer", "save_model", "save"),
-        ("Trainer", "_save_checkpoint", "save"),
-        ("Trainer", "_load_from_checkpoint", "init"),
-    ),
-    "transformers.generation.utils": (("GenerationMixin", "generate", "rollout"),),
-    "deepspeed.runtime.engine": (
-        ("DeepSpeedEngine", "backward", "train"),
-        ("DeepSpeedEngine", "eval", "eval"),
-        ("DeepSpeedEngine", "save_checkpoint", "save"),
-        ("DeepSpeedEngine", "save_16bit_model", "save"),
-        ("DeepSpeedEngine", "load_checkpoint", "init"),
-    ),
-    "deepspeed.runtime.pipe.engine": (
-        ("PipelineEngine", "train_batch", "train"),
-        ("PipelineEngine", "eval_batch", "eval"),
-    ),
-    "torch.distributed.checkpoint": (
-        ("", "save", "save"),
-        ("", "async_save", "save"),
-        ("", "load", "init"),
-    ),
-    # Whoever imported the functions themselves: each asks its planner before it writes or reads.
-    "torch.distributed.checkpoint.default_planner": (
-        ("DefaultSavePlanner", "set_up_planner", "save"),
-        ("DefaultLoadPlanner", "set_up_planner", "init"),
-    ),
-    "torch.serialization": (
-        ("_open_zipfile_writer_file", "__exit__", "save"),
-        ("_open_zipfile_writer_buffer", "__exit__", "save"),
-    ),
-    "safetensors.torch": (("", "save_file", "save"),),
-    "trl.trainer.grpo_trainer": (
-        ("GRPOTrainer", "_generate_and_score_completions", "rollout"),
-        ("GRPOTrainer", "_move_model_to_vllm", "weight-sync"),
-    ),
-    "trl.trainer.rloo_trainer": (
-        ("RLOOTrainer", "_generate_and_score_completions", "rollout"),
-        ("RLOOTrainer", "_move_model_to_vllm", "weight-sync"),
-    ),
-    "trl.generation.vllm_generation": (
-        ("VLLMGeneration", "sync_weights", "weight-sync"),
-        ("VLLMGeneration", "generate", "rollout"),
-    ),
-    "trl.generation.vllm_client": (
-        ("VLLMClient", "update_named_param", "weight-sync"),
-        ("VLLMClient", "generate", "rollout"),
-    ),
-    "trl.extras.vllm_client": (
-        ("VLLMClient", "update_named_param", "weight-sync"),
-        ("VLLMClient", "generate", "rollout"),
-    ),
-    "vllm.entrypoints.llm": (("LLM", "generate", "rollout"), ("LLM", "chat", "rollout")),
-    "swift.trainers.rlhf_trainer.rollout_mixin": (
-        ("RolloutTrainerMixin", "_move_model_to_vllm", "weight-sync"),
-        ("RolloutTrainerMixin", "_rollout", "rollout"),
-    ),
-}
 _ANY_FILE = ("torch.serialization", "safetensors.torch")  # what they write before training is no checkpoint
 _MOST_FRAMES = 200
 _MOST_SAVES = 100  # functions that save
-TRAIN = float(PHASES.index("train"))
+TRAIN = float(layout.PHASES.index("train"))
 _EVALUATES = (
     "evaluate",
     "predict",
@@ -99,12 +33,9 @@ _EVALUATES = (
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Notice what `module` has of `PLACES`, or of torch's compiler."""
+    """Notice what `module` has of `PHASES`."""
     doing = doing_of(probe)
-    if module.__name__ == "torch._dynamo.callback":
-        _compiler(module, doing)
-        return
-    for owner, name, phase in PLACES[module.__name__]:
+    for owner, name, phase in PHASES[module.__name__]:
         begin = doing.beginning(phase, name, module.__name__ not in _ANY_FILE)
         if not owner:
             notice_module_attribute(module, name, begin, probe.failed)
@@ -112,21 +43,14 @@ def install(module: Any, probe: Probe) -> None:
             notice_method(getattr(module, owner), name, begin, probe.failed)
 
 
-def _compiler(module: Any, doing: Doing) -> None:
-    """A compilation takes minutes, also in the middle of a run. torch 2.4 and newer call back at both ends.
+def watch_compiler(module: Any, probe: Probe) -> None:
+    """Notice compilations by torch, which may take minutes in the middle of a run.
 
-    The same code serves as a start and an end for all compilations that are under way at once.
+    torch 2.4 and newer call back as the first of those that overlap begins, and as the last one ends.
     """
-    handler = module.callback_handler
-
-    def started(*_: Any) -> None:
-        doing.safely(doing.compiling)
-
-    def ended(*_: Any) -> None:
-        doing.safely(doing.compiled)
-
-    handler.register_start_callback(started)
-    handler.register_end_callback(ended)
+    doing = doing_of(probe)
+    module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
+    module.callback_handler.register_end_callback(quietly(doing.compiled, probe))
 
 
 class Doing:
@@ -248,7 +172,7 @@ class Doing:
             self._begun = True
             self._saving = ("", 0.0)  # nobody saw when it was over
 
-    def compiling(self) -> None:
+    def compiling(self, *_: Any) -> None:
         """A compilation begins."""
         if self._probe.ends_listening is not None:
             self._probe.ends_listening()
@@ -256,17 +180,10 @@ class Doing:
         if self._before == "train":
             self._probe.phase("init")
 
-    def compiled(self) -> None:
+    def compiled(self, *_: Any) -> None:
         """It is over."""
         if self._before == "train" and self._probe.doing == "init":
             self._probe.phase("train")
-
-    def safely(self, what: Callable[[], None]) -> None:
-        """Call it from within somebody else's code."""
-        try:
-            what()
-        except Exception:
-            self._probe.failed()
 
 
 def _runs(name: str, frame: FrameType | None) -> bool:

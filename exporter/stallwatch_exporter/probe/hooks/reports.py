@@ -1,9 +1,11 @@
-"""What several hooks report: which versions take part, and what is about to fail."""
+"""What several hooks report: which versions take part, what is about to fail, and where in user code."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,6 +17,9 @@ _PACKAGES = (
     *("torch", "torch_npu", "deepspeed", "transformers", "accelerate", "trl", "peft", "lightning", "numpy"),
     *("pydantic", "tokenizers", "huggingface_hub", "datasets", "safetensors", "swift", "vllm"),
 )
+_MOST_FRAMES = 100
+_LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
@@ -28,3 +33,37 @@ def tell_versions(probe: Probe) -> None:
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     versions = {name: str(version) for name, version in found.items() if version is not None}
     probe.event("versions", "versions", python=sys.version.split()[0], **versions)
+
+
+def place_of(frame: FrameType | None) -> str:
+    """``file:line`` of the innermost call that is no library's; of `frame` itself where all are."""
+    shown = own_frame(frame) or frame
+    return f"{shown.f_code.co_filename}:{shown.f_lineno}" if shown is not None else ""
+
+
+def own_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost call that is no library's."""
+    for _ in range(_MOST_FRAMES):
+        if frame is None or is_own(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def is_own(path: str) -> bool:
+    """Whether a file is the user's own rather than an installed or a built-in one."""
+    if path.startswith("<") or any(part in path for part in _LIBRARIES):
+        return False
+    return not path.startswith(_STANDARD)
+
+
+def quietly(call: Callable[..., None], probe: Probe) -> Callable[..., None]:
+    """Return the same function, for other code to call: it never raises, and what fails is counted."""
+
+    def quiet(*given: Any) -> None:
+        try:
+            call(*given)
+        except Exception:
+            probe.failed()
+
+    return quiet

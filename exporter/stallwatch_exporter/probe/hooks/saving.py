@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
 from ..api import Probe
 from ..noticing import notice_lookup, notice_method
-from ..places import is_own, place_of
-from .reports import tell_versions, warn
+from .reports import is_own, place_of, tell_versions, warn
 
 UNWRAPPED = "zero3-save-unwrapped-model"
 NOT_GATHERED = "zero3-weights-not-gathered-notice"
@@ -25,20 +23,38 @@ _HANDLER = "callback_handler"
 _GATHERS = "zero_gather_16bit_weights_on_model_save"
 
 
-def install(module: Any, probe: Probe) -> None:
-    """Watch ``deepspeed.runtime.engine``, ``accelerate.accelerator`` or ``transformers.trainer``."""
-    # By their names: transformers.trainer imports Accelerator, too.
-    name = module.__name__
-    if name.endswith(".engine"):
-        notice_method(module.DeepSpeedEngine, _GATHERS, partial(_asked, probe), probe.failed)
-    elif name.endswith(".accelerator"):
-        prepares = partial(_prepares, probe)
-        notice_method(module.Accelerator, "distributed_type", prepares, probe.failed)
-    else:
-        _watch_trainer(module, probe)
+def watch_engine(module: Any, probe: Probe) -> None:
+    """Watch ``save_16bit_model`` of ``deepspeed.runtime.engine``, which asks whether weights are gathered."""
+
+    def asked(engine: Any, frame: FrameType) -> None:
+        if frame.f_code.co_name != "save_16bit_model":
+            return
+        if not engine._config.zero_config.gather_16bit_weights_on_model_save:
+            folder = str(frame.f_locals.get("save_dir", ""))
+            place = place_of(frame.f_back)
+            warn(probe, NOT_GATHERED, "nothing-saved", place, folder=folder, place=place)
+
+    notice_method(module.DeepSpeedEngine, _GATHERS, asked, probe.failed)
 
 
-def _watch_trainer(module: Any, probe: Probe) -> None:
+def watch_accelerator(module: Any, probe: Probe) -> None:
+    """Watch ``get_state_dict`` of accelerate, which asks for its kind before anything else."""
+
+    def prepares(accelerator: Any, frame: FrameType) -> None:
+        if frame.f_code.co_name != "get_state_dict":
+            return
+        model = frame.f_locals.get("model")
+        settings = getattr(accelerator, "deepspeed_config", None)
+        if model is None or not settings or settings.get("zero_optimization", {}).get("stage") != 3:
+            return
+        if not hasattr(model, _GATHERS):
+            place = place_of(frame.f_back)
+            warn(probe, UNWRAPPED, "unwrapped-now", place, model=type(model).__name__, place=place)
+
+    notice_method(module.Accelerator, "distributed_type", prepares, probe.failed)
+
+
+def watch_trainer(module: Any, probe: Probe) -> None:
     """A trainer looks its handler up and tells it that a training begins."""
     asked: list[weakref.ref[Any]] = []  # the trainer that did so last
 
@@ -124,25 +140,3 @@ def _within(path: str) -> str:
     for part in ("site-packages", "dist-packages"):
         path = path.rpartition(f"{part}/")[2]
     return path
-
-
-def _asked(probe: Probe, engine: Any, frame: FrameType) -> None:
-    if frame.f_code.co_name != "save_16bit_model":
-        return
-    if not engine._config.zero_config.gather_16bit_weights_on_model_save:
-        folder = str(frame.f_locals.get("save_dir", ""))
-        place = place_of(frame.f_back)
-        warn(probe, NOT_GATHERED, "nothing-saved", place, folder=folder, place=place)
-
-
-def _prepares(probe: Probe, accelerator: Any, frame: FrameType) -> None:
-    """`accelerator` is asked for its kind, in ``get_state_dict`` before anything else."""
-    if frame.f_code.co_name != "get_state_dict":
-        return
-    model = frame.f_locals.get("model")
-    settings = getattr(accelerator, "deepspeed_config", None)
-    if model is None or not settings or settings.get("zero_optimization", {}).get("stage") != 3:
-        return
-    if not hasattr(model, _GATHERS):
-        place = place_of(frame.f_back)
-        warn(probe, UNWRAPPED, "unwrapped-now", place, model=type(model).__name__, place=place)

@@ -4,7 +4,6 @@ A trainer tells its callbacks through one handler, whose functions hand their ar
 (transformers 4.40 to 5.23: ``trainer_callback.py``). They are noticed there: the frame that asks is the
 handler's own and lasts for the event. The trainer's frames are left alone: until Python 3.12 ``f_locals``
 leaves a copy on the frame that keeps all its locals alive, a whole evaluation's predictions too.
-The same `TrainerWatch` serves ``stallwatch.Callback()``, where no probe was loaded.
 """
 
 from __future__ import annotations
@@ -23,15 +22,8 @@ _LOGGED = ("loss", "grad_norm", "learning_rate")
 def install(module: Any, probe: Probe) -> None:
     """Watch the class ``CallbackHandler`` of ``transformers.trainer_callback``."""
     watch = TrainerWatch(probe)
-    calls: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
-        "on_train_begin": lambda state, _: watch.begins(state),
-        "on_step_begin": lambda *_: watch.batch(),
-        "on_step_end": lambda state, _: watch.stepped(state),
-        "on_log": lambda _, given: watch.logged(given.get("logs")),
-        "on_prediction_step": lambda *_: watch.predicted(),
-        "on_train_end": lambda *_: watch.ends(),
-    }
-    notice_event(module.CallbackHandler, calls, probe)
+    events = [name for name in vars(TrainerWatch) if name.startswith("on_")]
+    notice_event(module.CallbackHandler, {name: getattr(watch, name) for name in events}, probe)
 
 
 def notice_event(
@@ -52,13 +44,13 @@ def notice_event(
 
 
 class TrainerWatch:
-    """What a trainer tells, handed to the probe."""
+    """Hands to the probe what a trainer reports at its events."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._doing = doing_of(probe)
 
-    def begins(self, state: Any) -> None:
+    def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
         """The trainer counts the steps from here on: it knows where a checkpoint left off."""
         self._probe.told_by_user = True
         # Its averages leave NaN out (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
@@ -67,16 +59,17 @@ class TrainerWatch:
         if state.max_steps and state.max_steps > 0:
             self._probe.value("target_steps", state.max_steps)
 
-    def batch(self) -> None:
+    def on_step_begin(self, *_: Any) -> None:
         """The first batch of a step."""
         self._doing.train()
 
-    def stepped(self, state: Any) -> None:
+    def on_step_end(self, state: Any, _: Mapping[str, Any]) -> None:
         """An optimizer step is done."""
         self._probe.step(state.global_step)
 
-    def logged(self, logs: Mapping[str, Any] | None) -> None:
-        """Numbers of the last steps; transformers 5 tells some as text."""
+    def on_log(self, _: Any, given: Mapping[str, Any]) -> None:
+        """Numbers of the last steps; transformers 5 writes some as text."""
+        logs = given.get("logs")
         for name in _LOGGED:
             if logs and name in logs:
                 try:
@@ -85,11 +78,11 @@ class TrainerWatch:
                 except ValueError:
                     continue
 
-    def predicted(self) -> None:
+    def on_prediction_step(self, *_: Any) -> None:
         """A batch of an evaluation."""
         self._doing.begin("eval", surely=True)
 
-    def ends(self) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """Whatever steps now is not this trainer's."""
         self._probe.told_by_user = self._probe.averages_losses = False
         self._doing.end()

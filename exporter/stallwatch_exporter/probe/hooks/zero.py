@@ -32,9 +32,8 @@ from typing import Any
 
 from ..api import Probe
 from ..noticing import notice_method, notice_module_attribute, stop_noticing
-from ..places import place_of
 from .deepspeed import engines
-from .reports import before_backward, warn
+from .reports import before_backward, place_of, warn
 
 RULE_EVAL = "zero3-backward-in-eval-mode"
 LOOK_SECONDS = 1.0
@@ -58,19 +57,9 @@ _MOST_NAMED = 32  # pairs of modules whose names are looked up: that walks throu
 _PRIVATE = "_PartitionedParameterCoordinator__"
 
 
-def install(module: Any, probe: Probe) -> None:
-    """Watch one of three modules of ``deepspeed.runtime.zero``."""
-    name = module.__name__
-    if name.endswith(".parameter_offload"):
-        _watch_backward(module.DeepSpeedZeRoOffload, probe)
-    elif name.endswith(".partitioned_param_coordinator"):
-        _watch_trace(module.PartitionedParameterCoordinator, probe)
-    else:
-        _watch_initialize(module, probe)
-
-
-def _watch_backward(cls: Any, probe: Probe) -> None:
-    name = "pre_sub_module_backward_function"  # runs backward passes module by module
+def watch_backward(module: Any, probe: Probe) -> None:
+    """Watch ``parameter_offload``, which runs backward passes module by module."""
+    cls, name = module.DeepSpeedZeRoOffload, "pre_sub_module_backward_function"
 
     def arm(on: bool) -> None:
         if on:
@@ -232,7 +221,8 @@ def _parameter_name(model: Any, parameter: Any) -> str:
     return f"parameter {parameter.ds_id}"
 
 
-def _watch_initialize(module: Any, probe: Probe) -> None:
+def watch_initialize(module: Any, probe: Probe) -> None:
+    """Watch ``partition_parameters``, which ``deepspeed.initialize`` asks for before it needs a model."""
     package, _, name = module.__name__.rpartition(".")
 
     def looked_up(_: Any, frame: FrameType) -> None:
@@ -262,7 +252,8 @@ def who_lacks_one(frame: FrameType | None) -> tuple[str, str]:
     return "", ""
 
 
-def _watch_trace(cls: Any, probe: Probe) -> None:
+def watch_trace(module: Any, probe: Probe) -> None:
+    """Count and describe the trace-cache invalidations of ``partitioned_param_coordinator``."""
     named: set[tuple[Any, ...]] = set()
 
     def invalidated(coordinator: Any, frame: FrameType) -> None:
@@ -274,6 +265,7 @@ def _watch_trace(cls: Any, probe: Probe) -> None:
             names = {role: name_of(each) for role, each in modules.items()}
             probe.event("trace-cache", None, how=how, **about, **names)
 
+    cls = module.PartitionedParameterCoordinator
     notice_method(cls, "_invalidate_trace", invalidated, probe.failed)
     for how in ("mismatch", "short", "external"):
         probe.add(f"invalidations_{how}", 0.0)  # none so far, which is more than not known

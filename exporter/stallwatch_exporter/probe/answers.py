@@ -1,0 +1,236 @@
+"""What a process knows of itself, for its answer to the agent: rank, stacks, tasks, counts, collectives.
+
+Nothing is imported for it, and nothing is run in an event loop: frames and tasks are read from beside, with
+the interpreter lock held.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import re
+import sys
+import time
+
+from .draft import INDEX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import FrameType
+    from typing import Any
+
+    from .api import Probe
+
+MOST_THREADS = 64
+INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are reported, from either end
+MOST_ENTRIES = 32  #: collectives that are reported
+_ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
+MOST_TASKS = 64
+_MOST_COROUTINES = 40  # of a task
+_MOST_AWAITED = 16
+_ASYNCIO = re.compile(r"[/\\]asyncio[/\\](?:runners|base_events)\.py$")
+_UNNAMED = re.compile(r"Task-\d+$")  # by a counter: it differs from rank to rank
+_COUNTED = ("batches", "epochs", "epoch_batches", "switches", "forwards")
+_WAITS = ("_try_get_data", "_get_data", "_next_data")  # of an iterator, for its workers
+_MOST_FRAMES = 40  # that are searched for a data loader
+_USUAL = 2  # saves of a function after which their length is known
+_MOST_WORKERS = 64
+
+
+def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Return the global and the local rank: as torch.distributed says, or the launcher; -1 is unknown."""
+    local, known = _number(environ.get("LOCAL_RANK")), _rank()
+    if known is not None:
+        return known, local
+    rank = _number(environ.get("RANK"))
+    return (rank if rank >= 0 else max(local, 0)), local
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdigit() and len(text) < 9 else -1
+
+
+def _rank() -> int | None:
+    """Return this process's rank if torch.distributed is up."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_rank())
+    except Exception:
+        pass
+    return None
+
+
+def stacks(*, main_alone: bool = False) -> dict[str, Any]:
+    """Return the stacks of all threads but this one, outermost frame first; the main thread comes first."""
+    threading = sys.modules.get("threading")
+    # Not `enumerate`: its lock may be held by a thread that hangs.
+    known = dict(getattr(threading, "_active", {})) if threading is not None else {}
+    main = getattr(getattr(threading, "_main_thread", None), "ident", None)
+    own = _thread.get_ident()
+    found = []
+    workers: list[int] = []
+    for ident, frame in sys._current_frames().items():
+        if ident == main or (ident != own and not main_alone):
+            name = str(getattr(known.get(ident), "name", "") or "")
+            told = {"name": name, "main": ident == main, "frames": _frames(frame)}
+            try:
+                told["tasks"] = tasks(frame)
+            except Exception:  # the names that are read there are those of the versions so far
+                pass
+            found.append(told)
+        if ident == main:
+            workers = _awaited_workers(frame)
+    found.sort(key=lambda thread: not thread["main"])
+    return {
+        "time": time.time(),
+        "pid": os.getpid(),
+        "python": sys.version.split()[0],
+        "rank": _rank(),
+        "threads": found[:MOST_THREADS],
+        **({"workers": workers} if workers else {}),
+    }
+
+
+def _frames(frame: FrameType | None) -> list[list[Any]]:
+    """Return `_place` of each frame, outermost first; a long stack without its middle."""
+    found: list[list[Any]] = []
+    while frame is not None:
+        found.append(_place(frame))
+        frame = frame.f_back
+    if len(found) > INNERMOST + OUTERMOST:
+        found[INNERMOST:-OUTERMOST] = [["…", 0, f"{len(found) - INNERMOST - OUTERMOST} frames left out", ""]]
+    return found[::-1]
+
+
+def _place(frame: FrameType) -> list[Any]:
+    """Return ``[file, line, function, module]``; since Python 3.11 the function's name includes its class."""
+    code = frame.f_code
+    name = getattr(code, "co_qualname", code.co_name)
+    module = frame.f_globals.get("__name__")
+    return [code.co_filename, frame.f_lineno or 0, name, module if isinstance(module, str) else ""]
+
+
+def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
+    """Return the tasks of the event loop that this thread runs, first the `awaited` ones, outermost first.
+
+    While all of them wait, the thread's own stack shows only the loop. Names of Python 3.8 to 3.14:
+    ``Runner.run`` holds ``self._loop`` and ``task`` (3.11), ``run`` before it ``loop``, and
+    ``run_until_complete`` the task as ``future`` (``asyncio/runners.py``, ``base_events.py``).
+    """
+    asyncio = sys.modules.get("asyncio")
+    loop = main = None
+    while frame is not None and asyncio is not None:
+        if _ASYNCIO.search(frame.f_code.co_filename):
+            held = frame.f_locals
+            own = held.get("self")
+            found = held.get("loop") or getattr(own, "_loop", None) or own
+            loop = found if loop is None and hasattr(found, "call_soon_threadsafe") else loop
+            main = main or held.get("task") or held.get("future")
+        frame = frame.f_back
+    if loop is None or asyncio is None:
+        return []
+    awaited = _awaited(main)
+    others = [task for task in asyncio.all_tasks(loop) if task not in awaited]
+    others.sort(key=lambda task: task.get_name())
+    return [
+        {"name": _name(task), "awaited": place < len(awaited), "frames": _coroutines(task.get_coro())}
+        for place, task in enumerate([*awaited, *others][:MOST_TASKS])
+    ]
+
+
+def _awaited(task: Any) -> list[Any]:
+    """Return the task and, one after the other, those that it awaits: of several at once, the first."""
+    found: list[Any] = []
+    while hasattr(task, "get_coro") and task not in found and not task.done() and len(found) < _MOST_AWAITED:
+        found.append(task)
+        waiter = getattr(task, "_fut_waiter", None)
+        several = getattr(waiter, "_children", None)  # of `gather`
+        task = next((one for one in several if not one.done()), None) if several else waiter
+    return found
+
+
+def _coroutines(coroutine: Any) -> list[list[Any]]:
+    """Return `_place` of each coroutine that awaits the next one, outermost first."""
+    found: list[list[Any]] = []
+    while coroutine is not None and len(found) < _MOST_COROUTINES:
+        frames = (getattr(coroutine, f"{kind}_frame", None) for kind in ("cr", "gi", "ag"))
+        frame = next((each for each in frames if each is not None), None)
+        if frame is None:
+            break  # an iterator over a future: nothing further in is Python
+        found.append(_place(frame))
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    return found
+
+
+def _name(task: Any) -> str:
+    name = str(task.get_name())
+    return "" if _UNNAMED.match(name) else name
+
+
+def _awaited_workers(frame: FrameType | None) -> list[int]:
+    """Return the processes of the data loader's workers that a thread waits for, which is at `frame`."""
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code.co_name in _WAITS and frame.f_code.co_filename.endswith("dataloader.py"):
+            workers = getattr(frame.f_locals.get("self"), "_workers", ())
+            return [worker.pid for worker in workers if worker.pid][:_MOST_WORKERS]
+        frame = frame.f_back
+    return []
+
+
+def counters(probe: Probe) -> dict[str, Any]:
+    """Return totals by name, by which a rank that computes is told from one that hangs; zero is a count."""
+    told: dict[str, Any] = {"phase": probe.doing, "steps": probe.steps}
+    saves = {name: longest for name, (times, longest) in probe.saves.items() if times >= _USUAL}
+    if saves:
+        told["saves"] = saves
+    for name in _COUNTED:
+        value = probe.row[INDEX[name]]
+        if value == value:  # NaN was never counted
+            told[name] = value
+    begun = _begun_collectives()
+    if begun is not None:
+        told["collectives"] = begun
+    return told
+
+
+def _begun_collectives() -> int | None:
+    """Return how many collectives this rank has begun in all its groups; torch counts them (2.1 to 2.13)."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    groups = getattr(getattr(c10d, "_world", None), "pg_map", None)
+    found = None
+    for group in list(groups or ()):
+        try:
+            found = (found or 0) + int(group._get_sequence_number_for_group())
+        except Exception:  # a backend that does not count
+            continue
+    return found
+
+
+def collectives() -> dict[str, Any]:
+    """Return what torch's flight recorder holds, if the ranks are connected: counters, what is under way.
+
+    Nothing here waits for a device: the recorder only asks whether events have passed
+    (torch 2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp). It records gloo's collectives, too, but
+    counts those that are done as active; so the last few that are not retired are reported.
+    """
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    distributed = sys.modules.get("torch.distributed")
+    if _rank() is None or c10d is None or distributed is None:
+        return {}
+    import json
+
+    told: dict[str, Any] = {"world_size": int(distributed.get_world_size())}
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):  # which of them there is depends on torch
+        dump: Callable[..., Any] | None = getattr(c10d, name, None)
+        if dump is not None:
+            recorder = json.loads(dump(includeCollectives=True, onlyActive=True))
+            entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
+            told["status"] = recorder.get("pg_status", {})
+            told["groups"] = recorder.get("pg_config", {})
+            told["entries"] = [{key: one.get(key) for key in _ENTRY} for one in entries[-MOST_ENTRIES:]]
+            break
+    return told
