@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -77,44 +77,39 @@ class RingReader:
 
     def read(self, most: int | None = None) -> Batch:
         """The records since the last call, the newest `most` of them where more are there."""
-        rested = self._fd is None
-        try:
-            if rested:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            return self._read(most)
-        except OSError:  # removed, or no descriptor is free: the next look finds the same
-            return Batch()
-        finally:
-            if rested:
-                self.close()
-
-    def latest(self) -> Record | None:
-        """The last whole record, read before or not."""
-        rested = self._fd is None
-        try:
-            if rested:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            written = self._written()
-            return self._unpacked(self._slots(written, written), 0, written) if written else None
-        except OSError:
-            return None
-        finally:
-            if rested:
-                self.close()
-
-    def _read(self, most: int | None) -> Batch:
         batch = Batch()
-        written = self._written()
-        if written is None:
-            return batch
-        if written > self.read_until:
-            self._complete(batch, written)
-        if batch.records:
-            self._last = batch.records[-1]
-        if most is not None:
-            del batch.records[:-most]
-        self._add_draft(batch)
+        with self._opened():
+            written = self._written()
+            if written is None:
+                return batch
+            if written > self.read_until:
+                self._complete(batch, written)
+            if batch.records:
+                self._last = batch.records[-1]
+            if most is not None:
+                del batch.records[:-most]
+            self._add_draft(batch)
         return batch
+
+    def latest_step_at(self) -> float | None:
+        """The time of the last whole record, read before or not; ``None`` if it is not of a step."""
+        with self._opened():
+            written = self._written()
+            latest = self._unpacked(self._slots(written, written), 0, written) if written else None
+        return latest.time if latest is not None and "step" in latest.values else None
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[None]:
+        """Open the file for one look if it is closed; what cannot be opened now reads as empty."""
+        rested = self._fd is None
+        with contextlib.suppress(OSError):  # removed, or no descriptor is free: the next look finds the same
+            if rested:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield
+        finally:
+            if rested:
+                self.close()
 
     def _complete(self, batch: Batch, written: int) -> None:
         """The records up to `written`."""
@@ -150,11 +145,9 @@ class RingReader:
         if draft is None:
             return
         last = self._last
-        steps = "step" in draft.values and (draft.time, draft.values["step"]) != (
-            last.time,
-            last.values.get("step"),
-        )
-        if not steps:  # of the step that is still to come, or of one that was read as a record
+        step = draft.values.get("step")
+        if step is None or (draft.time, step) == (last.time, last.values.get("step")):
+            # Of the step that is still to come, or of one that was read as a record.
             draft = replace(draft, time=self._clock(), values=_lasting(draft.values))
             if draft.values == _lasting(last.values):
                 return
@@ -190,12 +183,10 @@ class RingReader:
         return data
 
     def _at(self, offset: int, size: int) -> bytes:
-        if self._fd is None:
-            return b""
-        try:
-            return os.pread(self._fd, size, offset)
-        except OSError:
-            return b""
+        with contextlib.suppress(OSError):
+            if self._fd is not None:
+                return os.pread(self._fd, size, offset)
+        return b""
 
     def _unpacked(self, data: bytes, place: int, number: int | None = None) -> Record | None:
         """The record at `place`; ``None`` if it is not whole, or not the one with `number`."""
