@@ -79,7 +79,7 @@ def test_the_rank_that_it_turns_out_to_be_goes_on_with_the_signal(rings: Path) -
         assert len(list(rings.glob(f"*{SIGNAL}"))) == len(list(rings.glob(f"*{FAULT}"))) == 1
         dump = asking.FaultDump(rank.ring, rank.pid)
         assert dump.sent
-        gathering._until(lambda: dump.text() is not None, 30.0)
+        gathering.wait_for([dump], lambda one: one.text() is not None, 30.0)
         assert main_thread(from_faulthandler(dump.text() or "")) is not None
 
 

@@ -9,12 +9,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.probe.events import MOST_LINE
-from stallwatch_exporter.probe.stacks import ANSWER, ASK, COLLECTIVES, FAULT, MOST_BYTES, SIGNAL
+from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, MOST_BYTES, SIGNAL
 from stallwatch_exporter.stacks.processes import PROC, children_of, handles
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.reading import from_py_spy, main_thread
@@ -38,14 +37,14 @@ def ask(ring: Path, question: str) -> bool:
         os.close(fd)
 
 
-def answer(ring: Path, question: str) -> dict[str, Any] | None:
-    """The stacks that the rank told to this question, once they are there."""
-    return _told(ring.with_suffix(ANSWER), question)
-
-
-def collectives(ring: Path, question: str) -> dict[str, Any] | None:
-    """What torch's flight recorder told, once it is there; it comes after the stacks."""
-    return _told(ring.with_suffix(COLLECTIVES), question)
+def answer(ring: Path, question: str, suffix: str = ANSWER) -> dict[str, Any] | None:
+    """Return this part of the rank's answer to the question, once it is there."""
+    try:
+        with ring.with_suffix(suffix).open("rb") as file:
+            told = json.loads(file.read(MOST_BYTES + 1))
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) and told.get("asked") == question else None
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
@@ -58,15 +57,6 @@ def has_left(ring: Path, *, well: bool = False) -> bool:
         return False
     left = isinstance(last, dict) and last.get("kind") == "left"
     return left and (not well or last.get("error") is False)
-
-
-def _told(path: Path, question: str) -> dict[str, Any] | None:
-    try:
-        with path.open("rb") as file:
-            told = json.loads(file.read(MOST_BYTES + 1))
-    except (OSError, ValueError):
-        return None
-    return told if isinstance(told, dict) and told.get("asked") == question else None
 
 
 class FaultDump:
@@ -126,16 +116,12 @@ def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...
         if program is None or left <= 0:
             break
         main = main_thread(spied(program, child, left))
-        below = _below_loader(main.frames) if main is not None else ()
+        frames = main.frames if main is not None else ()
+        loops = [at for at, frame in enumerate(frames) if frame.function == _WORKER_LOOP]
+        below = frames[loops[-1] :] if loops else ()  # a forked worker has its parent's calls above its own
         if any(not is_library(frame) for frame in below):
-            return child, tuple(below)
+            return child, below
     return None, ()
-
-
-def _below_loader(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """What a worker calls: a forked one has its parent's calls above its own."""
-    loops = [at for at, frame in enumerate(frames) if frame.function == _WORKER_LOOP]
-    return frames[loops[-1] :] if loops else ()
 
 
 def find_py_spy() -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch_exporter.stacks.gathering import file_name, gather, keep
+from stallwatch_exporter.stacks.gathering import gather
 from stallwatch_exporter.stacks.local_ranks import is_launching, local_ranks, sole_program
 from stallwatch_exporter.stacks.processes import is_suspended
 from stallwatch_rules.stacks.folding import fold
@@ -116,8 +116,11 @@ class Evidence:
                 now = time.time()
                 stacks = fold(asked, time=now, seconds=time.monotonic() - began)
                 if self._folder is not None and number == self._number:
-                    self._file = self._file or file_name(now)
-                    stacks.file = keep(self._folder, self._file, redact(listing(stacks, asked, self._run)))
+                    self._file = self._file or time.strftime("stacks-%Y%m%d-%H%M%S.txt", time.gmtime(now))
+                    with contextlib.suppress(OSError):
+                        text = redact(listing(stacks, asked, self._run))
+                        (self._folder / self._file).write_text(text, "utf-8", "replace")
+                        stacks.file = self._file
                 suspended = self.command is not None and is_suspended(self.command)
                 found = LookResult(asked, stacks, suspended)
             elif self.command is not None:

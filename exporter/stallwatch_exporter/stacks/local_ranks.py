@@ -5,7 +5,7 @@ Where there are neither, the command may be a single Python program: then that o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -41,8 +41,8 @@ class LocalRank(msgspec.Struct, frozen=True):
 
 def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
     """One process for each rank, by rank; `command` is the process whose descendants may be ranks."""
-    probed = list(_with_ring(rings)) if rings is not None else []
-    bare = _without_ring(command, {one.pid for one in probed}) if command is not None else []
+    probed = _named(rings, ".ring") if rings is not None else []
+    bare = _without_ring(command, {one.pid for one in probed})
     if rings is not None and not probed and not bare:
         return _alone(rings)
     alive = _outermost([one for one in (*probed, *bare) if not one.ended])
@@ -63,22 +63,13 @@ def sole_program(command: int | None) -> list[LocalRank]:
 
     What that program started itself, such as workers of a data loader, does not count.
     """
-    pythons: dict[int, psutil.Process] = {}
-    for process in family(command) if command is not None else ():
-        try:
-            if "python" in process.name().lower() and not _launches(process.pid):
-                pythons[process.pid] = process
-        except (psutil.Error, OSError):
-            continue  # ended meanwhile
-    try:
-        outermost = [
-            process
-            for process in pythons.values()
-            if not any(above.pid in pythons for above in process.parents())
-        ]
-        return [LocalRank(0, one.pid, one.create_time()) for one in outermost] if len(outermost) == 1 else []
-    except (psutil.Error, OSError):
-        return []
+    found = []
+    for process in family(command):
+        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile
+            if _is_python(process):
+                found.append(LocalRank(0, process.pid, process.create_time()))
+    alone = _outermost(found)
+    return alone if len(alone) == 1 else []
 
 
 def is_alone(rings: Path | None, command: int | None) -> bool:
@@ -87,11 +78,8 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
     Where a launcher named it a rank or a size, or it has children (workers, ``ssh``), it may be one of
     several.
     """
-    if command is None:
-        return False
     try:
-        members = family(command)
-        pythons = [one for one in members if "python" in one.name().lower()]
+        pythons = [one for one in family(command) if _is_python(one)]
         if len(pythons) != 1 or pythons[0].children() or _LAUNCHED.intersection(pythons[0].environ()):
             return False
     except (psutil.Error, OSError):
@@ -106,20 +94,14 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
     Below a launcher may only be other launchers: through ``ssh``, ``pdsh`` or ``mpirun`` it started ranks
     elsewhere.
     """
-    if command is None:
-        return False
     try:
         members = family(command)
         launchers = [one for one in members if _launches(one.pid)]  # by name it may be "torchrun"
         started = [child for one in launchers for child in one.children() if child not in launchers]
-        others = [one for one in members if one not in launchers and "python" in one.name().lower()]
+        others = [one for one in members if one not in launchers and _is_python(one)]
     except (psutil.Error, OSError):
         return False
     return bool(launchers) and not started and not others and not local_ranks(rings, command)
-
-
-def _with_ring(folder: Path) -> Iterable[LocalRank]:
-    return _named(folder, ".ring")
 
 
 def _alone(folder: Path) -> list[LocalRank]:
@@ -130,34 +112,33 @@ def _alone(folder: Path) -> list[LocalRank]:
     return alone if len(alone) == 1 else []
 
 
-def _named(folder: Path, suffix: str) -> Iterable[LocalRank]:
+def _named(folder: Path, suffix: str) -> list[LocalRank]:
     """Processes by the files of this kind in the folder of rings."""
-    try:
+    paths, found = list[Path](), list[LocalRank]()
+    with contextlib.suppress(OSError):
         paths = sorted(folder.glob(f"*{suffix}"))
-    except OSError:
-        return
     for path in paths:
-        found = _NAME.fullmatch(path.stem)
-        if found:
-            rank, pid, started = int(found[1]), int(found[2]), int(found[3]) / 1e9
-            ring = path.with_suffix(".ring")
-            yield LocalRank(rank, pid, started, ring, ended=not is_there(pid, steady.wall(started)))
+        if name := _NAME.fullmatch(path.stem):
+            rank, pid, started = int(name[1]), int(name[2]), int(name[3]) / 1e9
+            ended = not is_there(pid, steady.wall(started))
+            found.append(LocalRank(rank, pid, started, path.with_suffix(".ring"), ended))
+    return found
 
 
-def _without_ring(command: int, known: set[int]) -> list[LocalRank]:
+def _without_ring(command: int | None, known: set[int]) -> list[LocalRank]:
     """Python processes below the command that a launcher gave a rank, and that have no probe."""
     found = []
     for process in family(command)[1:]:
-        try:
-            if process.pid in known or "python" not in process.name().lower():
-                continue
-            environ = process.environ()
+        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile, or another user's
+            environ = process.environ() if process.pid not in known and _is_python(process) else {}
             rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
             if rank.isdigit() and condition(process.pid) != "ended":
                 found.append(LocalRank(int(rank), process.pid, process.create_time()))
-        except (psutil.Error, OSError):
-            continue  # ended meanwhile, or another user's
     return found
+
+
+def _is_python(process: psutil.Process) -> bool:
+    return "python" in process.name().lower()
 
 
 def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
@@ -194,14 +175,9 @@ def launches(words: list[str]) -> bool:
 
 def _last_word(rank: LocalRank) -> float:
     """When the rank last wrote into its ring."""
-    if rank.ring is None:
-        return rank.started
-    try:
-        reader = RingReader(rank.ring)
-    except (OSError, LayoutProblem):
-        return rank.started
-    try:
-        records = reader.read(1).records
-        return records[-1].time if records else rank.started
-    finally:
-        reader.close()
+    with contextlib.suppress(OSError, LayoutProblem):
+        if rank.ring is not None:
+            with contextlib.closing(RingReader(rank.ring)) as reader:
+                if records := reader.read(1).records:
+                    return records[-1].time
+    return rank.started

@@ -27,8 +27,10 @@ _STATES: dict[str, Condition] = {
 }
 
 
-def family(command: int) -> list[psutil.Process]:
-    """The command and all that it started; nothing where it has ended."""
+def family(command: int | None) -> list[psutil.Process]:
+    """The command and all that it started; nothing where it has ended, or is not known."""
+    if command is None:  # to psutil that is this process
+        return []
     try:
         leader = psutil.Process(command)
         return [leader, *leader.children(recursive=True)]

@@ -20,6 +20,7 @@ from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.stacks.evidence import Evidence
+from stallwatch_exporter.stacks.gathering import wait_for
 from stallwatch_exporter.stacks.local_ranks import is_alone, is_launching
 from stallwatch_exporter.stacks.processes import family
 from stallwatch_rules.locale import rendered
@@ -133,10 +134,9 @@ def _keep(kept: bytes, folder: str, when: float) -> str:
     return f" (output: {path})"
 
 
-REPORT, ABORT, COMMAND = "report", "abort", "command "
+ABORT, COMMAND = "abort", "command "
 GRACE_SECONDS = 30.0  #: between SIGTERM and SIGKILL: torchrun itself gives its ranks that long
 LOOK_PATIENCE_SECONDS = 5.0  #: for what the system tells of processes, which is a matter of milliseconds
-_LOOK_SECONDS = 0.05
 _Answer = TypeVar("_Answer")
 
 
@@ -148,15 +148,15 @@ def react(
     *,
     folder: str = "",
     language: str = "en",
-    grace: float = GRACE_SECONDS,
 ) -> threading.Thread | None:
     """Do what `policy` says, from a thread; `command` is the process to end, where there is one."""
     if policy == ABORT:
         if command is None:
             notice("[stall] on_stall = abort ends nothing here: only stallwatch run knows the command")
             return None
-        notice(f"the run stands still: ending it, as [stall] on_stall = abort says (grace {grace:.0f} s)")
-        return _started(lambda: abort(command, grace))
+        grace = f"{GRACE_SECONDS:.0f} s"
+        notice(f"the run stands still: ending it, as [stall] on_stall = abort says (grace {grace})")
+        return _started(lambda: abort(command, GRACE_SECONDS))
     if policy.startswith(COMMAND):
         line = policy[len(COMMAND) :].strip()
         known = variables(incident, command, folder)
@@ -174,13 +174,13 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     if there is None:
         _signal(command, signal.SIGTERM)
         # Its number is its own until somebody has waited for it, and may then be another process's.
-        if not _answer(lambda: _ends(lambda: _exists(command), grace), grace + patience):
+        if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
     if not there:
         return  # it ended by itself
     _signal(command, signal.SIGTERM)
-    _answer(lambda: _ends(lambda: any(map(_runs, there)), grace), grace + patience)
+    _answer(lambda: wait_for([there], lambda them: not any(map(_runs, them)), grace), grace + patience)
     # Each by itself: a rank that was stopped could not even take a SIGTERM, and one may give no answer.
     killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in there]
     for each in killing:
@@ -200,28 +200,12 @@ def _answer(question: Callable[[], _Answer], patience: float) -> _Answer | None:
         return None
 
 
-def _ends(there: Callable[[], bool], grace: float) -> bool:
-    """Whether it is no longer there, within `grace` seconds."""
-    # Only looked at: psutil's own waiting would take the exit status from whoever waits for the command.
-    end = time.monotonic() + grace
-    while there():
-        if time.monotonic() >= end:
-            return False
-        time.sleep(_LOOK_SECONDS)
-    return True
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
-
-
-def _signal(pid: int, number: int) -> None:
+def _signal(pid: int, number: int) -> bool:
+    """Send a signal, 0 for none; whether there is such a process."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
+        return True
+    return False
 
 
 def _kill(process: psutil.Process) -> None:
@@ -247,7 +231,7 @@ def variables(incident: Incident, command: int | None, folder: str) -> dict[str,
         "STEP": incident.step,
         "STALLED_SECONDS": incident.stalled_seconds,
         "RANKS": ",".join(str(rank) for rank in stacks.odd) if stacks is not None else "",
-        "STACKS": os.path.join(folder, stacks.file) if stacks is not None and stacks.file and folder else "",  # noqa: PTH118
+        "STACKS": f"{Path(folder, stacks.file)}" if stacks is not None and stacks.file and folder else "",
         "RUN_FOLDER": folder,
         "COMMAND_PID": command,
     }

@@ -238,12 +238,12 @@ def test_the_only_program_of_a_command_stands_for_rank_0(programs: int, names_it
 
 def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
     rank = LocalRank(0, os.getpid(), 0.0, watched.ring.path)
-    asked = {0: Asked(0, os.getpid(), origin="signal", locked_out=True)}
-    gathering._late_answers([rank], "1", asked)
-    assert asked[0].locked_out  # no answer, no news
+    asked = Asked(0, os.getpid(), origin="signal", locked_out=True)
+    gathering._late_answers([(rank, asked)], "1")
+    assert asked.locked_out  # no answer, no news
     watched.ring.path.with_suffix(ANSWER).write_text(json.dumps({"asked": "1", "threads": []}))
-    gathering._late_answers([rank], "1", asked)
-    assert (asked[0].origin, asked[0].locked_out) == ("probe", False)
+    gathering._late_answers([(rank, asked)], "1")
+    assert (asked.origin, asked.locked_out) == ("probe", False)
 
 
 @pytest.mark.parametrize(
