@@ -94,7 +94,11 @@ def check_checkpoint(path: Path, below: Below | None = None) -> list[Fault]:
     faults: list[Fault] = []
     for folder, names in (below or listed(path)).folders:
         for name in names:
-            faults += _file(folder / name)
+            try:
+                faults += _file_faults(folder / name)
+            except OSError as error:
+                what = message("checkpoints.unreadable", reason=error.strerror or str(error))
+                faults.append(Fault(folder / name, "unreadable", what, "permission-denied"))
         if not path.is_file():
             faults += _zero_faults(folder, names)
     return faults
@@ -120,15 +124,7 @@ def _known(name: str) -> bool:
     return name.endswith(_WEIGHTS) or name == "latest"
 
 
-def _file(path: Path) -> Iterator[Fault]:
-    try:
-        yield from _checked(path)
-    except OSError as error:
-        what = message("checkpoints.unreadable", reason=error.strerror or str(error))
-        yield Fault(path, "unreadable", what, "permission-denied")
-
-
-def _checked(path: Path) -> Iterator[Fault]:
+def _file_faults(path: Path) -> Iterator[Fault]:
     name = path.name
     if not _known(name):
         return

@@ -90,19 +90,8 @@ def pack_header(header: Header) -> bytes:
     names = "\n".join(header.fields).encode()
     if len(names) > DRAFT_AT - _NAMES_AT or DRAFT_AT + header.record_size > HEADER_SIZE:
         raise LayoutProblem("too many fields for the header")
-    _HEAD.pack_into(
-        page,
-        0,
-        MAGIC,
-        VERSION,
-        header.record_size,
-        header.capacity,
-        len(header.fields),
-        header.rank,
-        header.local_rank,
-        header.pid,
-        header.started,
-    )
+    size, capacity, *writer, fields = header
+    _HEAD.pack_into(page, 0, MAGIC, VERSION, size, capacity, len(fields), *writer)
     page[_NAMES_AT : _NAMES_AT + len(names)] = names
     return bytes(page)
 

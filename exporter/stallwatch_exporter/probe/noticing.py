@@ -45,19 +45,32 @@ class NoticedMethod:
 
 
 class NoticedAttribute:
-    """Stands for an instance attribute: ``notice(object, value)`` is called after it was set.
+    """Stands for an instance attribute, whose value stays in the instance's ``__dict__``.
 
-    The value stays where it always was, in the instance's ``__dict__``.
+    ``looked_up(object, frame)`` is called before it is looked up, ``was_set(object, value)`` after it is set.
     """
 
-    def __init__(self, name: str, notice: Callable[[Any, Any], None], failed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        failed: Callable[[], None],
+        *,
+        looked_up: Notice | None = None,
+        was_set: Callable[[Any, Any], None] | None = None,
+    ) -> None:
         self._name = name
-        self._notice = notice
         self._failed = failed
+        self._looked_up = looked_up
+        self._was_set = was_set
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         if obj is None:
             return self
+        if self._looked_up is not None:
+            try:
+                self._looked_up(obj, sys._getframe(1))
+            except Exception:
+                self._failed()
         try:
             return obj.__dict__[self._name]
         except KeyError:
@@ -65,10 +78,11 @@ class NoticedAttribute:
 
     def __set__(self, obj: Any, value: Any) -> None:
         obj.__dict__[self._name] = value
-        try:
-            self._notice(obj, value)
-        except Exception:
-            self._failed()
+        if self._was_set is not None:
+            try:
+                self._was_set(obj, value)
+            except Exception:
+                self._failed()
 
     def __delete__(self, obj: Any) -> None:
         try:
@@ -100,12 +114,17 @@ def stop_noticing(cls: type, name: str) -> None:
 
 
 def notice_attribute(
-    cls: type, name: str, notice: Callable[[Any, Any], None], failed: Callable[[], None]
+    cls: type,
+    name: str,
+    failed: Callable[[], None],
+    *,
+    looked_up: Notice | None = None,
+    was_set: Callable[[Any, Any], None] | None = None,
 ) -> bool:
     """The same for an attribute that instances have; False where the class has something of that name."""
     if hasattr(cls, name):
         return False
-    setattr(cls, name, NoticedAttribute(name, notice, failed))
+    setattr(cls, name, NoticedAttribute(name, failed, looked_up=looked_up, was_set=was_set))
     return True
 
 
@@ -118,30 +137,6 @@ def notice_module_attribute(
     """
     if name not in vars(module):
         return False
-    noticed = _NoticedLookup(name, notice, failed)
+    noticed = NoticedAttribute(name, failed, looked_up=notice)
     module.__class__ = type("module", (type(module),), {name: noticed})
     return True
-
-
-def notice_lookup(cls: type, name: str, notice: Notice, failed: Callable[[], None]) -> bool:
-    """Call ``notice(object, frame)`` whenever an attribute that instances have is looked up."""
-    if hasattr(cls, name):
-        return False
-    setattr(cls, name, _NoticedLookup(name, notice, failed))
-    return True
-
-
-class _NoticedLookup(NoticedAttribute):
-    """As a noticed attribute; but looking it up is what is noticed, and not setting it."""
-
-    def __init__(self, name: str, notice: Notice, failed: Callable[[], None]) -> None:
-        super().__init__(name, lambda *_: None, failed)
-        self._looked_up = notice
-
-    def __get__(self, obj: Any, owner: Any = None) -> Any:
-        if obj is not None:
-            try:
-                self._looked_up(obj, sys._getframe(1))
-            except Exception:
-                self._failed()
-        return super().__get__(obj, owner)

@@ -91,12 +91,13 @@ class Answerer:
             for suffix in (SIGNAL, FAULT):
                 _remove(_beside(self._base, suffix))
 
-    def still_ours(self) -> bool:
-        """Whether the signal is still faulthandler's; if Python code took it, the agent may not send it."""
-        if self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None):
+    def look_after_signal(self) -> dict[str, float]:
+        """Withdraw the signal if Python code has taken it: a sampler without values, asked once a second."""
+        taken = self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None)
+        if taken and self.pid == os.getpid():
             self._fault = None
             _remove(_beside(self._base, SIGNAL))
-        return self._fault is not None
+        return {}
 
     def _stand_by(self) -> None:
         number = free_signal()
@@ -217,36 +218,27 @@ def _write(path: str, data: bytes) -> None:
 
 
 _answerer: Answerer | None = None
-_alone = False  # without a thread, and without a ring
 
 
 def stand_by_alone(base: str) -> Answerer:
     """Be ready to be asked by the signal alone, before anything is known of this process."""
-    global _answerer, _alone
-    _answerer, _alone = Answerer(base), True
+    global _answerer
+    _answerer = Answerer(base)
     return _answerer
 
 
 def stand_by(probe: Probe, ring: str) -> None:
     """From now on the agent may ask this process where it is, beside its `ring`; once a process."""
-    global _answerer, _alone
+    global _answerer
     try:
-        known = _answerer is not None and _answerer.pid == os.getpid()
-        if not known or _alone:
-            if known and _answerer is not None:
-                _answerer.move(ring)
-            else:
-                _answerer = Answerer(ring)
-            _alone, _answerer.probe = False, probe
-            if _look_after_signal not in probe.samplers:
-                probe.samplers.append(_look_after_signal)
-            _answerer.listen()
+        if _answerer is None or _answerer.pid != os.getpid():
+            _answerer = Answerer(ring)
+        elif _answerer.probe is None:  # it stood by alone
+            _answerer.move(ring)
+        else:
+            return
+        _answerer.probe = probe
+        probe.samplers.append(_answerer.look_after_signal)
+        _answerer.listen()
     except Exception:  # no room for a pipe, no thread: the rank is watched without
         probe.failed()
-
-
-def _look_after_signal() -> dict[str, float]:
-    """Look about once a second whether the signal is still faulthandler's; a sampler without values."""
-    if _answerer is not None and _answerer.pid == os.getpid():
-        _answerer.still_ours()
-    return {}

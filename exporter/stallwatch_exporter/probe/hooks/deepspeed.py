@@ -35,7 +35,7 @@ def install(module: Any, probe: Probe, engine: Any = None) -> None:
     if engine is not None:
         watch.counted(engine, engine.global_steps)
     cls = module.DeepSpeedEngine
-    notice_attribute(cls, "global_steps", watch.counted, probe.failed)
+    notice_attribute(cls, "global_steps", probe.failed, was_set=watch.counted)
     for name in _ASKED_IN_BACKWARD:
         notice_method(cls, name, watch.asked, probe.failed)
 

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ..api import Probe
-from ..noticing import notice_lookup, notice_method
+from ..noticing import notice_attribute, notice_method
 from .reports import is_own, place_of, tell_versions, warn
 
 UNWRAPPED = "zero3-save-unwrapped-model"
@@ -70,7 +70,7 @@ def watch_trainer(module: Any, probe: Probe) -> None:
             look(trainer, probe)
 
     # Not ``self`` in the frame that asks: it lasts for the whole training (see ``transformers``).
-    notice_lookup(module.Trainer, _HANDLER, looked_up, probe.failed)
+    notice_attribute(module.Trainer, _HANDLER, probe.failed, looked_up=looked_up)
     notice_method(module.CallbackHandler, "on_train_begin", begins, probe.failed)
 
 
