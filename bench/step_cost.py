@@ -159,9 +159,6 @@ def watched(probe: Probe) -> Library:
             continue
         hook.install(library.classes, probe)
     hook = import_module(f"{package}.torch")
-    hook.leaving = hook.warnings_hook = SimpleNamespace(
-        install=lambda _: None
-    )  # no business of a benchmark's
     hook.tell_versions = lambda _: None
     hook.install(SimpleNamespace(register_optimizer_step_post_hook=library.register), probe)
     return library

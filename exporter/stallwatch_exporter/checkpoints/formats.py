@@ -73,8 +73,8 @@ def check_safetensors(path: Path) -> Iterator[Fault]:
     """Return the faults of one file; ``OSError`` if it cannot be read."""
     try:
         tensors, held = _header(path)
-    except _BadHeader as problem:
-        yield Fault(path, "truncated", problem.what)
+    except _BadHeader as error:
+        yield error.fault
         return
     ends, wrong = [0], []
     for name, entry in tensors.items():
@@ -106,9 +106,9 @@ def tensor_names(path: Path) -> set[str]:
 
 
 class _BadHeader(Exception):
-    def __init__(self, said: str, **params: int) -> None:
+    def __init__(self, path: Path, said: str, **params: int) -> None:
         super().__init__(said)
-        self.what = message(f"checkpoints.{said}", **params)
+        self.fault = fault(path, "truncated", said, **params)
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
@@ -117,17 +117,17 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         start = file.read(8)
         if len(start) < 8:
-            raise _BadHeader("too-short", bytes=size)
+            raise _BadHeader(path, "too-short", bytes=size)
         (length,) = struct.unpack("<Q", start)
         if length > MAX_HEADER or length > size - 8:
-            raise _BadHeader("header-too-long", length=length, left=size - 8)
+            raise _BadHeader(path, "header-too-long", length=length, left=size - 8)
         raw = file.read(length)
     try:
         header = json.loads(raw)
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise _BadHeader("header-no-json")
+        raise _BadHeader(path, "header-no-json")
     return {name: entry for name, entry in header.items() if name != "__metadata__"}, size - 8 - length
 
 
@@ -158,11 +158,7 @@ def is_torch(path: Path) -> bool:
 
     Other programs end their files' names in ``.bin`` as well.
     """
-    return _is_torch(path.name, _start(path))
-
-
-def _is_torch(name: str, start: bytes) -> bool:
-    return _OURS.fullmatch(name) is not None or start.startswith((_ZIP, *_PICKLE))
+    return _OURS.fullmatch(path.name) is not None or _start(path).startswith((_ZIP, *_PICKLE))
 
 
 def _start(path: Path) -> bytes:
@@ -177,7 +173,7 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
     file in torch's format before 1.6, a bare pickle, is only looked at for its beginning.
     """
     start = _start(path)
-    if not _is_torch(path.name, start) or start.startswith(_PICKLE):
+    if start.startswith(_PICKLE) or not is_torch(path):
         return
     if start != _ZIP:
         yield fault(path, "no-torch-file")

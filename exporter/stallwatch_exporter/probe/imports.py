@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: The module to wait for → what to call then with it and the probe: ``<module of hooks>.<function>``.
 HOOKS = {
-    "torch.optim.optimizer": ("torch.install",),
+    "torch.optim.optimizer": ("torch.install", "leaving.install", "warnings.install"),
     "torch._tensor": ("losses.install",),
     "torch.amp.grad_scaler": ("losses.watch_scaler",),
     "torch.utils.data.dataloader": ("batches.install",),

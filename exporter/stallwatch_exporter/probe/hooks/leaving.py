@@ -29,7 +29,7 @@ _MOST_FRAMES = 40
 _LAST = -100  # of multiprocessing's finalizers: when the program's own have run
 
 
-def install(probe: Probe) -> None:
+def install(_: Any, probe: Probe) -> None:
     """Tell of an exception that ends the process, and of the end itself; both are shown as before."""
     told: list[BaseException] = []
     exits: list[bool] = []  # for each call of sys.exit whether its code says that something failed

@@ -1,4 +1,4 @@
-"""torch itself: steps of a plain loop's optimizer, memory, unhandled exceptions."""
+"""torch itself: steps of a plain loop's optimizer, and memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 
 from ..api import Probe
 from ..draft import INDEX, TIME
-from . import leaving
-from . import warnings as warnings_hook
 from .leader import Leader, optimizers
 from .reports import tell_versions
 
@@ -31,13 +29,11 @@ _MOST_TRAININGS = 100  # in one process
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Watch optimizers, with the hook that ``torch.optim.optimizer`` has for it, and the process."""
+    """Watch optimizers, with the hook that ``torch.optim.optimizer`` has for it, and memory."""
     probe.samplers += [accelerator_memory, resident_memory]
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is not None:
         register(count_steps(probe))
-    leaving.install(probe)
-    warnings_hook.install(probe)
     if probe.is_rank:
         probe.announce()
 

@@ -19,7 +19,7 @@ _NUMBERS = re.compile(r"\d+")
 _MOST_TEXT = 1000
 
 
-def install(probe: Probe) -> None:
+def install(_: Any, probe: Probe) -> None:
     """Watch both, as far as the training has imported them."""
     import warnings  # the interpreter has it from its start
 
