@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from stallwatch_exporter.probe.clock import VARIABLE, monotonic_timeline
+from stallwatch_exporter.probe.clock import VARIABLE, namespace
 
 _OFFSET = time.time() - time.monotonic()
 _STEP = 1.0  # seconds by which the wall clock must have moved before anybody is told other times
@@ -32,5 +32,5 @@ def wall(moment: float) -> float:
 
 def environment() -> dict[str, str]:
     """Return what makes the probes of child processes measure with this clock."""
-    timeline = monotonic_timeline()
+    timeline = namespace("time")
     return {VARIABLE: f"{_OFFSET!r}@{timeline}"} if timeline else {}

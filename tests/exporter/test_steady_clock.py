@@ -15,7 +15,7 @@ import pytest
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.probe.clock import VARIABLE, monotonic_timeline, steady_offset
+from stallwatch_exporter.probe.clock import VARIABLE, namespace, steady_offset
 from stallwatch_exporter.rings.probing import Probing, with_probe
 from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive
 
@@ -113,7 +113,7 @@ def test_ranks_measure_with_the_clock_of_their_agent(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("given", ["", "12.5", "12.5@another boot", "much@{here}", "@"])
 def test_a_rank_on_another_host_has_a_clock_of_its_own(given: str) -> None:
-    offset = steady_offset({VARIABLE: given.format(here=monotonic_timeline())})
+    offset = steady_offset({VARIABLE: given.format(here=namespace("time"))})
     assert time.monotonic() + offset == pytest.approx(time.time(), abs=0.5)
 
 

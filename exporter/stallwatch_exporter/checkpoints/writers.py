@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection
 from pathlib import Path
 
 import psutil
 
-_PROC = Path("/proc")
+from stallwatch_rules.text.lazy import lazy
+
+_FLAGS = lazy(r"(?m)^flags:\s+([0-7]+)")
 
 
 def has_writer(path: Path, pids: Collection[int]) -> bool:
@@ -30,21 +33,14 @@ def _with_children(pids: Collection[int]) -> set[int]:
 
 
 def _writes(pid: int, path: str) -> bool:
-    try:
-        numbers = [each.name for each in (_PROC / str(pid) / "fd").iterdir()]
-    except OSError:
-        return False
-    return any(_is_written(_PROC / str(pid), number, path) for number in numbers)
-
-
-def _is_written(process: Path, number: str, path: str) -> bool:
-    try:
-        target = str((process / "fd" / number).readlink())
-        if target != path and not target.startswith(f"{path}{os.sep}"):
-            return False
-        for line in (process / "fdinfo" / number).read_text("ascii").splitlines():
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8) & (os.O_WRONLY | os.O_RDWR) != 0
-    except (OSError, ValueError, IndexError):  # closed meanwhile
-        pass
+    process = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        for descriptor in (process / "fd").iterdir():
+            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+                target = str(descriptor.readlink())
+                if target != path and not target.startswith(f"{path}{os.sep}"):
+                    continue
+                flags = _FLAGS.search((process / "fdinfo" / descriptor.name).read_text("ascii"))
+                if flags and int(flags[1], 8) & (os.O_WRONLY | os.O_RDWR):
+                    return True
     return False

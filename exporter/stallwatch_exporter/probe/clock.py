@@ -23,17 +23,20 @@ def steady_offset(environ: Mapping[str, str]) -> float:
     """
     seconds, _, timeline = environ.get(VARIABLE, "").partition("@")
     try:
-        if timeline and timeline == monotonic_timeline():
+        if timeline and timeline == namespace("time"):
             return float(seconds)
     except ValueError:
         pass
     return time.time() - time.monotonic()
 
 
-def monotonic_timeline() -> str:
-    """Return the boot and the time namespace, which processes with one monotonic clock share, or ""."""
+def namespace(kind: str) -> str:
+    """Return the boot and this process's namespace, or "": a monotonic clock belongs to one of kind "time".
+
+    The boot's id tells hosts apart, and boots of one host (namespaces(7), random(4)).
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
-            return f"{boot.read().strip()}/{os.readlink('/proc/self/ns/time')}"
+            return f"{boot.read().strip()}/{os.readlink(f'/proc/self/ns/{kind}')}"
     except (OSError, ValueError):
         return ""

@@ -161,22 +161,23 @@ def free_signal(status: str = "/proc/self/status") -> int | None:
     """A real-time signal that nobody in this process handles or ignores; ``None`` where there is none."""
     if not hasattr(_signal, "SIGRTMAX"):
         return None
-    taken = caught(status)
+    masks = signal_masks(status)
+    taken = masks["SigCgt"] | masks["SigIgn"] | masks["SigBlk"]
     for number in range(_signal.SIGRTMAX - 5, _signal.SIGRTMAX - 5 - SIGNALS_TRIED, -1):
         if not taken >> (number - 1) & 1 and _signal.getsignal(number) == _signal.SIG_DFL:
             return int(number)
     return None
 
 
-def caught(status: str) -> int:
-    """The signals that a process handles, blocks or ignores, a bit each; an `OSError` where none are told."""
-    found = 0
-    with open(status, "rb") as lines:
+def signal_masks(status: str) -> dict[str, int]:
+    """Return the signals that a process handles, ignores or blocks, a bit each, by proc_pid_status(5)."""
+    masks = {"SigCgt": 0, "SigIgn": 0, "SigBlk": 0}
+    with open(status, encoding="ascii", errors="replace") as lines:
         for line in lines:
-            name, _, value = line.partition(b":")
-            if name in (b"SigCgt", b"SigIgn", b"SigBlk"):
-                found |= int(value, 16)
-    return found
+            name, _, value = line.partition(":")
+            if name in masks:
+                masks[name] = int(value, 16)
+    return masks
 
 
 def _high(fd: int) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 
 import psutil
+
+from stallwatch_exporter.probe.clock import namespace
 
 #: A process may seem so many seconds younger than the ring that it made. Its birth is counted in clock ticks
 #: (hundredths of a second) from a boot time that the kernel tells in whole seconds and moves along when the
@@ -41,14 +42,9 @@ def command_line(pid: int) -> tuple[str, ...]:
 
 @functools.cache
 def process_namespace() -> str:
-    """Whose process numbers ours are, such as ``<boot id>/pid:[4026531836]``; "" where that is not known.
+    """Return whose process numbers ours are, such as ``<boot id>/pid:[4026531836]``; "" if that is not known.
 
     Containers that share a folder, and with ``hostNetwork`` the host's name, see nothing of each other's
-    processes: the same number is another process there. The boot id tells hosts, and boots, apart
-    (pid_namespaces(7), random(4)).
+    processes: the same number is another process there.
     """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
-    except (OSError, ValueError):
-        return ""
+    return namespace("pid")

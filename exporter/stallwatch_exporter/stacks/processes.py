@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from stallwatch_exporter.probe.stacks import signal_masks
 from stallwatch_rules.stacks.records import Condition
 from stallwatch_rules.text.lazy import lazy
 
@@ -123,10 +124,11 @@ def lock_holders(proc: Path = PROC) -> dict[int, int]:
 
 def handles(pid: int, number: int, proc: Path = PROC) -> bool:
     """Whether the process has a handler for a signal and does not block it: without one it would die."""
-    status = _read(proc / str(pid) / "status") or ""
-    masks = {name: int(value, 16) for name, value in re.findall(r"^(Sig\w+):\s*([0-9a-f]+)$", status, re.M)}
-    bit = 1 << (number - 1)
-    return bool(masks.get("SigCgt", 0) & bit) and not masks.get("SigBlk", 0) & bit
+    try:
+        masks = signal_masks(str(proc / str(pid) / "status"))
+    except OSError:
+        return False
+    return bool((masks["SigCgt"] & ~masks["SigBlk"]) >> (number - 1) & 1)
 
 
 def _read(path: Path) -> str | None:
