@@ -40,7 +40,7 @@ def numbers() -> RunMetrics:
     metrics.stalled(12.0)
     metrics.host_memory(6 << 30)
     metrics.host_memory_limit(10 << 30)
-    metrics.milestones.progressed(time.time())
+    metrics.progressed(time.time())
     for rank, step in ((0, 57), (1, 50)):
         metrics.stepped(rank, time.time())
         values = {"step": float(step), "loss": 1.5 + rank, "memory_allocated_bytes": float((20 + rank) << 30)}

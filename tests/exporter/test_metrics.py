@@ -56,10 +56,10 @@ def test_numbers_come_out_as_they_went_in() -> None:
 
 def test_checkpoints_tell_the_longest_time_between_two() -> None:
     metrics = RunMetrics("sft-1")
-    metrics.milestones.saved(1000.0)
+    metrics.saved(1000.0)
     assert "stallwatch_checkpoint_interval_seconds" not in series(metrics)
     for when in (1300.0, 1400.0):
-        metrics.milestones.saved(when)
+        metrics.saved(when)
     found = series(metrics)
     assert found["stallwatch_checkpoint_interval_seconds"] == 300
     assert found["stallwatch_last_checkpoint_timestamp_seconds"] == 1400

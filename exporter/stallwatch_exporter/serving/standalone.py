@@ -48,7 +48,7 @@ class Standalone:
             self._progress.hooked(record)
             self._advance.seen(record.time)
         self.metrics.thresholds(self._watch.thresholds)
-        self.metrics.milestones.progressed(self._watch.last_sign)
+        self.metrics.progressed(self._watch.last_sign)
         self.metrics.dropped(self._probing.lost)
 
     def close(self) -> None:

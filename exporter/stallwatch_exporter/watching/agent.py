@@ -103,7 +103,7 @@ class Agent:
         self._unread = 0
         self._fed_at = folder.info.started_at
         self.metrics.thresholds(self._watch.thresholds)
-        self.metrics.milestones.progressed(self._watch.last_sign)
+        self.metrics.progressed(self._watch.last_sign)
         self.metrics.identity(folder.info.host, {})
 
     @property
@@ -234,7 +234,7 @@ class Agent:
             if progressed:
                 self._moving.stepped(record.time)
         up = self._probing.ranks_up()
-        self.metrics.milestones.ranks(up)
+        self.metrics.ranks(up)
         others, codes = self.witnesses.ranks_up, self.witnesses.exit_codes | self._probing.exit_codes()
         self._diagnoser.left = self._intake.there(up, now, codes, others)
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
@@ -277,7 +277,7 @@ class Agent:
             self._reporting.flush()
         with self._guarded("the metrics"):
             self.metrics.thresholds(self._watch.thresholds)
-            self.metrics.milestones.progressed(self._watch.last_sign)
+            self.metrics.progressed(self._watch.last_sign)
             self.metrics.dropped(self._dropped + self._unread + self._lost())
         with self._guarded("the run's record"):
             self._write_info(now)
@@ -407,7 +407,7 @@ class Agent:
         with self._guarded("the incidents"):
             self._alarms.ended(self.ending, diagnosis, self._shown_lines(), quiet, now)
             self._reporting.flush()
-            self.metrics.milestones.ended(now, self.ending.kind)
+            self.metrics.ended(now, self.ending.kind)
         with self._guarded("the log copies"):
             if self._copies is not None:
                 self._copies.flush(now, everything=True)

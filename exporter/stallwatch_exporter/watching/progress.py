@@ -216,7 +216,7 @@ class Advance:
             self._steps(now, phase)
         if phase != self._phase:
             if self._phase == "save":
-                self._metrics.milestones.saved(now)
+                self._metrics.saved(now)
             self._metrics.phase(phase)
             self._phase = phase
         return progressed
