@@ -7,28 +7,28 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.rings.reader import Record
-from stallwatch_exporter.watching.early_exits import EarlyExits
+from stallwatch_exporter.watching.lost_ranks import RankExits
 from stallwatch_rules.endings import Left
 
 
-def step(exits: EarlyExits, rank: int, number: int, at: float) -> None:
+def step(exits: RankExits, rank: int, number: int, at: float) -> None:
     exits.record(Record(rank, number, at, {"step": float(number)}))
 
 
-def leave(exits: EarlyExits, *ranks: int, at: float, error: bool = False) -> None:
+def leave(exits: RankExits, *ranks: int, at: float, error: bool = False) -> None:
     for rank in ranks:
         exits.heard({"kind": "left", "rank": rank, "time": at, "error": error})
 
 
-def look(exits: EarlyExits, *up: int) -> list[Left]:
-    exits.look({rank: frozenset({Path("r")} if rank in up else ()) for rank in range(4)})
+def look(exits: RankExits, *up: int) -> list[Left]:
+    exits.look({rank: frozenset({Path("r")} if rank in up else ()) for rank in range(4)}, 0.0)
     return exits.left
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_next_program_with_fewer_ranks_misses_none_of_the_one_before(late: bool) -> None:
     """``late``: nobody looked until the end of the second one."""
-    exits = EarlyExits()
+    exits = RankExits()
     told = [(rank, number, float(number)) for number in range(1, 41) for rank in range(3)]
     again = [(rank, number, 100.0 + number) for number in range(1, 81) for rank in range(2)]
     if late:
@@ -49,7 +49,7 @@ def test_a_next_program_with_fewer_ranks_misses_none_of_the_one_before(late: boo
 
 
 def test_what_a_rank_counts_while_it_ends_is_no_next_program() -> None:
-    exits = EarlyExits()
+    exits = RankExits()
     for rank in range(3):
         step(exits, rank, 40, 40.0)
     leave(exits, 1, 2, at=41.0)
@@ -60,7 +60,7 @@ def test_what_a_rank_counts_while_it_ends_is_no_next_program() -> None:
 
 def test_a_rank_that_left_with_an_error_and_then_well_costs_no_record() -> None:
     """All that one look brought: both ends, and the step between them."""
-    exits = EarlyExits()
+    exits = RankExits()
     step(exits, 0, 1, 1.0)
     step(exits, 1, 1, 1.0)
     leave(exits, 1, at=2.0, error=True)
@@ -74,10 +74,10 @@ def test_a_rank_that_left_with_an_error_and_then_well_costs_no_record() -> None:
 def test_a_rank_that_ended_with_0_and_no_word_left_the_others_that_failed(
     code: int | None, left: list[Left]
 ) -> None:
-    exits = EarlyExits()
+    exits = RankExits()
     for number in range(1, 6):
         for rank in (0, 1):
             step(exits, rank, number, float(number))
     leave(exits, 0, at=6.0, error=True)
-    exits.look({0: (), 1: ()}, {0: 1, 1: code} if code is not None else {0: 1})
+    exits.look({0: frozenset(), 1: frozenset()}, 9.0, {0: 1, 1: code} if code is not None else {0: 1})
     assert exits.left == left

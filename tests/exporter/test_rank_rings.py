@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.rings.probing import Probing, with_probe
-from stallwatch_exporter.watching.early_exits import EarlyExits
-from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS, LostRanks
+from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS, RankExits
 from stallwatch_rules.endings import Left
 
 TORCH = """
@@ -67,8 +66,7 @@ class Ranks:
         (tmp_path / "train.py").write_text(PROGRAM)
         self.folder = tmp_path
         self.probing = Probing(self.rings)
-        self.exits = EarlyExits()
-        self.lost = LostRanks()
+        self.exits = RankExits()
         self.up: dict[int, subprocess.Popen[str]] = {}
         self.there: dict[int, bool] = {}
 
@@ -105,9 +103,12 @@ class Ranks:
             self.exits.record(record)
         up = self.probing.ranks_up()
         self.there = {rank: bool(rings) for rank, rings in up.items()}
-        self.exits.look(up)
-        self.lost.look(up, self.exits.stepped, self.exits.well, now)
+        self.exits.look(up, now)
         return self.exits.left
+
+    @property
+    def missed(self) -> dict[int, float]:
+        return {one.rank: one.since for one in self.exits.gone}
 
     def close(self) -> None:
         for process in self.up.values():
@@ -180,12 +181,12 @@ def test_a_killed_rank_is_missed_until_it_is_started_again(ranks: Ranks) -> None
     ranks.kill(1)
     ranks.look(2.0)
     ranks.look(1.0 + GONE_SECONDS)
-    assert ranks.lost.missed == {}
+    assert ranks.missed == {}
     ranks.look(2.0 + GONE_SECONDS)
-    assert ranks.lost.missed == {1: 2.0}
+    assert ranks.missed == {1: 2.0}
     ranks.start(1)
     ranks.look(3.0 + GONE_SECONDS)
-    assert ranks.lost.missed == {}
+    assert ranks.missed == {}
 
 
 def test_a_launcher_with_a_number_of_its_own_does_not_go_on_without_its_ranks(ranks: Ranks) -> None:
@@ -198,4 +199,4 @@ def test_a_launcher_with_a_number_of_its_own_does_not_go_on_without_its_ranks(ra
     ranks.look(1.0)
     ranks.look(1.0 + GONE_SECONDS)
     assert ranks.there == {0: False, 1: True, 8: False}
-    assert ranks.lost.missed == {}
+    assert ranks.missed == {}

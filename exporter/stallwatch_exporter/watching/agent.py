@@ -236,7 +236,8 @@ class Agent:
         up = self._probing.ranks_up()
         self.metrics.ranks(up)
         others, codes = self.witnesses.ranks_up, self.witnesses.exit_codes | self._probing.exit_codes()
-        self._diagnoser.left = self._intake.there(up, now, codes, others)
+        self._intake.there(up, now, codes, others)
+        self._diagnoser.left = self._intake.exits.left
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
             self.advance.seen(now)
@@ -271,7 +272,7 @@ class Agent:
                 present, progressed=self._reading.tracker.progressed, repeating=self._repeats.now
             )
             self._look(present, now)
-            gone, held = self._intake.gone, self._stall is not None or self._alarms.ending
+            gone, held = self._intake.exits.gone, self._stall is not None or self._alarms.ending
             self._alarms.ranks.look(gone, self._progress, now, held=held, memory=self.memory.now)
         with self._guarded("the incidents"):
             self._reporting.flush()

@@ -1,32 +1,38 @@
-"""Ranks whose process is gone while others go on, and their incidents, reported before the stall follows.
+"""Ranks that end while others go on, and their incidents, reported before the stall follows.
 
-One that said that it ends well may be right to: a run's last ranks save, merge or upload. It is reported if
-the run is known to have steps left, or the others go on making some, and as a warning. Of any other, such as
-a rank that the kernel killed, only the end of the whole run is an excuse. Nothing is reported twice: while
-the run is stalled, the stall's evidence names who is gone, and an error that a rank printed is an incident of
-its own.
+One that reported that it ends well may be right to: a run's last ranks save, merge or upload. It is an
+incident (a warning) if the run is known to have steps left, or the others go on making some. Of any other,
+such as a rank that the kernel killed, only the end of the whole run is an excuse. Nothing is reported twice:
+while the run is stalled, the stall's evidence names who is gone, and an error that a rank printed is an
+incident of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from stallwatch_exporter.incident import RANK_GONE, Severity
+from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.incidents import IncidentManager
-from stallwatch_rules.endings import GONE_ON, MemoryKnown
+from stallwatch_rules.endings import GONE_ON, Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.stream import NO_CODES
 from stallwatch_rules.text.digest import fold_ranks
 
 #: At the end of a run its ranks leave one after the other, and a launcher that sees one die ends the others,
 #: or starts all anew: none of that takes longer. The alert for Prometheus follows the incident at once.
 GONE_SECONDS = 15.0
+
+Processes = Mapping[int, frozenset[Path]]  #: of each known rank those that are up, by their rings
+NO_RANKS: Processes = {}
 
 
 class LostRank(msgspec.Struct, frozen=True):
@@ -34,56 +40,133 @@ class LostRank(msgspec.Struct, frozen=True):
 
     rank: int
     since: float  #: Unix seconds
-    step: int | None = None  #: the last one that it told of
-    well: bool = False  #: it said that it leaves without an error
-    badly: bool = False  #: it said that it leaves with one
-    behind: int = 0  #: steps that others made since it said so
+    step: int | None = None  #: the last one that it reported
+    well: bool = False  #: it reported that it leaves without an error
+    badly: bool = False  #: it reported that it leaves with one
+    behind: int = 0  #: steps that others made since it reported so
     code: int | None = None  #: its exit code, -n for signal n, where that was seen
 
 
-class LostRanks:
-    """Hand it which processes of which ranks are up, at every look.
+class RankExits:
+    """Ranks that ended, by what they report and by which processes are up: `left` and `gone`.
 
-    A rank is missed where a process goes on that was up beside it. So none is that left before the others
-    came (a script that prepares something under a rank's number), nor one that a launcher goes on without,
-    having started the others anew; nor one whose process we cannot see, as it was never seen.
+    A launcher that sees an exit code other than 0 ends all ranks. If a rank leaves with 0, nobody reports
+    that, and the others wait for it until a timeout.
 
-    Once any rank has stepped, only ranks that have can go on. A launcher may have a number of its own, that
-    of its pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
+    A rank is gone if a process goes on that was up beside it. So none is that left before the others came (a
+    script that prepares something under a rank's number), nor one that a launcher goes on without, having
+    started the others anew; nor one whose process we never saw. Once any rank has stepped, only ranks that
+    have can go on: a launcher may have a number of its own, that of its pod (Kubeflow's PyTorchJob), and
+    waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
-        self.missed: dict[int, float] = {}  #: since when, by rank; while nobody is there, as it was last
+        self.left: list[Left] = []  #: ranks that ended by themselves, without an error, before the others
+        self.gone: list[LostRank] = []  #: for so long that it is no end of the run; the last ones if all are
+        self.well: dict[int, float] = {}  #: when each rank reported that it leaves without an error
+        self.badly: dict[int, float] = {}  #: … with an error
+        self._steps: dict[int, int] = {}
+        self._ended: set[int] = set()  # ranks that left well while others were up that had not
+        self._ends: dict[int, list[float]] = {}  # when each rank left, while no other program steps
+        self._others_then: dict[int, dict[int, int]] = {}  # by rank that left: where the others were then
         self._beside: dict[int, frozenset[Path]] = {}  # by rank: the others, when it was seen last
-        self._since: dict[int, float] = {}
+        self._down_since: dict[int, float] = {}
+
+    def heard(self, event: Mapping[str, Any]) -> None:
+        """Take a ``left`` event: the interpreter of a rank ends."""
+        rank = event.get("rank")
+        if isinstance(rank, int) and rank >= 0:
+            of_its_kind = self.well if event.get("error") is False else self.badly
+            of_its_kind[rank] = float(event.get("time", 0.0))
+            self._ends.setdefault(rank, []).append(of_its_kind[rank])
+            self._others_then[rank] = {other: step for other, step in self._steps.items() if other != rank}
+
+    def record(self, record: Record) -> None:
+        """Take a record: a rank is at some step."""
+        for ended in (self.well, self.badly):
+            if record.time > ended.get(record.rank, record.time):  # a launcher started it anew
+                del ended[record.rank]
+        step = record.values.get("step", float("nan"))
+        if step == step:
+            ended_before = any(at < record.time for at in self._ends.get(record.rank, ()))
+            if ended_before and int(step) != self._steps.get(record.rank):  # not what its end still counted
+                self._forget(record.time)
+            self._steps[record.rank] = int(step)
+            for left, at in self.well.items():
+                others = self._others_then.setdefault(left, {})
+                if left != record.rank and (record.time <= at or record.rank not in others):
+                    others[record.rank] = int(step)
+
+    def _forget(self, now: float) -> None:
+        """Another program trains, maybe with fewer ranks: nobody misses those that the one before had."""
+        for ended in (self.well, self.badly):
+            for rank in [rank for rank, at in ended.items() if at < now]:
+                del ended[rank]
+        self._ends = {rank: [at for at in ends if at >= now] for rank, ends in self._ends.items()}
 
     def look(
-        self,
-        up: Mapping[int, frozenset[Path]],
-        stepped: Collection[int],
-        leaving: Collection[int],
-        now: float,
+        self, up: Processes, now: float, codes: Mapping[int, int] = NO_CODES, unprobed: Processes = NO_RANKS
     ) -> None:
-        """The rings of all known ranks whose process is up; which ranks ever stepped, and which end now."""
+        """Take which ranks are up, with and without a probe, and the exit codes of those that are not.
+
+        A bare ``raise SystemExit(1)`` is no error that the rank itself could know of.
+        """
+        for rank in [one for one in self.well if codes.get(one)]:
+            self.badly[rank] = self.well.pop(rank)
+        self._ended &= self.well.keys()
+        # Its process may take a while to go, after its program has ended.
+        if any(rings and rank not in self.well for rank, rings in up.items()):
+            self._ended |= self.well.keys()
+        left = sorted(self._ended | self._silent(codes))
+        self.left = [Left(rank, self._steps.get(rank), self._behind(rank)) for rank in left]
+        missed = self._missed({**unprobed, **up}, now)
+        if missed is None:
+            missed = {one.rank: one.since for one in self.gone}
+        self.gone = [
+            LostRank(
+                rank,
+                since,
+                self._steps.get(rank),
+                well=rank in self.well,
+                badly=rank in self.badly,
+                behind=self._behind(rank),
+                code=codes.get(rank),
+            )
+            for rank, since in missed.items()
+        ]
+
+    def _behind(self, rank: int) -> int:
+        """Return how many steps another rank has made since this one left: each has a count of its own."""
+        others = self._others_then.get(rank, {})
+        return max((self._steps[other] - step for other, step in others.items()), default=0)
+
+    def _silent(self, codes: Mapping[int, int]) -> set[int]:
+        """Return ranks that ended with 0 without reporting it, as by ``os._exit(0)``, if others failed."""
+        if not self.badly and not any(codes.values()):
+            return set()
+        ended = {rank for rank, code in codes.items() if code == 0 and rank in self._steps}
+        return ended - self.well.keys() - self.badly.keys()
+
+    def _missed(self, up: Processes, now: float) -> dict[int, float] | None:
+        """Return since when ranks are missed; ``None`` if nobody is there to miss them."""
         everybody = frozenset[Path]().union(*up.values())
-        working = stepped or up
+        working = self._steps or up
         staying = frozenset[Path]().union(
-            *(rings for rank, rings in up.items() if rank in working and rank not in leaving)
+            *(rings for rank, rings in up.items() if rank in working and rank not in self.well)
         )
         for rank, rings in up.items():
             if rings:
                 self._beside[rank] = everybody - rings
-                self._since.pop(rank, None)
+                self._down_since.pop(rank, None)
             elif staying & self._beside.get(rank, frozenset()):
-                self._since.setdefault(rank, now)
+                self._down_since.setdefault(rank, now)
             elif staying:
-                self._since.pop(rank, None)
-        if staying:
-            self.missed = {rank: since for rank, since in sorted(self._since.items()) if _long(since, now)}
-
-
-def _long(since: float, now: float) -> bool:
-    return not 0 <= now - since < GONE_SECONDS  # a clock that was set back is no reason to wait
+                self._down_since.pop(rank, None)
+        if not staying:
+            return None
+        since = sorted(self._down_since.items())
+        # A clock that was set back is no reason to wait.
+        return {rank: at for rank, at in since if not 0 <= now - at < GONE_SECONDS}
 
 
 _LAST_PHASES = ("save", "idle")

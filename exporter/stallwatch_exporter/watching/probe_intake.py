@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,8 +11,7 @@ from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.alarms import ENDING_SECONDS
 from stallwatch_exporter.watching.checkpoints import CheckpointWatch
-from stallwatch_exporter.watching.early_exits import EarlyExits
-from stallwatch_exporter.watching.lost_ranks import LostRank, LostRanks
+from stallwatch_exporter.watching.lost_ranks import NO_RANKS, Processes, RankExits
 from stallwatch_exporter.watching.probe_events import (
     Invalidations,
     ProbeExceptions,
@@ -22,7 +20,7 @@ from stallwatch_exporter.watching.probe_events import (
     concern_match,
     versions_in,
 )
-from stallwatch_rules.endings import GONE_ON, Left
+from stallwatch_rules.endings import GONE_ON
 from stallwatch_rules.judgements.concerns import CHECKPOINT, LATE_RANK, NAN_LOSSES, SEEN, evidence_of
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, STRAGGLER
 from stallwatch_rules.judgements.late_rank import LateRanks, Own
@@ -59,7 +57,6 @@ class MissingProbe:
             self._notice(NO_PROBE)
 
 
-NO_RANKS: Mapping[int, frozenset[Path]] = {}
 Warned = Callable[[Match], None]
 
 
@@ -84,8 +81,7 @@ class ProbeIntake:
         self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, steps skipped by then
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
-        self._leavers = EarlyExits()
-        self._gone = LostRanks()
+        self.exits = RankExits()
         self._unprobed = MissingProbe(notice)
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
@@ -108,7 +104,7 @@ class ProbeIntake:
                 self._exceptions.heard(event, self._number, now)
                 self._all(after_a_failure(self._versions_of(event), event, self._number))
             elif kind == "left":
-                self._leavers.heard(event)
+                self.exits.heard(event)
             elif kind == "checkpoint":
                 self._checkpoints.heard(event, self._number, now)
             elif kind == "versions":
@@ -121,7 +117,7 @@ class ProbeIntake:
     def record(self, record: Record, sample: Sample | None) -> bool:
         """A record, and the step that it tells of; whether it has news."""
         told = self._invalidations.counted(record)
-        self._leavers.record(record)
+        self.exits.record(record)
         if told is not None:
             self._reading.tell(told.match, told.more)
         if sample is not None:
@@ -184,49 +180,26 @@ class ProbeIntake:
 
     def there(
         self,
-        up: Mapping[int, frozenset[Path]],
+        up: Processes,
         now: float,
         codes: Mapping[int, int] = NO_CODES,
-        unprobed: Mapping[int, frozenset[Path]] = NO_RANKS,
-    ) -> list[Left]:
-        """Which ranks are up now, and how others ended: those that ended by themselves before the others.
-
-        `unprobed` are ranks that were found without a probe.
-        """
+        unprobed: Processes = NO_RANKS,
+    ) -> None:
+        """Take which ranks are up now, as ``RankExits.look`` does."""
         self._unprobed.look(now, probed=bool(up), steps=bool(self._reading.tracker.last_step))
-        self._leavers.look(up, codes)
-        everybody = {**unprobed, **up}
-        self._gone.look(everybody, self._leavers.stepped, self._leavers.well, now)
-        before, self._up = self._up, {rank for rank, rings in everybody.items() if rings}
-        well = {*self._leavers.well, *(rank for rank, code in codes.items() if code == 0)}
+        self.exits.look(up, now, codes, unprobed)
+        before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}
+        well = {*self.exits.well, *(rank for rank, code in codes.items() if code == 0)}
         if before - self._up - well:
             self._failed_at = now
-        return self._leavers.left
 
     def is_ending(self, now: float) -> bool:
         """Whether a rank has just failed: most launchers end the others then."""
         return self._failed_at is not None and 0 <= now - self._failed_at < ENDING_SECONDS
 
-    @property
-    def gone(self) -> list[LostRank]:
-        """Ranks that are gone for so long, while others go on, that it is no end of the run."""
-        leavers, missed = self._leavers, self._gone.missed
-        return [
-            LostRank(
-                rank,
-                since,
-                leavers.last_step(rank),
-                well=rank in leavers.well,
-                badly=rank in leavers.badly,
-                behind=leavers.behind(rank),
-                code=leavers.codes.get(rank),
-            )
-            for rank, since in missed.items()
-        ]
-
     def judged(self, ending: Ending) -> Ending:
         """How the command ended, with the ranks that had left it before."""
-        left = self._leavers.left
+        left = self.exits.left
         if ending.kind == "finished":  # ranks end one after the other
             left = [one for one in left if one.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
