@@ -184,7 +184,7 @@ def tail(
     """
     from stallwatch.cli.watching import Listeners
     from stallwatch.config.handover import exporter_settings
-    from stallwatch_exporter.running.command import tail_files
+    from stallwatch_exporter.tailing.follow import tail_files
 
     config = app.config(
         exporter__host=host,

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.agent import Agent
@@ -59,7 +60,8 @@ class Watched:
 
     def say(self, *lines: str, stream: str = "stdout") -> None:
         """The command prints lines now."""
-        self.agent.feed(stream, "".join(f"{line}\n" for line in lines).encode(), self.now, stream=stream)
+        printed = "".join(f"{line}\n" for line in lines).encode()
+        self.agent.feed(Chunk(stream, printed, self.now, stream=stream))
 
     def wait(self, seconds: float) -> None:
         """Time passes, with a look at the clock every second."""

@@ -6,6 +6,8 @@ from typing import Any
 
 from agentcases import OOM
 
+from stallwatch_exporter.running.capture import Chunk
+
 
 def test_suspension_of_the_watcher_is_no_stall(run: Any) -> None:
     run.steps(1, 10)
@@ -20,7 +22,7 @@ def test_a_run_that_is_read_late_is_judged_as_of_what_was_read(run: Any) -> None
     run.steps(1, 10)
     read = run.now
     run.now += 100.0
-    run.agent.feed("stdout", b"step 11/1000 loss 0.5\n", run.now)
+    run.agent.feed(Chunk("stdout", b"step 11/1000 loss 0.5\n", run.now))
     run.say(*OOM)
     run.agent.tick(run.now, read_until=read)
     assert run.told == []  # the other lines of the failure may still come

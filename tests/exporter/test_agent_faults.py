@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from agentcases import HANG, OOM
 
+from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.watching.agent import Agent
 
 Make = Callable[..., Any]
@@ -97,8 +98,8 @@ def test_a_home_that_cannot_be_written_costs_only_the_copies(watch: Make, tmp_pa
 
 def test_binary_junk_and_endless_lines_do_not_hurt(run: Any) -> None:
     run.steps(1, 10)
-    run.agent.feed("stdout", bytes(range(256)) * 1000, run.now)
-    run.agent.feed("stdout", b"x" * 3_000_000, run.now)
-    run.agent.feed("stdout", b"\n\xff\xfe\n", run.now)
+    run.agent.feed(Chunk("stdout", bytes(range(256)) * 1000, run.now))
+    run.agent.feed(Chunk("stdout", b"x" * 3_000_000, run.now))
+    run.agent.feed(Chunk("stdout", b"\n\xff\xfe\n", run.now))
     run.steps(11, 12)
     assert run.agent.errors == 0 and run.metric("stallwatch_step") == 12

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.runs.copies import parse_record
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -15,11 +16,8 @@ from stallwatch_rules.pages.catalogue import Catalogue
 def test_progress_bars_and_ranks_are_understood(run: Any) -> None:
     for step in range(1, 12):
         run.wait(2)
-        run.agent.feed(
-            "stderr",
-            f"\r{step * 2:3d}%|##   | {step}/50 [00:{step * 2:02d}<01:00,  2.00s/it]".encode(),
-            run.now,
-        )
+        bar = f"\r{step * 2:3d}%|##   | {step}/50 [00:{step * 2:02d}<01:00,  2.00s/it]"
+        run.agent.feed(Chunk("stderr", bar.encode(), run.now))
         run.say(f"[rank1]: {{'loss': '{1 / step:.3f}', 'grad_norm': 'nan', 'learning_rate': '1e-05'}}")
     run.wait(1)
     assert run.metric("stallwatch_step") == 11  # no carriage return came after the last state

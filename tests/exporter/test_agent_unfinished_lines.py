@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from agentcases import HANG
 
+from stallwatch_exporter.running.capture import Chunk
+
 Make = Callable[..., Any]
 
 
 def draw(run: Any, step: int) -> None:
     """One state of a tqdm bar: the carriage return stands before it."""
     bar = f"\r {step}%|██        | {step}/100 [00:{step:02}<00:09, 10.0it/s]"
-    run.agent.feed("stderr", bar.encode(), run.now, stream="stderr")
+    run.agent.feed(Chunk("stderr", bar.encode(), run.now, stream="stderr"))
 
 
 @pytest.mark.parametrize("kind", ["killed", "unknown"])
@@ -49,7 +51,7 @@ def test_a_bar_that_goes_on_after_a_stall_is_a_recovery(watch: Make) -> None:
 def test_an_unfinished_line_at_the_end_of_a_stall_is_no_recovery(watch: Make) -> None:
     run = watch(stall_floor_seconds=4.0)
     run.steps(1, 10, seconds=1.0)
-    run.agent.feed("stdout", b"step 11/1000 loss 0.1", run.now)
+    run.agent.feed(Chunk("stdout", b"step 11/1000 loss 0.1", run.now))
     run.wait(10)
     diagnosis = run.end("killed", 137)
     assert "recovered" not in {incident.resolution for incident in run.told}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stallwatch_exporter.running.capture import Chunk
 from stallwatch_rules.lines.reader import LineReader
 
 LENGTH = 20
@@ -55,7 +56,7 @@ def drawings(draw: Callable[[int, float, int], str], epochs: int) -> Iterator[st
 @pytest.mark.parametrize("draw", DRAWN)
 def test_each_epoch_goes_on_from_the_last(run: Any, draw: Callable[[int, float, int], str]) -> None:
     for text in drawings(draw, 3):
-        run.agent.feed("stdout", text.encode(), run.now)
+        run.agent.feed(Chunk("stdout", text.encode(), run.now))
         run.wait(1.0)
     progress = run.end("finished", 0).progress
     assert (progress.last_step, progress.finished) == (3 * LENGTH, False)
@@ -68,7 +69,7 @@ def test_a_hang_under_a_bar_is_found_at_the_threshold(
     run: Any, draw: Callable[[int, float, int], str]
 ) -> None:
     for text in [*drawings(draw, 2)][:-5]:
-        run.agent.feed("stdout", text.encode(), run.now)
+        run.agent.feed(Chunk("stdout", text.encode(), run.now))
         run.wait(1.0)
     assert run.told == []
     run.wait(34.0)
@@ -77,10 +78,10 @@ def test_a_hang_under_a_bar_is_found_at_the_threshold(
 
 def test_an_evaluations_bar_is_a_phase_of_its_own(run: Any) -> None:
     for text in drawings(keras_3, 2):
-        run.agent.feed("stdout", text.encode(), run.now)
+        run.agent.feed(Chunk("stdout", text.encode(), run.now))
         run.wait(1.0)
     for step in range(1, 6):
-        run.agent.feed("stdout", f"\b\b\r{step}/5 ━━━━━ 1s 1s/step - loss: 0.9".encode(), run.now)
+        run.agent.feed(Chunk("stdout", f"\b\b\r{step}/5 ━━━━━ 1s 1s/step - loss: 0.9".encode(), run.now))
         run.wait(1.0)
     assert run.agent._reading.tracker.phase == "eval"
     assert run.agent._reading.tracker.last_step == 2 * LENGTH

@@ -371,10 +371,10 @@ def test_what_does_not_fit_is_dropped_counted_and_marked() -> None:
     queue.put("stderr", b"x\n", 3.0)
     queue.put("stdout", b"no end", 4.0)
     assert queue.dropped == 4
-    assert queue.take(0) == [Chunk("stdout", b"123456\n", 1.0, False), Chunk("stderr", b"x\n", 3.0, False)]
+    assert queue.take(0) == [Chunk("stdout", b"123456\n", 1.0), Chunk("stderr", b"x\n", 3.0, stream="stderr")]
     queue.put("stdout", b"later", 5.0)
     queue.put("stdout", b"again", 6.0)
-    assert [chunk.gap for chunk in queue.take(0)] == [True, False]
+    assert [chunk.fresh for chunk in queue.take(0)] == [True, False]
 
 
 def test_it_ends_when_it_is_closed_and_empty() -> None:

@@ -310,7 +310,7 @@ def test_pieces_of_one_moment_are_joined() -> None:
         Chunk("stdout", b"d", 2.0, False),
         Chunk("stdout", b"e", 2.0, True),
     ]
-    found = [(chunk.stream, chunk.data, chunk.gap) for chunk in joined(chunks)]
+    found = [(chunk.source, chunk.data, chunk.fresh) for chunk in joined(chunks)]
     assert found == [
         ("stdout", b"a\n", False),
         ("stderr", b"b", False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -26,13 +26,13 @@ def ended(_: object) -> Ending:
 
 def agent_loop(run: Any, queue: ByteQueue, cost: float = 0.0) -> AgentLoop:
     """The loop by the run's clock, where reading a piece takes `cost` seconds."""
-    feed = run.agent.feed_all
+    feed = run.agent.feed
 
-    def slow(*args: Any, **more: Any) -> None:
+    def slow(*chunks: Chunk) -> None:
         run.now += cost
-        feed(*args, **more)
+        feed(*chunks)
 
-    run.agent.feed_all = slow
+    run.agent.feed = slow
     return AgentLoop(run.agent, queue, os.getpid(), clock=lambda: run.now, weigh=lambda _: 1)
 
 
@@ -94,13 +94,13 @@ def test_what_came_together_is_read_together_and_keeps_its_times(run: Any) -> No
     for number in range(1, 13):  # ten lines a second, then one after a pause
         queue.put("stdout", b"step %d/1000 loss 0.5\n" % number, run.now + 0.1 * number)
     queue.put("stdout", b"step 13/1000 loss 0.5\n", run.now + 9.0)
-    feed, rounds = run.agent.feed_all, []
+    feed, rounds = run.agent.feed, []
 
-    def counting(chunks: Sequence[Chunk]) -> None:
+    def counting(*chunks: Chunk) -> None:
         rounds.append([round(chunk.time - run.now, 1) for chunk in chunks])
-        feed(chunks)
+        feed(*chunks)
 
-    run.agent.feed_all = counting
+    run.agent.feed = counting
     agent_loop(run, queue).round()
     assert all(together[-1] - together[0] <= MOMENT_SECONDS + 0.05 for together in rounds)
     assert [at for together in rounds for at in together] == [
@@ -206,9 +206,9 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
 
 def test_what_was_not_read_in_time_is_no_silence(run: Any) -> None:
     run.steps(1, 10)
-    run.agent.feed("stdout", b"an unfinished li", run.now)
+    run.agent.feed(Chunk("stdout", b"an unfinished li", run.now))
     run.now += 300.0
-    run.agent.copy("stdout", b"ne\nstep 11/1000 loss 0.5\n", run.now)
+    run.agent.copy(Chunk("stdout", b"ne\nstep 11/1000 loss 0.5\n", run.now))
     assert run.agent.end(ended(None), run.now).verdict == "healthy"
 
 

@@ -15,6 +15,7 @@ import pytest
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing, make_folder
+from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.ending import EndingWatch, classify
 from stallwatch_exporter.running.memory import MemoryHeld, memory_limit
 from stallwatch_rules.endings import MemoryKnown
@@ -63,7 +64,7 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     run.agent.memory.rank(0, {"resident_bytes": 9000.0})
     run.agent.memory.command(int(10.8 * 2**20), 128 * GIB)
     for step in range(20):
-        run.agent.feed("stdout", b"step %d/60 loss 0.5\n" % step, run.now)
+        run.agent.feed(Chunk("stdout", b"step %d/60 loss 0.5\n" % step, run.now))
     diagnosis = run.agent.end(classify(-9, oom_before={"host": 4}, oom_after={"host": 4}))
     told = run.agent.ending
     assert "Rank 0 held the most memory, up to 8.8 KiB." in render(told.detail)
@@ -77,7 +78,7 @@ def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
     """From the counters to the verdict, in one chain."""
     ending = classify(-9, oom_before={"host": 4}, oom_after={"host": 4})
     for step in range(20):
-        run.agent.feed("stdout", b"step %d/60 loss 0.5\n" % step, run.now)
+        run.agent.feed(Chunk("stdout", b"step %d/60 loss 0.5\n" % step, run.now))
     run.agent.memory.rank(0, {"resident_bytes": 9.0 * GIB})
     run.agent.memory.command(GIB, 128 * GIB)
     primary = run.agent.end(ending).primary

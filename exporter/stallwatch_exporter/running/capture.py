@@ -41,12 +41,14 @@ class CommandProblem(Exception):
 
 
 class Chunk(NamedTuple):
-    """Bytes as they were read from one stream."""
+    """Bytes that a source printed at one moment."""
 
-    stream: str
+    source: str
     data: bytes
     time: float
-    gap: bool  #: whether bytes before these were dropped
+    fresh: bool = False  #: they do not continue what came before: that was dropped, or is another file's
+    stream: str = "stdout"
+    rank: int | None = None  #: of the whole source, where it has one
 
 
 class ByteQueue:
@@ -69,7 +71,7 @@ class ByteQueue:
                 self.dropped += data.count(b"\n") or 1
                 self._gaps.add(stream)
                 return
-            self._chunks.append(Chunk(stream, data, time, stream in self._gaps))
+            self._chunks.append(Chunk(stream, data, time, stream in self._gaps, stream))
             self._gaps.discard(stream)
             self._bytes += len(data)
             if self._bytes >= self._enough:

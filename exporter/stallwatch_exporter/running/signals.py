@@ -5,12 +5,31 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
+
+
+@contextmanager
+def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator[None]:
+    """While entered in the main thread, `handler` gets these signals.
+
+    What is ignored (nohup) stays ignored, here and in the command.
+    """
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 class SignalRelay:
@@ -29,16 +48,12 @@ class SignalRelay:
         self._send: Callable[[signal.Signals], None] | None = None
         self._resize: Callable[[], None] | None = None
         self._early: list[signal.Signals] = []
-        self._before: dict[signal.Signals, Any] = {}
+        self._handling = ExitStack()
         self.interrupted = False
         self.passed_on: signal.Signals | None = None
 
     def __enter__(self) -> SignalRelay:
-        if threading.current_thread() is threading.main_thread():
-            for number in (*_PASSED_ON, *_FROM_KEYBOARD, signal.SIGWINCH):
-                # What is ignored (nohup) stays ignored, here and in the command.
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._handle)
+        self._handling.enter_context(handling(self._handle, *_PASSED_ON, *_FROM_KEYBOARD, signal.SIGWINCH))
         return self
 
     @property
@@ -47,16 +62,14 @@ class SignalRelay:
         return self.interrupted or self.passed_on is not None
 
     def attach(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:
-        """The command is there: pass signals on by `send`; the early ones too."""
+        """Pass signals on to the command by `send`, those that came before it too."""
         self._send, self._resize = send, resize
         early, self._early = self._early, []
         for number in early:
             send(number)
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
+        self._handling.close()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         came = signal.Signals(number)

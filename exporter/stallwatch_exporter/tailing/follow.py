@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.running.capture import Chunk
+from stallwatch_exporter.running.signals import handling
 from stallwatch_exporter.runs.runfolder import has_left, runs_home, sanitise
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.tailset import TailSet, load_positions
@@ -80,7 +81,13 @@ def tail_files(
         started=started,
         reuse=reuse,
     )
-    with _stoppable() as asked:
+    asked = threading.Event()
+
+    def stop(*_: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C interrupts
+
+    with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if files.tailers:
             diagnosis, left_out, shift = read_history(agent, files)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
@@ -150,13 +157,9 @@ class Follower:
             self._looked = now
         for path, portion in self._files.poll(None if everything else changed):
             self._grown = now = max(now, self._clock())
+            name = str(path)
             self._agent.feed(
-                str(path),
-                portion.data,
-                now,
-                stream=stream_of(path),
-                rank=rank_of_path(str(path)),
-                fresh=portion.fresh,
+                Chunk(name, portion.data, now, portion.fresh, stream_of(path), rank_of_path(name))
             )
             if now - began >= TICK_SECONDS and _is_due(now, self._ticked):
                 self._tick(now, behind=True)
@@ -197,27 +200,6 @@ def _name_of(globs: Sequence[str], started: float) -> str:
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
-
-
-@contextmanager
-def _stoppable() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM and SIGHUP set; a second Ctrl-C interrupts."""
-    asked = threading.Event()
-    before: dict[signal.Signals, Any] = {}
-
-    def stop(*_: object) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, stop)
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 _GATHER_SECONDS = 0.05  # changes within this time are one wake-up: a chatty file must not keep us busy

@@ -113,51 +113,31 @@ class Agent:
 
     # ---- lines
 
-    def feed(
-        self,
-        source: str,
-        data: bytes,
-        now: float,
-        *,
-        stream: str = "stdout",
-        rank: int | None = None,
-        fresh: bool = False,
-    ) -> None:
-        """Bytes that `source` printed at `now`. With `fresh` they do not continue what came before."""
-        self._keep(source, stream, data, now, rank, fresh)
-        with self._guarded("reading the log"):
-            self._take(self._readers.lines(source, data, now, rank, fresh=fresh), len(data), now)
-
-    def feed_all(self, chunks: Sequence[Chunk]) -> None:
-        """Chunks of one short moment: their lines keep their own times and are read together."""
+    def feed(self, *chunks: Chunk) -> None:
+        """Read what was printed within a short moment: the lines keep the times of their chunks."""
         lines: list[Line] = []
         for chunk in chunks:
-            self._keep(chunk.stream, chunk.stream, chunk.data, chunk.time, None, chunk.gap)
+            self._keep(chunk)
             with self._guarded("reading the log"):
-                lines += self._readers.lines(chunk.stream, chunk.data, chunk.time, None, fresh=chunk.gap)
+                lines += self._readers.lines(
+                    chunk.source, chunk.data, chunk.time, chunk.rank, fresh=chunk.fresh
+                )
         with self._guarded("reading the log"):
             self._take(lines, sum(len(chunk.data) for chunk in chunks), chunks[-1].time)
 
-    def copy(
-        self,
-        source: str,
-        data: bytes,
-        now: float,
-        *,
-        stream: str = "stdout",
-        rank: int | None = None,
-        fresh: bool = False,
-    ) -> int:
-        """Bytes that there is no time to read: they only go into the copies. How many lines were dropped."""
-        self._keep(source, stream, data, now, rank, fresh)
-        self._unread += (lines := data.count(b"\n"))
+    def copy(self, chunk: Chunk) -> int:
+        """Write what there is no time to read into the copies only; return how many lines that are."""
+        self._keep(chunk)
+        self._unread += (lines := chunk.data.count(b"\n"))
         return lines
 
-    def _keep(self, source: str, stream: str, data: bytes, now: float, rank: int | None, fresh: bool) -> None:
+    def _keep(self, chunk: Chunk) -> None:
         """Write the bytes into the run's copies, where there are any."""
         with self._guarded("the log copies"):
             if self._copies is not None:
-                self._copies.write(source, stream, data, now, rank, fresh=fresh)
+                self._copies.write(
+                    chunk.source, chunk.stream, chunk.data, chunk.time, chunk.rank, fresh=chunk.fresh
+                )
 
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0

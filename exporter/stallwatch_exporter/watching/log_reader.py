@@ -72,7 +72,7 @@ class AgentLoop:
         if waited > _STOOD_STILL:
             self._agent.paused(waited - TICK_SECONDS)
         for together in moments(joined(chunks)):
-            self._agent.feed_all(together)
+            self._agent.feed(*together)
         # The clock before the queue: what is put after this moment was printed after it, too.
         now = self._clock()
         behind = self.ended or self._queue.waiting
@@ -103,11 +103,11 @@ class AgentLoop:
         """Only copy what is left in the queue, while there is time: the lines copied, and those dropped."""
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
-            for name, data, at, gap in joined(chunks):
+            for chunk in joined(chunks):
                 if in_time():
-                    copied += self._agent.copy(name, data, at, stream=name, fresh=gap)
+                    copied += self._agent.copy(chunk)
                 else:
-                    dropped += data.count(b"\n")
+                    dropped += chunk.data.count(b"\n")
         self._queue.dropped += dropped
         self._agent.dropped(self._queue.dropped)
         return copied, dropped
@@ -226,7 +226,7 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     parts: list[Chunk] = []
     for chunk in chunks:
         first = parts[0] if parts else chunk
-        if chunk.stream != first.stream or chunk.gap or chunk.time - first.time > _SAME_MOMENT:
+        if chunk.source != first.source or chunk.fresh or chunk.time - first.time > _SAME_MOMENT:
             if parts:
                 yield first._replace(data=b"".join(part.data for part in parts))
             parts = []

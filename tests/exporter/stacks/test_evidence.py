@@ -21,6 +21,7 @@ from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.probe.stacks import ANSWER, ASK
 from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks import evidence, gathering, local_ranks
@@ -131,7 +132,7 @@ def test_a_stall_does_not_wait_longer_than_two_seconds_for_an_answer(watched: Wa
 
 
 def test_a_post_mortem_of_the_runs_folder_names_the_rank_too(watched: Watched, catalogue: Catalogue) -> None:
-    watched.agent.feed("stdout", b"step 1/10 loss 1.0\nstep 2/10 loss 0.9\n", watched.now)
+    watched.agent.feed(Chunk("stdout", b"step 1/10 loss 1.0\nstep 2/10 loss 0.9\n", watched.now))
     watched.stand(3600.0)
     watched.answer(watched.question(), THREADS)
     watched.until(watched.looked)
@@ -146,7 +147,7 @@ def test_answers_to_a_stall_that_is_over_are_dropped(watched: Watched) -> None:
     watched.stand(3600.0)
     question = watched.question()
     watched.stand(2.0)
-    watched.agent.feed("stdout", b"step 1/10 loss 1.0\n", watched.now + 1)
+    watched.agent.feed(Chunk("stdout", b"step 1/10 loss 1.0\n", watched.now + 1))
     watched.stand(2.0)
     assert watched.told[-1].status == "resolved"
     watched.answer(question, THREADS)
@@ -322,7 +323,7 @@ def test_a_run_that_made_steps_had_ranks(
     with subprocess.Popen([script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as command:
         assert command.stdout is not None and command.stdout.readline()
         agent.response.watch(command.pid)
-        agent.feed("stdout", output, now)
+        agent.feed(Chunk("stdout", output, now))
         now += 7200.0
         end = time.monotonic() + 120
         while not notices and time.monotonic() < end:
