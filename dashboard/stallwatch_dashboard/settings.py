@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_dashboard.access import Login
-from stallwatch_exporter.runs.runfolder import state_home
+from stallwatch_exporter.settings import state_home
 
 _VARIABLE = "STALLWATCH_DASHBOARD_SETTINGS"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -55,6 +55,21 @@ class Ending(msgspec.Struct, frozen=True):
             return None
         stopped = self.kind == "killed" and self.signal in _STOPPED_BY
         return "ended" if stopped or self.kind in ("finished", "interrupted", "time-limit") else "crashed"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a diagnosis takes of it: arguments of ``RunReading.diagnose``."""
+        from stallwatch_rules.locale import render  # lists of runs read this module and render nothing
+
+        return {
+            "ending": f"{self.kind}: {render(self.detail)}",
+            "ending_text": self.detail,
+            "failed": self.failed,
+            "memory": self.memory,
+            "left": self.left,
+            "crash": self.crash,
+            "codes": self.codes,
+        }
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -293,9 +293,8 @@ def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: A
     )
     assert run.changes[1:] == [(EARLY + "/1", "resolved", "run-finished")]
     kept = recorded([run.folder.path])
-    again = rendered(
-        RunReading(run.catalogue).diagnose(ending=kept.ending, failed=kept.failed, left=kept.left)
-    )
+    assert kept.ending is not None
+    again = rendered(RunReading(run.catalogue).diagnose(**kept.ending.facts))
     assert again.primary is not None and again.primary.rule == "rank-left-early"
 
 

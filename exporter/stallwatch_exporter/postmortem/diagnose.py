@@ -98,18 +98,12 @@ def diagnose_run(
     reading.baseline = options.baseline
     stats, notes = _read(files, problems, reading, options)
     diagnosis = reading.diagnose(
-        ending=known.ending,
-        ending_text=known.ending_text,
-        failed=known.failed,
+        **(known.ending.facts if known.ending is not None else {}),
         threshold=known.threshold,
         stalled=known.stall is not None,
         waited=known.waited,
         ended_at=known.ended_at,
-        memory=known.memory,
-        left=known.left,
         elsewhere=stands_elsewhere(stacks),
-        crash=known.crash,
-        codes=known.codes,
     )
     diagnosis.series = series_of(reading.streams)
     stats.seconds = round(time.monotonic() - started, 3)

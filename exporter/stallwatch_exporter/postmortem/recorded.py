@@ -4,18 +4,16 @@ its last stall, and the diagnosis that was made at its end."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_exporter.incident import RANK_GONE, Ending, Incident
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_logs.inputs import InputProblem
-from stallwatch_rules.endings import Crash, Left, MemoryKnown
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
-from stallwatch_rules.locale import render
 from stallwatch_rules.messages import PAGE, Message, Text, contains, message
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.stacks.records import StallStacks
@@ -27,19 +25,13 @@ class Recorded(NamedTuple):
     """How a run ended that Stallwatch watched."""
 
     folder: Path | None = None  #: of the run, if the agent saw its end: it made a diagnosis then
-    ending: str = ""  #: its kind and detail, in English
-    ending_text: Text = ""
-    failed: bool | None = None
-    memory: MemoryKnown | None = None
-    left: Sequence[Left] = ()
+    ending: Ending | None = None
     ended_at: float | None = None  #: Unix seconds
     waited: float | None = None  #: seconds without a step, when a stall was seen last or somebody stopped it
     stall: Incident | None = None  #: that was open when the run, or the watching, ended
     findings: Sequence[Incident] = ()  #: fatal ones that were
     watched: bool = False  #: the agent is at it
-    end: Incident | None = None  #: of the run, where it alone tells of that: its own record was cut short
-    crash: Crash | None = None  #: what failed although the command returned 0
-    codes: Mapping[int, int | None] = {}  #: of ranks that failed, the first one first
+    end: Incident | None = None  #: of the run, if it alone shows that: the run's own record was cut short
     threshold: float | None = None  #: seconds of quiet that were a stall in what the run did last
     unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
     stacks: StallStacks | None = None  #: of the last stall, if the run did not recover from it
@@ -66,8 +58,10 @@ def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:
     threshold = stall.threshold_seconds if stall is not None else info.threshold
     if known is not None and known.failed is False:
         stall, findings = None, []
+    quiet = known.quiet if known is not None else None
     found = Recorded(
-        waited=stall.stalled_seconds if stall is not None else None,
+        ending=known,
+        waited=quiet if stall is None else stall.stalled_seconds,
         stall=stall,
         findings=findings,
         threshold=threshold,
@@ -75,19 +69,8 @@ def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:
     )
     if known is None:  # the agent was killed, or still watches
         return found._replace(watched=watching, unheard=None if watching else info.updated_at)
-    return found._replace(
-        folder=folder if info.ending is not None else None,
-        ending=f"{known.kind}: {render(known.detail)}",
-        ending_text=known.detail,
-        failed=known.failed,
-        memory=known.memory,
-        left=known.left,
-        ended_at=info.ended_at,
-        waited=known.quiet if stall is None else found.waited,
-        end=end,
-        crash=known.crash,
-        codes=known.codes,
-    )
+    seen = folder if info.ending is not None else None
+    return found._replace(folder=seen, ended_at=info.ended_at, end=end)
 
 
 def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | None:

@@ -32,12 +32,11 @@ class Program(msgspec.Struct, frozen=True):
 class Programs:
     """Call ``look`` about once a second while the command runs. `words` is its command line."""
 
-    def __init__(self, words: Sequence[str], proc: Path = Path("/proc")) -> None:
+    def __init__(self, words: Sequence[str]) -> None:
         self.command: int | None = None  #: its process
         self.script = _script(words)  #: that a shell was given, where it is one
         self.exits = Exits()
         self.known: dict[int, Program] = {}  #: by process number
-        self._proc = proc
 
     def look(self) -> None:
         """Find programs that have come since the last look, and watch for their ends."""
@@ -48,15 +47,13 @@ class Programs:
             pid = waiting.pop()
             seen += 1
             if pid not in self.known or not self.is_up(self.known[pid]):
-                words = self._words(pid)
+                words = _read(pid, "cmdline").split("\0")[:-1]
                 if not _is_python(words) or launches(words):
-                    waiting += self._children(pid)
+                    waiting += _children(pid)
                     continue
                 self._add(pid, words)
             if self.script and pid == self.command:  # a shell becomes the last program of its script
-                waiting += [
-                    each for each in self._children(pid) if self._rank(each) not in (None, self._rank(pid))
-                ]
+                waiting += [each for each in _children(pid) if _rank(each) not in (None, _rank(pid))]
 
     def is_up(self, program: Program) -> bool:
         """Whether the program still runs."""
@@ -67,27 +64,27 @@ class Programs:
         self.exits.close()
 
     def _add(self, pid: int, words: Sequence[str]) -> None:
-        program = self.known[pid] = Program(pid, steady.now(), self._rank(pid), tuple(words))
+        program = self.known[pid] = Program(pid, steady.now(), _rank(pid), tuple(words))
         self.exits.watch(program, pid, program.seen)
 
-    def _rank(self, pid: int) -> int | None:
-        """The rank that its environment names."""
-        environ = dict(each.split("=", 1) for each in self._read(pid, "environ").split("\0") if "=" in each)
-        rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
-        return int(rank) if rank.isdigit() else None
 
-    def _words(self, pid: int) -> list[str]:
-        return self._read(pid, "cmdline").split("\0")[:-1]
+def _rank(pid: int) -> int | None:
+    """Return the rank that the environment of a process names."""
+    environ = dict(each.split("=", 1) for each in _read(pid, "environ").split("\0") if "=" in each)
+    rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
+    return int(rank) if rank.isdigit() else None
 
-    def _children(self, pid: int) -> list[int]:
-        """Processes that its main thread started; empty where the kernel keeps no such list."""
-        return [int(each) for each in self._read(pid, f"task/{pid}/children").split()]
 
-    def _read(self, pid: int, name: str) -> str:
-        try:
-            return (self._proc / str(pid) / name).read_text("utf-8", "replace")
-        except OSError:
-            return ""
+def _children(pid: int) -> list[int]:
+    """Return processes that its main thread started; none if the kernel keeps no such list."""
+    return [int(each) for each in _read(pid, f"task/{pid}/children").split()]
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _is_python(words: list[str]) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import shlex
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -16,21 +14,9 @@ import msgspec
 
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.rings.presence import is_there, process_namespace
-from stallwatch_exporter.settings import make_home, state_home
+from stallwatch_exporter.settings import make_home
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
-
-__all__ = [
-    "AgentInfo",
-    "RunFolder",
-    "agent_alive",
-    "has_left",
-    "list_runs",
-    "read_info",
-    "run_name",
-    "runs_home",
-    "state_home",
-]
 
 State = Literal["starting", "training", "stalled", "finished", "failed"]
 _LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
@@ -114,14 +100,14 @@ class RunFolder:
         name: str | None,
         command: Sequence[str],
         *,
-        home: Path | None = None,
+        home: Path,
         now: float | None = None,
         reuse: bool = False,
     ) -> RunFolder:
         """Make the folder. A name that is taken gets ``-2``, ``-3`` … unless `reuse` asks to go on in it."""
         now = time.time() if now is None else now
         base = sanitise(name) if name else run_name(command, now)
-        parent = runs_home(home or state_home())
+        parent = runs_home(home)
         run, path, problem = base, parent / base, None
         try:
             make_home(parent.parent)
@@ -145,54 +131,50 @@ class RunFolder:
         folder.write_info()
         return folder
 
-    @property
-    def command_line(self) -> str:
-        """The command as a shell would take it."""
-        return shlex.join(self.info.command)
-
     def write_info(self, **changes: Any) -> None:
         """Take over `changes` and write ``agent.json`` in one piece: a reader sees the old or the new one."""
         for key, value in changes.items():
             setattr(self.info, key, value)
-        self._write("agent.json", msgspec.json.format(msgspec.json.encode(self.info), indent=2))
+        self.write_json("agent.json", self.info)
 
     def write_json(self, name: str, record: Any) -> None:
-        """Write one record as a JSON file of this folder."""
-        self._write(name, msgspec.json.format(msgspec.json.encode(record), indent=2))
+        """Write one record as a JSON file of this folder, in one piece."""
+
+        def write() -> None:
+            fresh = self.path / f".{name}.new"
+            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2))
+            fresh.replace(self.path / name)
+
+        self._counted(write)
 
     def append_incident(self, incident: Incident) -> None:
         """Add one change of an incident to ``incidents.jsonl``."""
-        if self.problem is None:
-            with self._counted(), (self.path / "incidents.jsonl").open("ab") as out:
-                out.write(msgspec.json.encode(incident) + b"\n")
+        self._append("incidents.jsonl", incident)
 
     def append_event(self, event: dict[str, Any]) -> None:
-        """Add what a rank's probe told in words to ``events.jsonl``."""
+        """Add an event of a rank's probe to ``events.jsonl``."""
+        self._append("events.jsonl", event)
+
+    def _append(self, name: str, record: Any) -> None:
+        def write() -> None:
+            with (self.path / name).open("ab") as out:
+                out.write(msgspec.json.encode(record) + b"\n")
+
+        self._counted(write)
+
+    def _counted(self, write: Callable[[], None]) -> None:
+        """Write, if anything is kept of this run; count what fails."""
         if self.problem is None:
-            with self._counted(), (self.path / "events.jsonl").open("ab") as out:
-                out.write(msgspec.json.encode(event) + b"\n")
-
-    def _write(self, name: str, data: bytes) -> None:
-        if self.problem is not None:
-            return
-        with self._counted():
-            fresh = self.path / f".{name}.new"
-            fresh.write_bytes(data)
-            fresh.replace(self.path / name)
-
-    @contextlib.contextmanager
-    def _counted(self) -> Any:
-        try:
-            yield
-        except OSError:
-            self.failed_writes += 1
+            try:
+                write()
+            except OSError:
+                self.failed_writes += 1
 
 
-def list_runs(home: Path | None = None) -> list[AgentInfo]:
+def list_runs(home: Path) -> list[AgentInfo]:
     """Every run that left a readable ``agent.json``, newest first."""
-    parent = runs_home(home or state_home())
     try:
-        folders = [entry for entry in parent.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+        folders = [entry for entry in runs_home(home).iterdir() if not entry.name.startswith(".")]
     except OSError:
         return []
     infos = [info for folder in folders if (info := read_info(folder)) is not None]

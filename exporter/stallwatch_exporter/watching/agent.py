@@ -74,20 +74,18 @@ class Agent:
         self._probing = probing
         self.witnesses = Witnesses(folder, self._reading, self.memory, self.last_lines, self._guarded)
         self.ending = Ending("unknown", None)  #: how the run ended, by all who saw it
-        self._diagnoser = Diagnoser(self._reading, self._guarded, clock)
         self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
-        self.advance = Advance(self._reading.tracker, self._watch, self.metrics)
+        self.advance = Advance(self._progress, self._watch, self.metrics)
         self._reporting = Reporting(folder, self.metrics, sinks, self._guarded)
         self._book = self._reporting.book
         self._alarms = Alarms(self._book, catalogue)
         self._intake = ProbeIntake(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
         self.response = Response(folder, settings.on_stall, probing, notice, settings.language)
+        self._diagnoser = Diagnoser(self._reading, self.memory, self.response, self._guarded, clock)
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
         self._repeats = Repeats(catalogue)
         self._moving, self._bars = MovingLines(), MovingBars()
-        self._diagnoser.alone, self._diagnoser.launching = self.response.alone, self.response.launching
-        self._diagnoser.memory = self.memory
         self._copies = (
             RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
             if folder.problem is None

@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.running.memory import MemoryHeld
+from stallwatch_exporter.stacks.reaction import Response
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL
 from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
-from stallwatch_rules.locale import render
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.stacks.concluding import of_no_rank, of_one_process, stands_elsewhere, with_stacks
@@ -27,16 +26,22 @@ _SHARE = 20  # at most this part (1/20) of the time goes into diagnosing
 class Diagnoser:
     """Diagnoses what was read so far, not too often."""
 
-    def __init__(self, reading: RunReading, guard: Guard, clock: Callable[[], float] = steady.now) -> None:
+    def __init__(
+        self,
+        reading: RunReading,
+        memory: MemoryHeld,
+        response: Response,
+        guard: Guard,
+        clock: Callable[[], float],
+    ) -> None:
         self._reading = reading
+        self._memory = memory
+        self._response = response
         self._guard = guard
         self._clock = clock
         self.stacks: StallStacks | None = None  #: of the stall that is now
         self.left: list[Left] = []  #: ranks that ended by themselves before the others
-        self.memory = MemoryHeld()  #: what is known of it now
-        self.alone: Callable[[], bool] = lambda: False  #: whether the command is a single process
-        self.launching: Callable[[], bool] = lambda: False  #: whether its launcher has started no rank yet
-        self._launching = False
+        self._launching = False  # the launcher had started no rank yet
         self._at = 0.0
         self._wait = 0.0
 
@@ -72,27 +77,22 @@ class Diagnoser:
         waited = None
         if ending is not None and ending.kind == "interrupted":
             waited = ending.quiet if ending.quiet is not None or state is None else state.seconds
+        known = {"memory": self._memory.now()} if ending is None else ending.facts
         found = self._reading.diagnose(
-            ending=f"{ending.kind}: {render(ending.detail)}" if ending else "",
-            ending_text=ending.detail if ending else "",
-            failed=ending.failed if ending else None,
+            **{**known, "left": self.left},
             now=now,
             threshold=state.threshold if state is not None else None,
             stalled=state is not None and state.stalled,
             waited=waited,
-            memory=ending.memory if ending else self.memory.now(),
-            left=self.left,
             elsewhere=stands_elsewhere(self.stacks),
-            crash=ending.crash if ending else None,
-            codes=ending.codes if ending else {},
         )
         if ending is None:
             kill = any(one.rule in (SIGKILL, FROM_OUTSIDE) and one.harm == "fatal" for one in found.findings)
-            self.memory.killed((found.progress.last_step,) if kill else None)
+            self._memory.killed((found.progress.last_step,) if kill else None)
         if found.primary is not None and found.primary.rule == SILENT_HANG:
             if ending is None and not self._reading.tracker.progressed:
-                self._launching = self.launching()  # its processes are gone at the end
-            if self.alone():
+                self._launching = self._response.launching()  # its processes are gone at the end
+            if self._response.alone():
                 found = of_one_process(found)
             elif self._launching and not self._reading.tracker.progressed:
                 found = of_no_rank(found)

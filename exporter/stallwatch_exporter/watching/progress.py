@@ -177,7 +177,7 @@ _AT_HAND = 2  #: steps that a run may still finish after it was asked to end
 class Advance:
     """Call `seen` after every batch of lines, with the time they came."""
 
-    def __init__(self, tracker: ProgressTracker, watch: StallWatch, metrics: RunMetrics) -> None:
+    def __init__(self, tracker: HookedProgress, watch: StallWatch, metrics: RunMetrics) -> None:
         self._tracker = tracker
         self._watch = watch
         self._metrics = metrics
@@ -199,10 +199,11 @@ class Advance:
         """Take over what changed; whether there was progress."""
         tracker = self._tracker
         phase: Phase = "idle" if tracker.finished or self._leaving else tracker.phase
-        self._watch.log_only = not (isinstance(tracker, HookedProgress) and tracker.hooked_ranks)
+        self._watch.log_only = not tracker.hooked_ranks
         shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
         progressed = shown != self._shown
-        self._stay_alive(phase)
+        if phase == self._phase and tracker.active_at - self._watch.last_sign >= _SIGN_SECONDS:
+            self._watch.observe(tracker.active_at, phase)  # a sign of life that is neither step nor phase
         if not progressed and phase == self._phase:
             return False
         advanced = phase != self._phase or shown[1:] != self._shown[1:]
@@ -220,12 +221,6 @@ class Advance:
             self._metrics.phase(phase)
             self._phase = phase
         return progressed
-
-    def _stay_alive(self, phase: Phase) -> None:
-        """Hand the stall watch the signs of life that are neither steps nor phases."""
-        active = self._tracker.active_at if isinstance(self._tracker, HookedProgress) else 0.0
-        if phase == self._phase and active - self._watch.last_sign >= _SIGN_SECONDS:
-            self._watch.observe(active, phase)
 
     def told_to_end(self, now: float) -> None:
         """The command was asked to end, by Ctrl-C or a signal: it may be silent for long while it saves.
@@ -269,10 +264,9 @@ class Advance:
             self._attempt, self._step_at = tracker.attempt, None
         if step != self._step:
             # The records of a rank's first second come after the log's lines on the same steps.
-            repeated = isinstance(tracker, HookedProgress) and tracker.repeats
-            self._metrics.progress(step, tracker.total_steps, counted=repeated)
+            self._metrics.progress(step, tracker.total_steps, counted=tracker.repeats)
             before, self._step = self._step, step
-            made = 0 if step is None or before is None or repeated else step - before
+            made = 0 if step is None or before is None or tracker.repeats else step - before
             if made > 0 and self._step_at is not None:
                 self._metrics.step_took((now - self._step_at) / made, made)
             self._step_at = now if phase == "train" else None
