@@ -13,10 +13,16 @@ import platformdirs
 
 def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
     """The folder that holds all state: ``$STALLWATCH_HOME``, else the platform's user state folder."""
-    told = (os.environ if environ is None else environ).get("STALLWATCH_HOME")
-    if not told:
+    named = (os.environ if environ is None else environ).get("STALLWATCH_HOME")
+    if not named:
         return Path(platformdirs.user_state_dir("stallwatch"))
-    return user_path(told, current_folder() if cwd is None else cwd)
+    return user_path(named, current_folder() if cwd is None else cwd)
+
+
+def cache_home() -> Path:
+    """The folder for what can be made again: ``$STALLWATCH_CACHE``, else the platform's user cache folder."""
+    named = os.environ.get("STALLWATCH_CACHE")
+    return user_path(named, current_folder()) if named else Path(platformdirs.user_cache_dir("stallwatch"))
 
 
 def make_home(home: Path) -> None:
@@ -24,18 +30,10 @@ def make_home(home: Path) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def cache_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
-    """The folder for what can be made again: ``$STALLWATCH_CACHE``, else the platform's user cache folder."""
-    told = (os.environ if environ is None else environ).get("STALLWATCH_CACHE")
-    if not told:
-        return Path(platformdirs.user_cache_dir("stallwatch"))
-    return user_path(told, current_folder() if cwd is None else cwd)
-
-
 def user_path(text: str, folder: Path) -> Path:
     """The path that a person wrote: ``~`` is a home folder, and a relative one begins at `folder`.
 
-    A `ValueError` tells why it can be none.
+    Raises `ValueError` if it can be none.
     """
     if "\0" in text:
         raise ValueError("must not hold a null character")

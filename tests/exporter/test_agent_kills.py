@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.running.ending import EndingWatch
+from stallwatch_exporter.running.ending import EndingWatch, classify
 from stallwatch_rules.locale import render
 
 GIB = 2**30
@@ -73,7 +73,7 @@ def test_what_the_machine_counts_after_a_kill_is_anothers(run: Any, tmp_path: Pa
     run.wait(2)
     machine.write_text("oom_kill 5\n")  # of another job
     run.wait(8)
-    ending = run.agent.judged(endings.ending(1, seconds=60.0, now=run.now, last_lines=[KILLED]))
+    ending = run.agent.judged(classify(1, oom=endings.counts, seconds=60.0, now=run.now, last_lines=[KILLED]))
     run.agent.end(ending, run.now)
     assert {one.rule for one in run.told} == {OUTSIDE} and ending.kind == "failed"
 
@@ -92,4 +92,4 @@ def test_a_run_that_goes_on_after_a_kill_may_be_killed_once_more(tmp_path: Path)
     endings.killed((10,))
     machine.write_text("oom_kill 6\n")
     endings.killed(None)
-    assert endings.ending(-9, seconds=1.0, now=1.0).kind == "oom-killed"
+    assert classify(-9, oom=endings.counts, seconds=1.0, now=1.0).kind == "oom-killed"

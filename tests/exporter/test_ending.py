@@ -17,8 +17,8 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
 
 CGROUP = {"cgroup": 0, "host": 7}
-OOM_HERE = {"oom_before": CGROUP, "oom_after": {"cgroup": 1, "host": 8}}
-OOM_ELSEWHERE = {"oom_before": CGROUP, "oom_after": {"cgroup": 0, "host": 8}}
+OOM_HERE = {"oom": (CGROUP, {"cgroup": 1, "host": 8})}
+OOM_ELSEWHERE = {"oom": (CGROUP, {"cgroup": 0, "host": 8})}
 TORCHRUN = ["  exitcode  : -9 (pid: 4711)", "  traceback : Signal 9 (SIGKILL) received by PID 4711"]
 SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00 DUE TO {} ***"
 
@@ -68,7 +68,7 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
             "due to time limit",
         ),
         (-15, {"last_lines": [SLURM.format("PREEMPTION")]}, "killed", 143, "SIGTERM", "due to preemption"),
-        (-15, {"oom_before": {}, "oom_after": {"host": 9}}, "killed", 143, "SIGTERM", "SIGTERM"),
+        (-15, {"oom": ({}, {"host": 9})}, "killed", 143, "SIGTERM", "SIGTERM"),
     ],
 )
 def test_the_ending_is_told_by_the_evidence(
@@ -107,7 +107,7 @@ def test_a_real_sigkill_is_told() -> None:
     assert child.stdout is not None
     child.stdout.readline()
     child.kill()
-    ending = watch.ending(child.wait(), seconds=1.0, now=time.time())
+    ending = classify(child.wait(), oom=watch.counts, seconds=1.0, now=time.time())
     assert ending.signal == "SIGKILL" and ending.exit_code == 137
     assert ending.kind in ("killed", "oom-killed")  # the machine's own OOM killer may strike meanwhile
 
@@ -125,7 +125,7 @@ def test_a_real_sigkill_is_told() -> None:
         (classify(124), "timeout(1) 的时间到了（退出码 124）。"),
         (classify(-2), "命令被中断（Ctrl-C，SIGINT）；命令被 SIGINT 终止。"),
         (
-            classify(-9, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}),
+            classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})),
             "内核的 OOM killer 杀死了本次运行控制组中的一个进程；命令被 SIGKILL 终止。",
         ),
         (Ending("unknown", None, detail=message("run.stopped-watching")), "监视已停止。"),

@@ -44,7 +44,7 @@ def held() -> MemoryHeld:
         (classify(-9), []),
         (classify(137), []),
         (classify(1, last_lines=TORCHRUN), TORCHRUN),
-        (classify(1, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}), []),
+        (classify(1, oom=({"cgroup": 0}, {"cgroup": 1})), []),
         (msgspec.structs.replace(classify(1), codes={3: -9, 0: -15}), []),  # no launcher says so
     ],
 )
@@ -65,7 +65,7 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     run.agent.memory.command(int(10.8 * 2**20), 128 * GIB)
     for step in range(20):
         run.agent.feed(Chunk("stdout", b"step %d/60 loss 0.5\n" % step, run.now))
-    diagnosis = run.agent.end(classify(-9, oom_before={"host": 4}, oom_after={"host": 4}))
+    diagnosis = run.agent.end(classify(-9, oom=({"host": 4}, {"host": 4})))
     told = run.agent.ending
     assert "Rank 0 held the most memory, up to 8.8 KiB." in render(told.detail)
     assert "held up to 10.8 MiB, of 128.0 GiB that they may use." in render(told.detail)
@@ -76,7 +76,7 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
 
 def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
     """From the counters to the verdict, in one chain."""
-    ending = classify(-9, oom_before={"host": 4}, oom_after={"host": 4})
+    ending = classify(-9, oom=({"host": 4}, {"host": 4}))
     for step in range(20):
         run.agent.feed(Chunk("stdout", b"step %d/60 loss 0.5\n" % step, run.now))
     run.agent.memory.rank(0, {"resident_bytes": 9.0 * GIB})
@@ -102,14 +102,14 @@ def test_in_kubernetes_the_pod_is_named() -> None:
     assert "`kubectl describe pod sft-worker-0` tells whether it was OOMKilled or evicted" in render(
         killed.detail
     )
-    oom = MemoryHeld().told(classify(-9, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}), [], POD)
+    oom = MemoryHeld().told(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
     assert "Kubernetes calls this OOMKilled" in render(oom.detail) and "(pod sft-worker-0)" in render(
         oom.detail
     )
 
 
 def test_all_of_it_is_said_in_chinese_too() -> None:
-    told = held().told(classify(-9, oom_before={"cgroup": 0}, oom_after={"cgroup": 1}), [], POD)
+    told = held().told(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
     assert render(told.detail, "zh") == (
         "内核的 OOM killer 杀死了本次运行控制组中的一个进程；命令被 SIGKILL 终止。"
         "rank 3 占用内存最多，最高 61.2 GiB。"
@@ -135,7 +135,7 @@ def test_a_real_child_that_its_container_killed(tmp_path: Path) -> None:
     child.stdout.readline()
     child.send_signal(signal.SIGKILL)
     (groups / "memory.events").write_text(events.format(1))
-    ending = held().told(watch.ending(child.wait(), seconds=1.0, now=0.0), [], POD)
+    ending = held().told(classify(child.wait(), oom=watch.counts, seconds=1.0, now=0.0), [], POD)
     child.stdin.close()
     child.stdout.close()
     assert (ending.kind, ending.signal) == ("oom-killed", "SIGKILL")

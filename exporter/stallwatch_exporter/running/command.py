@@ -16,7 +16,7 @@ from stallwatch_exporter.probe.api import SWITCH_VARIABLE
 from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.rings.probing import make_folder, with_probe
 from stallwatch_exporter.running.capture import ByteQueue, Capture, CommandProblem
-from stallwatch_exporter.running.ending import EndingWatch
+from stallwatch_exporter.running.ending import EndingWatch, classify, slurm_end
 from stallwatch_exporter.running.signals import SignalRelay, handling
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.log_reader import LogReader, Opened
@@ -101,14 +101,15 @@ def run_command(
             capture.drain()
 
         def judge(last_lines: Sequence[str]) -> Ending:
-            return endings.ending(
+            return classify(
                 returncode,
+                oom=endings.counts,
                 seconds=ended - started,
                 now=steady.wall(ended),
                 passed_on=passed_on,
                 interrupted=interrupted,
                 last_lines=last_lines,
-                environ=os.environ,
+                slurm_end=slurm_end(os.environ),
             )
 
         result = None

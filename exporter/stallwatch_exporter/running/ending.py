@@ -21,10 +21,11 @@ _SHELL_SIGNALS = {1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15, 24, 25}
 _MOST_NAMED = 8  # ranks that are still up
 
 Kill = tuple[int | None]  #: which kill is meant: that at this step
+OomKills = tuple[Mapping[str, int], Mapping[str, int]]  #: as ``read_oom_kills``, at two moments
 
 
 class EndingWatch:
-    """Reads the kernel's counters before the command starts, and tells how it ended afterwards."""
+    """Reads the kernel's counters before the command starts, and counts OOM kills since then."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
@@ -35,8 +36,8 @@ class EndingWatch:
 
     def counted(self) -> bool | None:
         """Whether the kernel counted an OOM kill since the command started; ``None``: it cannot be read."""
-        now = self._now()
-        return _oom_kills(self._before, now) is not None if self._before and now else None
+        before, now = self.counts
+        return _more_kills(before, now) is not None if before and now else None
 
     def killed(self, kill: Kill | None) -> None:
         """A process of the run was killed: what the whole machine counts afterwards is another's kill.
@@ -47,40 +48,17 @@ class EndingWatch:
             self._kill = kill
             self._host = read_oom_kills(self._proc, self._cgroups).get("host") if kill is not None else None
 
-    def _now(self) -> dict[str, int]:
+    @property
+    def counts(self) -> OomKills:
+        """The counts before the command started, and those now."""
         now = read_oom_kills(self._proc, self._cgroups)
-        return now if self._host is None else {**now, "host": self._host}
-
-    def ending(
-        self,
-        returncode: int,
-        *,
-        seconds: float,
-        now: float,
-        passed_on: signal.Signals | None = None,
-        interrupted: bool = False,
-        last_lines: Sequence[str] = (),
-        environ: Mapping[str, str] | None = None,
-    ) -> Ending:
-        """The ending, by `classify`, with the counters as they are now."""
-        return classify(
-            returncode,
-            oom_before=self._before,
-            oom_after=self._now(),
-            seconds=seconds,
-            now=now,
-            passed_on=passed_on,
-            interrupted=interrupted,
-            last_lines=last_lines,
-            slurm_end=_number((environ or {}).get("SLURM_JOB_END_TIME")),
-        )
+        return self._before, now if self._host is None else {**now, "host": self._host}
 
 
 def classify(
     returncode: int,
     *,
-    oom_before: Mapping[str, int] | None = None,
-    oom_after: Mapping[str, int] | None = None,
+    oom: OomKills = ({}, {}),
     seconds: float = 0.0,
     now: float = 0.0,
     passed_on: signal.Signals | None = None,
@@ -90,11 +68,12 @@ def classify(
 ) -> Ending:
     """How a command ended. `returncode` is as `subprocess` gives it: ``-n`` for signal n.
 
-    `passed_on` is a signal that was sent to us and that we sent on; `interrupted` means Ctrl-C was pressed.
+    `oom` is what ``EndingWatch`` counted, `passed_on` a signal that was sent to us and that we sent on,
+    `slurm_end` the job's time limit; `interrupted` means Ctrl-C was pressed.
     """
     killer, how = signal_of(returncode), _status(returncode)
-    kills = _oom_kills(oom_before or {}, oom_after or {})
-    counted = kills is not None if oom_before and oom_after and returncode else None
+    kills = _more_kills(*oom)
+    counted = kills is not None if all(oom) and returncode else None
 
     def ended(kind: str, detail: Text) -> Ending:
         return Ending(
@@ -237,15 +216,16 @@ def _counter(path: Path, key: str) -> int | None:
     return None
 
 
-def _oom_kills(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int] | None:
+def _more_kills(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, int] | None:
     for where in ("cgroup", "host"):
         if where in before and after.get(where, 0) > before[where]:
             return where, after[where] - before[where]
     return None
 
 
-def _number(text: str | None) -> float | None:
+def slurm_end(environ: Mapping[str, str]) -> float | None:
+    """The time at which Slurm ends the job, Unix seconds; ``None`` outside of one."""
     try:
-        return float(text) if text else None
+        return float(environ.get("SLURM_JOB_END_TIME", ""))
     except ValueError:
         return None

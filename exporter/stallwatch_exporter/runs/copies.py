@@ -15,7 +15,6 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,19 +44,23 @@ class _Stream(msgspec.Struct):
     context: bytes = b""  # what was written of it
 
 
-@dataclass
 class RankCopies:
-    """Writes ``ranks/rank<N>.log`` and ``output.log`` below `folder`."""
+    """Writes ``ranks/rank<N>.log`` and ``output.log`` below `folder`, `max_bytes` at most."""
 
-    folder: Path
-    redact: Callable[[str], str]
-    notice: Callable[[str], None]
-    max_bytes: float = float("inf")  #: the copies of this run stop growing here
-    written: int = 0
-    lost: int = 0  #: pieces that could not be written
-    files: set[str] = field(default_factory=set)  #: what has been written to, relative to the folder
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        redact: Callable[[str], str],
+        notice: Callable[[str], None],
+        max_bytes: float = float("inf"),
+    ) -> None:
+        self.lost = 0  #: pieces that could not be written
+        self.files: set[str] = set()  #: what has been written to, relative to the folder
+        self._folder = folder
+        self._redact = redact
+        self._notice = notice
+        self._max_bytes = max_bytes
+        self._written = 0
         self._streams: dict[str, _Stream] = {}
         self._buffers: defaultdict[str, list[bytes]] = defaultdict(list)
         self._buffered = 0
@@ -107,17 +110,14 @@ class RankCopies:
     def flush(self, now: float, *, everything: bool = False) -> None:
         """Write pieces that have been unfinished for a while (or all), and empty the buffers to disk."""
         for state in self._streams.values():
-            if not state.held or not (everything or self._overdue(state, now)):
+            overdue = not 0 <= now * 1e9 - state.held_ns < UNFINISHED_SECONDS * 1e9
+            if not state.held or not (everything or overdue):
                 continue
             end = len(state.held) if everything else _between_words(state.held, 0, len(state.held))
             if end:
                 held, state.held = state.held[:end], state.held[end:]
                 self._keep(state, self._redacted(state, [held]), now, state.rank)
         self._to_disk()
-
-    @staticmethod
-    def _overdue(state: _Stream, now: float) -> bool:
-        return not 0 <= now * 1e9 - state.held_ns < UNFINISHED_SECONDS * 1e9
 
     def _stamp(self, time: float) -> int:
         # Strictly rising over all streams: a replay puts the files together in the order of printing.
@@ -145,7 +145,7 @@ class RankCopies:
             return pieces
         whole = b"".join(pieces)
         text = (state.context + whole).decode("utf-8", "surrogateescape")
-        if self.redact(text) != text:  # one pass for many lines: there hardly ever is a secret
+        if self._redact(text) != text:  # one pass for many lines: there hardly ever is a secret
             context, masked = state.context, []
             for piece in pieces:
                 masked.append(self._masked(context, piece))
@@ -157,7 +157,7 @@ class RankCopies:
 
     def _masked(self, context: bytes, piece: bytes) -> bytes:
         text = context + piece
-        masked = self.redact(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        masked = self._redact(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         same = next(
             (at for at, (one, other) in enumerate(zip(text, masked, strict=False)) if one != other), None
         )
@@ -170,28 +170,28 @@ class RankCopies:
         if not buffers:
             return
         count = sum(map(len, buffers.values()))
-        if self.written + size > self.max_bytes:
-            self._lose(count, f"the log copies reached {self.max_bytes / 1e9:.1f} GB and grow no further")
+        if self._written + size > self._max_bytes:
+            self._lose(count, f"the log copies reached {self._max_bytes / 1e9:.1f} GB and grow no further")
             return
         try:
-            if shutil.disk_usage(self.folder).free < _SPARE_BYTES + size:
+            if shutil.disk_usage(self._folder).free < _SPARE_BYTES + size:
                 self._lose(count, "the disk is nearly full: no log copies are written until there is room")
                 return
             for file, records in buffers.items():
-                with open(f"{self.folder}/{file}", "ab") as out:  # noqa: PTH123 - once a second for each rank
+                with open(f"{self._folder}/{file}", "ab") as out:  # noqa: PTH123 - once a second for each rank
                     out.write(b"".join(records))
                 count -= len(records)
                 self.files.add(file)
         except OSError as error:
             self._lose(count, f"log copies cannot be written ({error.strerror}); the run goes on without")
         else:
-            self.written += size
+            self._written += size
 
     def _lose(self, count: int, why: str) -> None:
         self.lost += count
         if why not in self._told:
             self._told.add(why)
-            self.notice(why)
+            self._notice(why)
 
 
 _BLANKS = (b" ", b"\t", b"\r")

@@ -48,7 +48,6 @@ def tail_files(
     metrics: bool = True,
     notice: Notice = to_stderr,
     on_end: OnEnd | None = None,
-    stopped: Callable[[], bool] | None = None,
 ) -> int:
     """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all was read.
 
@@ -96,7 +95,7 @@ def tail_files(
         agent.tick()
         follower = Follower(agent, files)
         if not once:
-            follower.follow(lambda: asked.is_set() or (stopped is not None and stopped()), until_idle)
+            follower.follow(asked.is_set, until_idle)
         follower.close()
     now = steady.now()
     ending = Ending(
@@ -117,17 +116,11 @@ def tail_files(
 class Follower:
     """Feeds an agent what the files get. ``step`` is one round, for tests; ``follow`` goes on."""
 
-    def __init__(
-        self,
-        agent: Agent,
-        files: TailSet,
-        waker: Waker | None = None,
-        clock: Callable[[], float] = steady.now,
-    ) -> None:
+    def __init__(self, agent: Agent, files: TailSet, clock: Callable[[], float] = steady.now) -> None:
         self._agent = agent
         self._clock = clock
         self._files = files
-        self._waker = waker or Waker()
+        self._waker = Waker()
         self._waker.watch(files.folders)
         self._looked = self._ticked = self._saved = self._grown = 0.0
         self._all_read = clock()  # the last moment at which nothing was left unread

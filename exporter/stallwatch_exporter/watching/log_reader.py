@@ -23,9 +23,7 @@ FINISH_SECONDS = 10.0  #: how long the rest may be mined after the command ended
 REPORT_SECONDS = 10.0  #: and how long copying that (half of it at most) and concluding may take
 SLICE_BYTES = 512 * 1024  #: mined in one go: the clock is looked at in between
 _MEMORY_SECONDS = 5.0
-_MEMORY_SELDOM = (
-    40.0  # the same while it hardly changes and there is plenty left: it takes a look at all processes
-)
+_MEMORY_SELDOM = 40.0  # … while it hardly changes and there is plenty left: it looks at all processes
 _MEMORY_STEADY = 0.1  # a change by this share
 MOMENT_SECONDS = 0.25  #: lines that came within it are read together: each reading has its price
 _SAME_MOMENT = 0.01
@@ -100,7 +98,7 @@ class AgentLoop:
         self._weigh_again = min(2 * self._weigh_again, _MEMORY_SELDOM) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Only copy what is left in the queue, while there is time: the lines copied, and those dropped."""
+        """Only copy what is left in the queue, while there is time; return the lines copied, and dropped."""
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
             for chunk in joined(chunks):
@@ -126,10 +124,9 @@ class LogReader:
         endings: EndingWatch | None = None,
         told_to_end: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`linger`: how many seconds /metrics may stay after the end, for a Prometheus to read it.
+        """`linger`: how many seconds /metrics may stay after the end; `endings`: who counts OOM kills.
 
-        `endings` tells whether the kernel counted an OOM kill since the command started, `told_to_end`
-        whether somebody asked the command to end.
+        `told_to_end`: whether somebody asked the command to end.
         """
         self._told_to_end = told_to_end
         self._open_agent = open_agent
@@ -139,7 +136,6 @@ class LogReader:
         self._judge: Judge | None = None
         self._ended_at: float | None = None
         self._read_until = self._copy_until = float("inf")
-        self._faults = 0
         self._linger = linger
         self._endings = endings
         self._concluded = threading.Event()
@@ -196,33 +192,30 @@ class LogReader:
             server.linger(self._linger)
             server.close()
 
-    def _mine(self, mining: AgentLoop) -> None:
+    def _mine(self, loop: AgentLoop) -> None:
+        stumbled = False
         while not self._queue.ended:
-            mining.ended = self._judge is not None
+            loop.ended = self._judge is not None
             try:
                 if time.monotonic() < self._read_until:
-                    mining.round()
-                else:
-                    self._leave(mining)
+                    loop.round()
+                    continue
+                copied, dropped = loop.leave(lambda: time.monotonic() < self._copy_until)
+                if copied:
+                    self._notice(
+                        f"the last {copied:,} lines were not read in time: they are in the copies only"
+                    )
+                if dropped:
+                    self._notice(f"{dropped:,} more lines were neither read nor copied in time")
             except Exception as error:  # such as no memory left for a moment: the watching must outlive it
-                self._faulted(error)
-
-    def _leave(self, mining: AgentLoop) -> None:
-        copied, dropped = mining.leave(lambda: time.monotonic() < self._copy_until)
-        if copied:
-            self._notice(f"the last {copied:,} lines were not read in time: they are in the copies only")
-        if dropped:
-            self._notice(f"{dropped:,} more lines were neither read nor copied in time")
-
-    def _faulted(self, error: Exception) -> None:
-        self._faults += 1
-        if self._faults == 1:
-            self._notice(f"the watching stumbled ({type(error).__name__}: {error}) and goes on")
-        time.sleep(_AFTER_A_FAULT)  # no busy loop, whatever it was
+                if not stumbled:
+                    self._notice(f"the watching stumbled ({type(error).__name__}: {error}) and goes on")
+                stumbled = True
+                time.sleep(_AFTER_A_FAULT)  # no busy loop, whatever it was
 
 
 def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Neighbouring pieces of one stream that came at the same moment, as one."""
+    """Neighbouring pieces of one source that came at the same moment, as one."""
     parts: list[Chunk] = []
     for chunk in chunks:
         first = parts[0] if parts else chunk

@@ -4,7 +4,7 @@ exceptions that the log does not show, and versions that do not fit what a run d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
@@ -51,13 +51,6 @@ def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
     )
 
 
-class Counted(NamedTuple):
-    """A match, and how many more like it there were."""
-
-    match: Match
-    more: int
-
-
 class Invalidations:
     """Counts what each rank's records say of them, with the modules that its events named last."""
 
@@ -81,8 +74,8 @@ class Invalidations:
             text = f"trace cache invalidated: {got} comes after the {recorded} modules that were recorded"
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
-    def counted(self, record: Record) -> Counted | None:
-        """What is new in a record; ``None`` where nothing is."""
+    def counted(self, record: Record) -> tuple[Match, int] | None:
+        """What is new in a record: a match, and how many more like it there were; ``None`` for nothing."""
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
@@ -94,7 +87,7 @@ class Invalidations:
         text = named.line.text if named is not None else "trace cache invalidated"
         number = named.line.number if named is not None else 0
         line = Line(text, SOURCE, number, record.rank, record.time)
-        return Counted(Match(TRACE_CACHE, line, named.captures if named is not None else {}), new - 1)
+        return Match(TRACE_CACHE, line, named.captures if named is not None else {}), new - 1
 
 
 def _module(captures: Mapping[str, str], role: str) -> str:

@@ -37,26 +37,6 @@ NO_PROBE = (
 WAIT_SECONDS = 15.0  #: from the first step in the log; a rank's ring is there before its first step
 
 
-class MissingProbe:
-    """Hand it at every look whether there was a ring, and whether the log told of steps."""
-
-    def __init__(self, notice: Callable[[str], None]) -> None:
-        self._notice = notice
-        self._since: float | None = None
-        self._over = False
-
-    def look(self, now: float, *, probed: bool, steps: bool) -> None:
-        """Say it where it is so for long enough; with the first ring it never will be."""
-        if self._over or not (probed or steps):
-            return
-        self._over = probed
-        if self._since is None or now < self._since:  # or the clock was set back
-            self._since = now
-        if not self._over and now - self._since >= WAIT_SECONDS:
-            self._over = True
-            self._notice(NO_PROBE)
-
-
 Warned = Callable[[Match], None]
 
 
@@ -82,7 +62,9 @@ class ProbeIntake:
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
-        self._unprobed = MissingProbe(notice)
+        self._notice = notice
+        self._unprobed_since: float | None = None  # steps in the log, and no ring
+        self._probe_known = False  # there was a ring, or the user knows that there is none
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
         self._failed_at: float | None = None  # when a rank was last seen to fail, or said that it does
@@ -116,14 +98,14 @@ class ProbeIntake:
 
     def record(self, record: Record, sample: Sample | None) -> bool:
         """A record, and the step that it tells of; whether it has news."""
-        told = self._invalidations.counted(record)
+        invalidated = self._invalidations.counted(record)
         self.exits.record(record)
-        if told is not None:
-            self._reading.tell(told.match, told.more)
+        if invalidated is not None:
+            self._reading.tell(*invalidated)
         if sample is not None:
             self._reading.step(sample, SOURCE)
         self._own_time_of(record)
-        return self._loss_of(record) or told is not None
+        return self._loss_of(record) or invalidated is not None
 
     def _loss_of(self, record: Record) -> bool:
         """Take the loss of a record of an optimizer step that was applied; whether it is news."""
@@ -186,12 +168,23 @@ class ProbeIntake:
         unprobed: Processes = NO_RANKS,
     ) -> None:
         """Take which ranks are up now, as ``RankExits.look`` does."""
-        self._unprobed.look(now, probed=bool(up), steps=bool(self._reading.tracker.last_step))
+        self._notice_missing_probe(now, probed=bool(up))
         self.exits.look(up, now, codes, unprobed)
         before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}
         well = {*self.exits.well, *(rank for rank, code in codes.items() if code == 0)}
         if before - self._up - well:
             self._failed_at = now
+
+    def _notice_missing_probe(self, now: float, *, probed: bool) -> None:
+        """Notify the user once, if the log has shown steps for a while and no ring ever came."""
+        self._probe_known = self._probe_known or probed
+        if self._probe_known or not self._reading.tracker.last_step:
+            return
+        if self._unprobed_since is None or now < self._unprobed_since:  # or the clock was set back
+            self._unprobed_since = now
+        if now - self._unprobed_since >= WAIT_SECONDS:
+            self._probe_known = True
+            self._notice(NO_PROBE)
 
     def is_ending(self, now: float) -> bool:
         """Whether a rank has just failed: most launchers end the others then."""
