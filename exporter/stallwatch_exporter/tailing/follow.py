@@ -48,6 +48,7 @@ def tail_files(
     metrics: bool = True,
     notice: Notice = to_stderr,
     on_end: OnEnd | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> int:
     """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all was read.
 
@@ -95,7 +96,7 @@ def tail_files(
         agent.tick()
         follower = Follower(agent, files)
         if not once:
-            follower.follow(asked.is_set, until_idle)
+            follower.follow(lambda: asked.is_set() or stopped(), until_idle)
         follower.close()
     now = steady.now()
     ending = Ending(

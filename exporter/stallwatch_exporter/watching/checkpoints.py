@@ -8,6 +8,7 @@ same at two looks in a row, or when the run has ended. A fault is withdrawn when
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -39,23 +40,23 @@ Key = tuple[Path, str]  #: the place of a fault, and its kind
 
 
 class Waiting(msgspec.Struct):
-    """A path to look at, what was wrong with it the last time, and how large its files were then."""
+    """A path to look at, and what the last look at it, or at the same path before, has found."""
 
     path: Path
     event: Event
     number: int
     due: float
-    before: set[Key] = set()
-    sizes_before: Sizes = {}
     found: list[Fault] = []
     sizes: Sizes = {}
     open: bool = False  #: for writing
+    settled: list[Fault] = []  #: as at the look before, in the same files, which nobody writes
 
     def look(self, pids: Collection[int]) -> None:
         """Find out what is wrong with it. A path that was removed, as trainers do, has no faults."""
         from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed  # few runs announce one
 
-        self.found, self.sizes, self.open = [], {}, False
+        before, sizes_before = self.kinds, self.sizes
+        self.found, self.sizes, self.open, self.settled = [], {}, False, []
         try:
             below = listed(self.path)
             files = [folder / name for folder, names in below.folders for name in names]
@@ -64,20 +65,20 @@ class Waiting(msgspec.Struct):
             self.found = [fault for fault in check_checkpoint(self.path, below) if fault.fails]
         except OSError:
             return
+        if not self.open:
+            known = [fault for fault in self.found if _key(fault) in before]
+            self.settled = [
+                one for one in known if _within(self.sizes, one.path) == _within(sizes_before, one.path)
+            ]
 
     @property
     def kinds(self) -> set[Key]:
         """The faults of the last look."""
-        return {(fault.path, fault.kind) for fault in self.found}
+        return {_key(fault) for fault in self.found}
 
-    def is_settled(self, fault: Fault) -> bool:
-        """Whether the look before found the same fault in the same files, and nobody writes them."""
-        same = _within(self.sizes, fault.path) == _within(self.sizes_before, fault.path)
-        return (fault.path, fault.kind) in self.before and same and not self.open
 
-    def again(self, due: float) -> Waiting:
-        """Another look, to compare with this one."""
-        return Waiting(self.path, self.event, self.number, due, self.kinds, self.sizes)
+def _key(fault: Fault) -> Key:
+    return fault.path, fault.kind
 
 
 def _within(sizes: Sizes, path: Path) -> Sizes:
@@ -90,20 +91,19 @@ def in_background(job: Callable[[], None]) -> None:
 
 
 class _Look:
-    """One look of one thread at some paths, which these processes may be writing."""
+    """One look of one thread at some paths."""
 
-    def __init__(self, paths: list[Waiting], began: float, pids: Collection[int]) -> None:
+    def __init__(self, paths: list[Waiting], began: float) -> None:
         self.paths = paths
         self.began = began
         self.done = threading.Event()
         self.error: Exception | None = None
-        self._pids = pids
 
-    def run(self) -> None:
-        """What is wrong with each. An error of ours is kept: a thread would print it with its traceback."""
+    def run(self, pids: Collection[int]) -> None:
+        """Look at each. An error of ours is kept: a thread would print it with its traceback."""
         for one in self.paths:
             try:
-                one.look(self._pids)
+                one.look(pids)
             except Exception as error:
                 self.error = error
         self.done.set()
@@ -127,7 +127,7 @@ class CheckpointWatch:
             fresh = Waiting(Path(path), event, number, now + SETTLED_SECONDS)
             before = self._waiting.get(fresh.path)
             if before is not None:  # written anew: what was wrong with it is wrong still if it is found again
-                fresh.before, fresh.sizes_before = before.before, before.sizes_before
+                fresh.found, fresh.sizes = before.found, before.sizes
             self._waiting[fresh.path] = fresh
 
     def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
@@ -174,12 +174,11 @@ class CheckpointWatch:
             if above is None:
                 alone.append(one)
             else:
-                above.before = above.before | one.before
-                above.sizes_before = {**one.sizes_before, **above.sizes_before}
+                above.found = [*above.found, *one.found]
+                above.sizes = {**one.sizes, **above.sizes}
         if alone:
-            look = _Look(alone, now, pids)
-            self._looks.append(look)
-            self._begin(look.run)
+            self._looks.append(look := _Look(alone, now))
+            self._begin(functools.partial(look.run, pids))
 
     def _looked(self) -> Iterator[Waiting]:
         """The paths of the looks that came back."""
@@ -190,21 +189,14 @@ class CheckpointWatch:
 
     def _judge(self, one: Waiting, now: float) -> list[Match]:
         """The faults that count by now, and when to look again."""
-        matches = self._faults(one, [fault for fault in one.found if one.is_settled(fault)])
-        kinds = one.kinds
-        if one.open:
-            due = now + SETTLED_SECONDS
-        elif kinds - self._known.keys():
-            due = now + SURE_SECONDS
-        elif kinds:
-            due = now + MEND_SECONDS
-        else:
+        matches = self._faults(one, one.settled)
+        if not one.open and not one.found:
             return matches
-        again = self._waiting.get(one.path)
-        if again is None:
-            self._waiting[one.path] = one.again(due)
-        else:  # announced once more meanwhile
-            again.before, again.sizes_before = again.before | kinds, one.sizes
+        unsure = one.kinds - self._known.keys()
+        one.due = now + (SETTLED_SECONDS if one.open else SURE_SECONDS if unsure else MEND_SECONDS)
+        again = self._waiting.setdefault(one.path, one)
+        if again is not one:  # announced once more meanwhile
+            again.found, again.sizes = [*again.found, *one.found], one.sizes
         return matches
 
     def _faults(self, one: Waiting, sure: Collection[Fault]) -> list[Match]:
@@ -214,8 +206,8 @@ class CheckpointWatch:
         below = {key for key in self._known if key[0] == one.path or one.path in key[0].parents}
         gone = {key: self._known.pop(key) for key in below - one.kinds}
         self._mended += sorted(set(gone.values()) - set(self._known.values()) - {each.rule for each in sure})
-        fresh = [fault for fault in sure if (fault.path, fault.kind) not in self._known]
-        self._known |= {(fault.path, fault.kind): fault.rule for fault in fresh}
+        fresh = [fault for fault in sure if _key(fault) not in self._known]
+        self._known |= {_key(fault): fault.rule for fault in fresh}
         return [_match(fault, one) for fault in fresh]
 
 
