@@ -61,12 +61,7 @@ def serve(
         if port != first and port in settings.reserved_ports:
             continue
         try:
-            server, thread = start_http_server(
-                port,
-                settings.host,
-                registry,
-                **tls,
-            )
+            server, thread = start_http_server(port, settings.host, registry, **tls)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 continue
@@ -164,11 +159,17 @@ class Scrapes:
             return self._changed.wait_for(lambda: self._served >= asked, patience)
 
 
-_QUICKLY = (
-    1  # a page shrinks to a twelfth with 1, to a sixteenth with the library's 9, which takes far longer
+_QUICKLY = 1  # a page shrinks to a twelfth; to a sixteenth with the library's 9, which takes far longer
+_TEXT, _OPEN = (
+    "text/plain; version={}; charset=utf-8",
+    "application/openmetrics-text; version=1.0.0; charset=utf-8",
 )
-# How names are escaped that are not of the old kind. Ours are: these leave them as they are, others do not.
-_HARMLESS = ("", "underscores", "allow-utf-8")
+# Content types under which our page is what the library would answer, and whether they are OpenMetrics. Names
+# that are not of the old kind are escaped in several ways: ours are, and these ways leave them as they are.
+_OURS = {_TEXT.format("0.0.4"): False, _OPEN: True}
+for _escaping in ("underscores", "allow-utf-8"):
+    _OURS[f"{_TEXT.format('1.0.0')}; escaping={_escaping}"] = False
+    _OURS[f"{_OPEN}; escaping={_escaping}"] = True
 
 
 class Endpoint:
@@ -183,24 +184,12 @@ class Endpoint:
         _, content_type = choose_encoder(environ.get("HTTP_ACCEPT") or "")
         simple = environ["REQUEST_METHOD"] == "GET" and environ.get("PATH_INFO") != "/favicon.ico"
         some = "name[]" in parse_qs(environ.get("QUERY_STRING", ""))
-        if not simple or some or not is_known(content_type):
+        if not simple or some or content_type not in _OURS:
             return self._app(environ, start_response)
-        page = self._registry.page(open_metrics=_is_open(content_type))
+        page = self._registry.page(open_metrics=_OURS[content_type])
         headers = [("Content-Type", content_type)]
         if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
             page = gzip.compress(page, _QUICKLY)
             headers.append(("Content-Encoding", "gzip"))
         start_response("200 OK", headers)
         return [page]
-
-
-def is_known(content_type: str) -> bool:
-    """Whether our page is what the library would answer under this content type."""
-    kind, *options = [part.strip() for part in content_type.split(";")]
-    given = dict(option.split("=", 1) for option in options if "=" in option)
-    versions = ("1.0.0",) if _is_open(kind) else ("0.0.4", "1.0.0")
-    return given.get("version") in versions and given.get("escaping", "") in _HARMLESS
-
-
-def _is_open(content_type: str) -> bool:
-    return content_type.startswith("application/openmetrics-text")
