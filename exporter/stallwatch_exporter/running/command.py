@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Sink
-from stallwatch_exporter.notices import surviving
+from stallwatch_exporter.notices import surviving, tell
 from stallwatch_exporter.probe.api import SWITCH_VARIABLE
 from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.rings.probing import make_folder, with_probe
@@ -20,7 +20,7 @@ from stallwatch_exporter.running.ending import EndingWatch, classify, slurm_end
 from stallwatch_exporter.running.signals import SignalRelay, handling
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.log_reader import LogReader, Opened
-from stallwatch_exporter.watching.opening import Notice, OnEnd, open_agent, to_stderr
+from stallwatch_exporter.watching.opening import Notice, OnEnd, open_agent
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
@@ -42,7 +42,7 @@ def run_command(
     *,
     name: str | None = None,
     metrics: bool = True,
-    notice: Notice = to_stderr,
+    notice: Notice = tell,
     on_end: OnEnd | None = None,
 ) -> int:
     """Run `command` and watch it; its exit code, 128 + n after signal n.

@@ -160,10 +160,8 @@ class Scrapes:
 
 
 _QUICKLY = 1  # a page shrinks to a twelfth; to a sixteenth with the library's 9, which takes far longer
-_TEXT, _OPEN = (
-    "text/plain; version={}; charset=utf-8",
-    "application/openmetrics-text; version=1.0.0; charset=utf-8",
-)
+_TEXT = "text/plain; version={}; charset=utf-8"
+_OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 # Content types under which our page is what the library would answer, and whether they are OpenMetrics. Names
 # that are not of the old kind are escaped in several ways: ours are, and these ways leave them as they are.
 _OURS = {_TEXT.format("0.0.4"): False, _OPEN: True}

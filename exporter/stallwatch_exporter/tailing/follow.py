@@ -11,6 +11,7 @@ from typing import Any
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.notices import tell
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.signals import handling
 from stallwatch_exporter.runs.runfolder import has_left, runs_home, sanitise
@@ -24,7 +25,6 @@ from stallwatch_exporter.watching.opening import (
     read_history,
     stream_of,
     summary,
-    to_stderr,
 )
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.messages import message
@@ -46,7 +46,7 @@ def tail_files(
     once: bool = False,
     until_idle: float | None = None,
     metrics: bool = True,
-    notice: Notice = to_stderr,
+    notice: Notice = tell,
     on_end: OnEnd | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> int:

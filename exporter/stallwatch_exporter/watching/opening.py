@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stallwatch_exporter.incident import Ending, Sink
-from stallwatch_exporter.notices import tell
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.prune import prune
 from stallwatch_exporter.runs.runfolder import RunFolder, sanitise
@@ -28,9 +27,6 @@ from stallwatch_rules.text.digest import counted, short_duration
 _SHOWN = 60  # characters of a name that was given
 Notice = Callable[[str], None]
 OnEnd = Callable[[Diagnosis, Ending, RunFolder], None]
-
-
-to_stderr = tell  #: tells the user something that is no incident
 
 
 def open_agent(
