@@ -71,7 +71,7 @@ class Witnesses:
         """Find what the command has started since the last look, and what of it has ended."""
         if self._began is None:
             self._began = now
-        if 0 <= now - self._looked_at < (_QUICK_SECONDS if self._starts(now) else _LOOK_SECONDS):
+        if now - self._looked_at < (_QUICK_SECONDS if self._starts(now) else _LOOK_SECONDS):
             return
         self._looked_at = now
         self.programs.look()
@@ -88,7 +88,7 @@ class Witnesses:
         return max(0.0, self._looked_at + _QUICK_SECONDS - now) if self._starts(now) else math.inf
 
     def _starts(self, now: float) -> bool:
-        return self._began is not None and 0 <= now - self._began < _STARTING_SECONDS
+        return self._began is not None and now - self._began < _STARTING_SECONDS
 
     def _up(self) -> dict[int, frozenset[Path]]:
         """By rank that a launcher or a script started its processes that are up.

@@ -185,7 +185,7 @@ class Follower:
 
 
 def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
-    return not 0 <= now - last < after  # a clock that was set back does not hold it up
+    return now - last >= after
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:

@@ -69,10 +69,7 @@ class Pending:
         self._until.clear()
 
     def _left(self, until: float, now: float, ending: bool) -> float:
-        left = until - now
-        if left > max(_HELD_SECONDS.values()):
-            return 0.0  # a clock that was set back is no reason to wait
-        return max(0.0, left + (_ENDING_AT_MOST - GATHER_SECONDS if ending else 0.0))
+        return max(0.0, until - now + (_ENDING_AT_MOST - GATHER_SECONDS if ending else 0.0))
 
 
 _HARMFUL = ("fatal", "degrading")

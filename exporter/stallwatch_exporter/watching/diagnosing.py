@@ -47,8 +47,8 @@ class Diagnoser:
 
     @property
     def ready(self) -> bool:
-        """Whether enough time went by since the last diagnosis. A clock that was set back counts as such."""
-        return not 0 <= self._clock() - self._at < self._wait
+        """Whether enough time went by since the last diagnosis."""
+        return self._clock() - self._at >= self._wait
 
     def diagnose(
         self, now: float, state: StallState | None, ending: Ending | None = None

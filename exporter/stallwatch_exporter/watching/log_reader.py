@@ -75,14 +75,14 @@ class AgentLoop:
         now = self._clock()
         behind = self.ended or self._queue.waiting
         after = TICK_SECONDS if self._agent.due_in() > 0 else HASTE_SECONDS
-        if (chunks or not behind) and not 0 <= now - self._ticked < after:
+        if (chunks or not behind) and now - self._ticked >= after:
             self._ticked = now
             if self._told_to_end():
                 self._agent.advance.told_to_end(now)
             self._agent.dropped(self._queue.dropped)
             # While lines wait unread, nobody knows that the run is silent: it is as far as the log was read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)
-        if not 0 <= now - self._weighed < self._weigh_again:
+        if now - self._weighed >= self._weigh_again:
             self._weighed = now
             self._weigh_command()
 

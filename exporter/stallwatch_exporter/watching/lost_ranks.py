@@ -165,8 +165,7 @@ class RankExits:
         if not staying:
             return None
         since = sorted(self._down_since.items())
-        # A clock that was set back is no reason to wait.
-        return {rank: at for rank, at in since if not 0 <= now - at < GONE_SECONDS}
+        return {rank: at for rank, at in since if now - at >= GONE_SECONDS}
 
 
 _LAST_PHASES = ("save", "idle")
@@ -217,7 +216,7 @@ class LostRankAlarms:
 
     def _is_news(self, one: LostRank, now: float) -> bool:
         """Whether nothing tells of its end yet, and nothing will."""
-        if one.badly and 0 <= now - one.since < _ERROR_SECONDS:
+        if one.badly and now - one.since < _ERROR_SECONDS:
             return False
         failed = (each for each in self._book.of_kind("finding") if each.severity == "critical")
         return not any(each.opened_at >= one.since - _BEFORE_SECONDS for each in failed)

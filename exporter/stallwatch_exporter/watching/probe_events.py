@@ -117,7 +117,7 @@ class ProbeExceptions:
         self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
     ) -> list[Line]:
         """The traceback's lines of each one that the log had time to show (or all) and does not."""
-        due = [one for one in self._waiting if everything or not 0 <= now - one[0] < WAIT_SECONDS]
+        due = [one for one in self._waiting if everything or now - one[0] >= WAIT_SECONDS]
         if not due:
             return []
         self._waiting = [one for one in self._waiting if one not in due]

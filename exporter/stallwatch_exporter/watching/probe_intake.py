@@ -180,7 +180,7 @@ class ProbeIntake:
         self._probe_known = self._probe_known or probed
         if self._probe_known or not self._reading.tracker.last_step:
             return
-        if self._unprobed_since is None or now < self._unprobed_since:  # or the clock was set back
+        if self._unprobed_since is None:
             self._unprobed_since = now
         if now - self._unprobed_since >= WAIT_SECONDS:
             self._probe_known = True
@@ -188,7 +188,7 @@ class ProbeIntake:
 
     def is_ending(self, now: float) -> bool:
         """Whether a rank has just failed: most launchers end the others then."""
-        return self._failed_at is not None and 0 <= now - self._failed_at < ENDING_SECONDS
+        return self._failed_at is not None and now - self._failed_at < ENDING_SECONDS
 
     def judged(self, ending: Ending) -> Ending:
         """How the command ended, with the ranks that had left it before."""

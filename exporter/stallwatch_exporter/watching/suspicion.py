@@ -52,8 +52,8 @@ class Suspicion:
 
     def pending(self, now: float) -> bool:
         """Whether a stall at `now` waits for the look that is under way."""
-        waits = self._evidence.under_way and self._looked_at is not None
-        return waits and 0 <= now - (self._looked_at or 0.0) < EVIDENCE_SECONDS
+        began = self._looked_at
+        return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
     def _quick(self, state: StallState) -> bool:
         """Whether a stall of steps may be near, though nobody can be looked at."""
