@@ -60,29 +60,30 @@ class FileTailer:
     def poll(self) -> Iterator[Portion]:
         """What was appended since the last call, in portions."""
         self.more = False
-        if self._fd is None and not self._open():
+        fd = self._opened()
+        if fd is None:
             return
         try:
             successor = self._successor()  # before reading: its first byte says that the old file is finished
-            yield from self._grown()
+            yield from self._grown(fd)
             if successor and not self.more:
                 self.close()
-                if self._open():
+                fd = self._opened()
+                if fd is not None:
                     self._fresh = True
-                    yield from self._grown()
+                    yield from self._grown(fd)
         except OSError as error:
             self._fail(error)
 
     def skip_to_last(self, size: int) -> int:
         """Leave out all but the last `size` bytes of a file not yet read; returns how many were left out."""
-        if self._fd is None and not self._open():
-            return 0
-        assert self._fd is not None
+        fd = self._opened()
+        skipped = 0
         try:
-            start = max(self._offset, os.fstat(self._fd).st_size - size)
-            skipped = start - self._offset
-            if skipped:
-                self._move_to(start)
+            if fd is not None:
+                skipped = max(0, os.fstat(fd).st_size - size - self._offset)
+                if skipped:
+                    self._move_to(fd, self._offset + skipped)
         except OSError as error:
             self._fail(error)
             return 0
@@ -90,20 +91,18 @@ class FileTailer:
 
     def before(self, size: int) -> Iterator[bytes]:
         """What an earlier tailer has read: the last `size` bytes before the place where this one goes on."""
-        if self._fd is None and not self._open():
-            return None
-        assert self._fd is not None
+        fd = self._opened()
         place, end = max(0, self._offset - size), self._offset
-        while place < end:
+        while fd is not None and place < end:
             try:
-                data = os.pread(self._fd, min(_PORTION, end - place), place)
+                data = os.pread(fd, min(_PORTION, end - place), place)
             except OSError as error:
-                return self._fail(error)
+                self._fail(error)
+                return
             if not data:
-                return None
+                return
             place += len(data)
             yield data
-        return None
 
     @property
     def position(self) -> Position | None:
@@ -132,38 +131,41 @@ class FileTailer:
                 os.close(self._fd)
             self._fd = None
 
-    def _open(self) -> bool:
+    def _opened(self) -> int | None:
+        """Return the descriptor of the file, which is opened if need be; ``None`` if it cannot be."""
+        if self._fd is not None:
+            return self._fd
         try:
             # O_NONBLOCK: a named pipe must not block us before it is refused.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             self.problem = None
-            return False
+            return None
         except OSError as error:  # no descriptor left, no permission
             self.problem = error
-            return False
+            return None
         saved = self._saved
         try:
             about = os.fstat(fd)
             if not stat.S_ISREG(about.st_mode):
                 os.close(fd)
-                return False
+                return None
             known = (
                 saved is not None
                 and (saved.device, saved.inode) == (about.st_dev, about.st_ino)
                 and saved.offset <= about.st_size
                 and _read_at(fd, saved.offset - len(saved.mark), len(saved.mark)) == saved.mark
             )
-            self._fd = fd
-            self._move_to(saved.offset if known and saved is not None else _first_data(fd))
+            self._move_to(fd, saved.offset if known and saved is not None else _first_data(fd))
         except OSError as error:
-            self._fd, self.problem = None, error
+            self.problem = error
             os.close(fd)
-            return False
+            return None
+        self._fd = fd
         self._identity = about.st_dev, about.st_ino
         self._saved = self.problem = None
         self._fresh = not known and saved is not None
-        return True
+        return fd
 
     def _fail(self, error: OSError) -> None:
         """The file cannot be read just now: let go of it, so that the path is opened again."""
@@ -172,22 +174,21 @@ class FileTailer:
 
     def _successor(self) -> bool:
         """Whether the path leads to another file by now, one that has been written to."""
-        assert self._fd is not None
         try:
             there = self.path.stat()
         except OSError:
             return False
         return (there.st_dev, there.st_ino) != self._identity and there.st_size > 0
 
-    def _grown(self) -> Iterator[Portion]:
-        assert self._fd is not None
-        size = os.fstat(self._fd).st_size
-        if size < self._offset or (size > self._offset and not self._mark_stands()):
-            self._move_to(_first_data(self._fd))
+    def _grown(self, fd: int) -> Iterator[Portion]:
+        size, mark = os.fstat(fd).st_size, self._mark
+        same = size == self._offset or _read_at(fd, self._offset - len(mark), len(mark)) == mark
+        if size < self._offset or not same:
+            self._move_to(fd, _first_data(fd))
             self._fresh = True
         budget = MOST_PER_POLL
         while budget > 0:
-            data = _read_at(self._fd, self._offset, min(_PORTION, budget))
+            data = _read_at(fd, self._offset, min(_PORTION, budget))
             if not data:
                 return
             budget -= len(data)
@@ -200,14 +201,9 @@ class FileTailer:
             yield Portion(data, fresh)
         self.more = True
 
-    def _mark_stands(self) -> bool:
-        assert self._fd is not None
-        return _read_at(self._fd, self._offset - len(self._mark), len(self._mark)) == self._mark
-
-    def _move_to(self, offset: int) -> None:
-        assert self._fd is not None
+    def _move_to(self, fd: int, offset: int) -> None:
         self._offset = self._line_end = offset
-        self._mark = _read_at(self._fd, max(0, offset - _MARK), min(_MARK, offset))
+        self._mark = _read_at(fd, max(0, offset - _MARK), min(_MARK, offset))
 
 
 def _read_at(fd: int, offset: int, size: int) -> bytes:
