@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -64,18 +64,30 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
 def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
     """Diagnose every file by itself, in their order: logs of different runs, each with its name."""
     files, problems = options.expanded(paths)
-    matcher = Matcher(options.catalogue)
-    alone = replace(options, progress=None, parallel=None)
-    total, done = sum(file.size for file in files), 0
     found = []
-    for file in files:
-        own: list[InputProblem] = []
-        found.append((file.name, diagnose_run([file], own, (), alone, matcher=matcher).diagnosis))
+    for file, (result, own) in zip(
+        files, in_turn([([file], ()) for file in files], replace(options, parallel=None)), strict=True
+    ):
+        found.append((file.name, result.diagnosis))
         problems += own
-        done += file.size
-        if options.progress is not None:
-            options.progress(done, total)
     return found, problems
+
+
+def in_turn(
+    runs: Sequence[tuple[Sequence[LogFile], Paths]], options: Options
+) -> Iterator[tuple[RunResult, list[InputProblem]]]:
+    """Diagnose several runs, each by its files and paths; yield the result and the problems of each."""
+    matcher = Matcher(options.catalogue)
+    sizes = [sum(file.size for file in files) for files, _ in runs]
+    for number, (files, paths) in enumerate(runs):
+
+        def within(read: int, _of: int, before: int = sum(sizes[:number])) -> None:
+            if options.progress is not None:
+                options.progress(before + read, sum(sizes))
+
+        problems: list[InputProblem] = []
+        own = replace(options, progress=within)
+        yield diagnose_run(files, problems, paths, own, matcher=matcher), problems
 
 
 def diagnose_run(

@@ -10,16 +10,15 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_exporter.postmortem.diagnose import Options, Paths, RunResult, diagnose_run
+from stallwatch_exporter.postmortem.diagnose import Options, Paths, RunResult, diagnose_run, in_turn
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import Job, RunFolders, jobs_among
-from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis, JobTold
 from stallwatch_rules.report import phrases
 from stallwatch_rules.text.digest import parse_iso
@@ -79,19 +78,11 @@ def diagnose_jobs(
 
 
 def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options: Options) -> JobsResult:
-    sizes = [sum(file.size for file in job.files) for job in jobs]
-    matcher = Matcher(options.catalogue)
     kept = _Kept()
-    for number, job in enumerate(jobs):
-        before = sum(sizes[:number])
-
-        def within(read: int, _of: int, before: int = before) -> None:
-            if options.progress is not None:
-                options.progress(before + read, sum(sizes))
-
-        wrong: list[InputProblem] = []
-        own = replace(options, progress=within)
-        kept.take(job, diagnose_run(job.files, wrong, job.folders, own, matcher=matcher), wrong)
+    for job, (result, wrong) in zip(
+        jobs, in_turn([(job.files, job.folders) for job in jobs], options), strict=True
+    ):
+        kept.take(job, result, wrong)
     diagnosis, rows, of_it = kept.newest_first()
     others = [*problems, *(one for one in kept.problems if one not in of_it)]
     diagnosis = msgspec.structs.replace(diagnosis, notes=[*diagnosis.notes, *map(str, others)])
