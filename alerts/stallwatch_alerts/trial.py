@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel
-from stallwatch_alerts.channels.errors import ChannelError
-from stallwatch_alerts.channels.remedies import remedy
+from stallwatch_alerts.channels.errors import ChannelError, remedy
 from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.notice import test_notice
 

@@ -91,7 +91,7 @@ def unusable(config: Config) -> list[ConfigError]:
 
     Where no other is there, the last one tells that nobody hears of anything.
     """
-    from stallwatch_alerts.channels.remedies import remedy
+    from stallwatch_alerts.channels.errors import remedy
     from stallwatch_alerts.masking import mask_url
 
     found = []
@@ -110,8 +110,7 @@ def unusable(config: Config) -> list[ConfigError]:
 def connecting(config: Config, url: str) -> Channel:
     """The chat behind a URL; what is wrong with it is told with its place and what to do."""
     from stallwatch_alerts.channels import open_channel
-    from stallwatch_alerts.channels.errors import ChannelError
-    from stallwatch_alerts.channels.remedies import remedy
+    from stallwatch_alerts.channels.errors import ChannelError, remedy
 
     try:
         return open_channel(url)

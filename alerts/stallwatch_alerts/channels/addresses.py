@@ -37,7 +37,7 @@ def apprise_url(url: str) -> str:
 
 
 def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
-    """Why Apprise takes the URL for none of its channels, and the reason's code (see ``remedies``)."""
+    """Why Apprise takes the URL for none of its channels, and the reason's code (see ``errors.remedy``)."""
     scheme, found, _ = url.strip().partition("://")
     if not found:
         return "not a URL: it has no scheme such as slack://", "url"
@@ -47,8 +47,8 @@ def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
         return f"there is no channel {scheme!r}" + (f"; did you mean {near[0]!r}?" if near else ""), "url"
     # That it could not load the URL, it says in a second sentence, with pieces of the URL.
-    told = [one for one in dict.fromkeys(said) if not one.startswith(("Could not load", "Unparseable"))]
-    return "; ".join(told) or "not a URL that Apprise understands", "url"
+    said = [one for one in dict.fromkeys(said) if not one.startswith(("Could not load", "Unparseable"))]
+    return "; ".join(said) or "not a URL that Apprise understands", "url"
 
 
 def _schemes() -> list[str]:

@@ -1,20 +1,123 @@
-"""Why a chat did not take a message."""
+"""Why a chat did not take a message, in a few words of our own, and what to do about it.
+
+What libraries say is long, and holds the URL. The texts looked for are those of urllib3 2
+(``urllib3/exceptions.py``: NameResolutionError, NewConnectionError, MaxRetryError), of ``http.client``
+(RemoteDisconnected), of OpenSSL through ``ssl`` (``[SSL: WRONG_VERSION_NUMBER]``), and of the system's
+``strerror``, whose words are those of its language: the numbers of ECONNREFUSED on Linux and Windows stand
+beside them.
+"""
 
 from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_rules.locale import say, templates
+from stallwatch_rules.text.lazy import lazy
+
+_CERTIFICATE = lazy(r"certificate verify failed:? ?(?P<why>[^'\"]*?)(?: \(_ssl|['\")]|$)", re.IGNORECASE)
+_SSL = lazy(r"\[SSL: (?P<code>\w+)\]")
+# In this order: what stands behind a proxy's error says "refused", too.
+_REASONS: tuple[tuple[str, str, str], ...] = (
+    (r"ProxyError|Tunnel connection failed|Cannot connect to proxy", "the proxy refuses", "proxy"),
+    (
+        r"NameResolutionError|Name or service not known|getaddrinfo|name resolution|nodename nor servname",
+        "the host's name cannot be resolved",
+        "dns",
+    ),
+    (
+        r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|UNKNOWN_PROTOCOL|HTTP_REQUEST|PACKET_LENGTH",
+        "the port speaks no TLS",
+        "no-tls",
+    ),
+    (r"ConnectTimeout|ReadTimeout|timed out|TimeoutError", "no answer in time", "timeout"),
+    (
+        r"Connection refused|Errno 111\b|WinError 10061|actively refused",
+        "connection refused",
+        "refused",
+    ),
+    (r"Network is unreachable|No route to host|Host is down", "no way to the host", "unreachable"),
+    (
+        r"Connection aborted|Connection reset|Remote end closed|RemoteDisconnected|BadStatusLine",
+        "the connection broke before an answer came",
+        "broken",
+    ),
+    (r"Failed to parse|InvalidURL|Port out of range", "no such host or port can be", "address"),
+)
+#: What servers with TLS answer to a request without: nginx, Go's net/http, Apache.
+_WANTS_TLS = lazy(
+    r"HTTP request was sent to HTTPS port|HTTP request to an HTTPS server|speaking plain HTTP to an SSL",
+    re.IGNORECASE,
+)
+# Replies of a mail server (RFC 5321, section 4.2; RFC 4954, section 6).
+_SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
+_BELOW_SMTP = (
+    ("refused", "refused"),
+    ("name or service not known", "dns"),
+    ("getaddrinfo", "dns"),
+    ("name resolution", "dns"),
+    ("timed out", "timeout"),
+    ("certificate", "tls"),
+)
 
 
 class ChannelError(Exception):
     """What went wrong, without any secret of the URL; never raised with another exception behind it.
 
     Exceptions of HTTP libraries hold the URL, so they must not hang on the chain that a traceback prints.
+    `chat` is a section of ``advice.json``; `code` the chat's own error code, "http-404", or what failed below
+    HTTP, such as "dns"; `retry_after` the seconds for which the chat asked to be left alone.
     """
 
     def __init__(
         self, reason: str, *, chat: str = "", code: str = "", retry_after: float | None = None
     ) -> None:
         super().__init__(reason)
-        self.chat = chat  #: such as "feishu"; see ``remedies``
-        self.code = (
-            code  #: the chat's own error code, "http-404", or what failed below HTTP: "dns", "timeout"
-        )
-        self.retry_after = retry_after  #: seconds for which the chat asked to be left alone
+        self.chat = chat
+        self.code = code
+        self.retry_after = retry_after
+
+
+def reason_of(said: str) -> tuple[str, str] | None:
+    """Return the reason behind what a library said, and its code (see ``remedy``); ``None`` if unknown."""
+    if (found := _CERTIFICATE.search(said)) is not None:
+        why = found["why"].strip(" :")
+        return f"the server's certificate is not accepted{f' ({why[:80]})' if why else ''}", "tls"
+    for pattern, reason, code in _REASONS:
+        if re.search(pattern, said):
+            return reason, code
+    if (found := _SSL.search(said)) is not None:
+        return f"TLS fails ({found['code'].replace('_', ' ').lower()})", "tls"
+    return ("TLS fails", "tls") if "SSLError" in said else None
+
+
+def wants_tls(answer: str) -> bool:
+    """Return whether a server says that its port takes HTTPS only."""
+    return _WANTS_TLS.search(answer) is not None
+
+
+def smtp_code(said: str) -> str:
+    """Return a mail server's refusal as ``smtp-535`` and the like, what failed below SMTP, or ``smtp``."""
+    reply = _SMTP_REPLY.search(said)
+    if reply is not None:
+        return f"smtp-{reply[1]}"
+    return next((code for words, code in _BELOW_SMTP if words in said.lower()), "smtp")
+
+
+@cache
+def _advice() -> dict[str, dict[str, str]]:
+    """Return names of advice by chat and error code; ``any`` has the codes of HTTP and the network."""
+    path = Path(__file__).with_name("advice.json")
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, str]])
+
+
+def remedy(chat: str, code: str, language: str) -> str:
+    """Return what to do; empty if there is no advice. A code without an entry may itself name advice."""
+    known = _advice()
+    name = known.get(chat, {}).get(code) or known["any"].get(code, code)
+    if f"chat-{name}" not in templates("en", "alerts"):
+        name = "down" if code.startswith("http-5") else ""
+    return say(f"alerts.chat-{name}", language) if name else ""

@@ -7,6 +7,7 @@ label and an address. Only we write addresses: ``neutral`` leaves none in what c
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,11 @@ from stallwatch_rules.text.lazy import lazy
 _INDENT = "    "
 _LINK = lazy(r"(?P<label>[^:：]{1,30})[:：] ?(?P<url>https?://[^\s<>\"|\\^`{}]+)")
 _JOINERS = "\u200d\ufe0e\ufe0f"
+_FONT = "font-family:system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif;font-size:14px"
+_PRE = (
+    "background:#f4f4f5;border-radius:6px;padding:8px 12px;font-size:13px;"
+    "white-space:pre-wrap;overflow-wrap:anywhere"
+)
 
 
 class Prose(msgspec.Struct, frozen=True):
@@ -84,15 +90,6 @@ def _labelled(line: str) -> tuple[str, str]:
     return "", line
 
 
-def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
-    """The blocks as one text: code right under what introduces it, a blank line before everything else."""
-    found = ""
-    for block in blocks:
-        between = "" if not found else "\n" if isinstance(block, Code) else "\n\n"
-        found += between + write(block)
-    return found
-
-
 def bold_label(label: str, rest: str) -> str:
     """A line of prose in Markdown; `rest` is escaped already.
 
@@ -100,13 +97,6 @@ def bold_label(label: str, rest: str) -> str:
     letter follows.
     """
     return f"**{label}** {rest.lstrip()}".rstrip() if label else rest
-
-
-def in_markdown(block: Links | Prose, escaped: Callable[[str], str], line_end: str = "\n") -> str:
-    """Links or prose in a chat's Markdown, whose marks `escaped` takes out of text."""
-    if isinstance(block, Links):
-        return " · ".join(f"[{escaped(label)}]({address(url)})" for label, url in block.links)
-    return line_end.join(bold_label(label, escaped(rest)) for label, rest in block.lines)
 
 
 def address(url: str) -> str:
@@ -194,3 +184,21 @@ def clipped(text: str, limit: int) -> str:
 
 def _joins(char: str) -> bool:
     return unicodedata.combining(char) != 0 or char in _JOINERS or "🏻" <= char <= "🏿"
+
+
+def html_page(text: str) -> str:
+    """Return the text as one HTML element, for e-mail; everything in it is escaped."""
+    return f'<div style="{_FONT}">' + "".join(_as_html(block) for block in blocks_of(text)) + "</div>"
+
+
+def _as_html(block: Block) -> str:
+    if isinstance(block, Code):
+        return f'<pre style="{_PRE}">{html.escape(chr(10).join(block.lines))}</pre>'
+    if isinstance(block, Links):
+        links = (f'<a href="{html.escape(url)}">{html.escape(label)}</a>' for label, url in block.links)
+        return f"<p>{' · '.join(links)}</p>"
+    lines = (
+        f"<strong>{html.escape(label)}</strong>" * bool(label) + html.escape(rest)
+        for label, rest in block.lines
+    )
+    return f"<p>{'<br/>'.join(lines)}</p>"

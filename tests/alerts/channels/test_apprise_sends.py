@@ -15,7 +15,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from channels_edge import Call, Reply, reply
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
-from stallwatch_alerts.channels.remedies import remedy
+from stallwatch_alerts.channels.errors import remedy
 from stallwatch_alerts.messages.compose import Message
 from stallwatch_alerts.notice import Notice
 

@@ -11,7 +11,7 @@ import pytest
 from channels_chats import CHATS
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel
-from stallwatch_alerts.messages.page import html_page
+from stallwatch_alerts.messages.layout import html_page
 from stallwatch_alerts.notice import Notice, incident_notice, linked
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_exporter.incident import Incident

@@ -8,7 +8,7 @@ import pytest
 from channels_chats import CHATS
 from channels_edge import Reply, reply
 
-from stallwatch_alerts.channels.remedies import remedy
+from stallwatch_alerts.channels.errors import remedy
 from stallwatch_alerts.trial import test_message as send_test_message
 
 

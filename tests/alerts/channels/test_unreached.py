@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stallwatch_alerts.channels.unreached import reason_of
+from stallwatch_alerts.channels.errors import reason_of
 from stallwatch_alerts.trial import test_message as send_test_message
 
 

@@ -8,8 +8,7 @@ where there are cards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from apprise.plugins.dingtalk import NotifyDingTalk
@@ -21,6 +20,7 @@ from apprise.plugins.telegram import NotifyTelegram
 from apprise.plugins.wecombot import NotifyWeComBot
 from apprise.plugins.workflows import NotifyWorkflows
 
+from stallwatch_alerts.channels.chats.base import Chat
 from stallwatch_alerts.channels.chats.dingtalk import DingTalk
 from stallwatch_alerts.channels.chats.discord import Discord
 from stallwatch_alerts.channels.chats.feishu import Feishu
@@ -28,41 +28,6 @@ from stallwatch_alerts.channels.chats.slack import Slack
 from stallwatch_alerts.channels.chats.teams import Teams
 from stallwatch_alerts.channels.chats.telegram import Telegram
 from stallwatch_alerts.channels.chats.wecom import WeCom
-from stallwatch_alerts.channels.errors import ChannelError
-from stallwatch_alerts.channels.posting import Answer, Request
-from stallwatch_alerts.notice import Notice
-
-
-class Chat(Protocol):
-    """Writes the requests for a notice, and reads what comes back.
-
-    A chat whose messages can be edited is an ``EditableChat``.
-    """
-
-    name: str
-
-    def requests(self, notice: Notice) -> list[Request]:
-        """One for each of the URL's targets."""
-
-    def fault(self, answer: Answer) -> ChannelError | None:
-        """What an answer complains of; `None` where the message was taken."""
-
-
-Place = Mapping[str, Any]
-"""Where a message is: what its chat asks for to edit it, or to answer it."""
-
-
-class EditableChat(Chat, Protocol):
-    """A chat that says where it put a message, and lets its sender edit it."""
-
-    def place(self, answer: Answer) -> Place | None:
-        """Where the message is that was taken with this answer; `None` if the chat does not say."""
-
-    def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """One for each of the places: the message is this notice from now on."""
-
-    def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """As ``requests``, below the messages at these places as far as the chat has threads."""
 
 
 def chat_of(plugin: Any, url: str) -> Chat | None:

@@ -13,63 +13,45 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from apprise.plugins.lark import NotifyLark
 
-from stallwatch_alerts.channels.errors import ChannelError
-from stallwatch_alerts.channels.faces import headline
-from stallwatch_alerts.channels.posting import Answer, Request, retry_after
-from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, bold_label, fitted
+from stallwatch_alerts.channels.chats.base import CodedChat, fit, headline, json_bytes
+from stallwatch_alerts.channels.http import Request
+from stallwatch_alerts.messages.layout import Block, Code, Links, bold_label
 from stallwatch_alerts.notice import Notice
 
 _LIMIT = 19_000  # of 20 KB; the signature is still to come
 _TEMPLATES = {"failure": "red", "warning": "orange", "info": "blue", "success": "green"}
-_TOO_MANY = {"11232", "11233", "99991400"}
-_PAUSE = 60.0  # the limit is one of a minute, and nobody says for how long
 _ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_[]()<>#~$&"})
 _LOOK_ALIKES = str.maketrans({"`": "'", "<": "‹", ">": "›"})
 
 
-class Feishu:
+class Feishu(CodedChat):
     """One bot of one group."""
+
+    name = "feishu"
+    code_keys = ("code", "StatusCode")
+    message_key = "msg"
+    # The limit is one of a minute, and nobody says for how long.
+    pauses = dict.fromkeys(("11232", "11233", "99991400"), 60.0)
 
     def __init__(self, plugin: Any, secret: str = "", clock: Callable[[], float] = time.time) -> None:
         lark = isinstance(plugin, NotifyLark)
-        self.name = "lark" if lark else "feishu"
+        self.title = "Lark" if lark else "Feishu"
         # Without the slash that Apprise puts behind Feishu's: the documented address has none.
         self._url = plugin.webhook_url if lark else plugin.notify_url.format(token=plugin.token).rstrip("/")
         self._secret = secret
         self._clock = clock
 
     def requests(self, notice: Notice) -> list[Request]:
-        """One card."""
-        blocks = blocks_of(notice.message.text)
-        kept = fitted(
-            blocks, _LIMIT, lambda some: len(json.dumps(_card(notice, some), ensure_ascii=False).encode())
-        )
-        body: dict[str, Any] = {"msg_type": "interactive", "card": _card(notice, kept)}
-        if self._secret:
-            body |= signature(self._secret, int(self._clock()))
-        return [Request(self._url, body)]
-
-    def fault(self, answer: Answer) -> ChannelError | None:
-        """The code in the body, whatever HTTP says."""
-        said = answer.json()
-        code = said.get("code", said.get("StatusCode"))
-        if answer.ok and code == 0:
-            return None
-        shown = answer.code(code)
-        wait = retry_after(answer)
-        return ChannelError(
-            f"{self.name.capitalize()} answered {shown}: {said.get('msg') or answer.status}",
-            chat="feishu",
-            code=shown,
-            retry_after=_PAUSE if wait is None and shown in _TOO_MANY else wait,
-        )
+        """Return one card."""
+        card = fit(notice, _LIMIT, lambda blocks: _card(notice, blocks), json_bytes)
+        signed = signature(self._secret, int(self._clock())) if self._secret else {}
+        return [Request(self._url, {"msg_type": "interactive", "card": card, **signed})]
 
 
 def signature(secret: str, now: int) -> dict[str, str]:

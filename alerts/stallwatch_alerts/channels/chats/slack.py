@@ -14,15 +14,14 @@ Rich text is literal: no mark, mention or link is looked for in it. Apprise send
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from apprise.plugins.slack import CHANNEL_RE, SlackMode
 
-from stallwatch_alerts.channels.errors import ChannelError
-from stallwatch_alerts.channels.faces import headline
-from stallwatch_alerts.channels.posting import Answer, Request, retry_after
-from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, clipped, fitted
+from stallwatch_alerts.channels.chats.base import Chat, Place, fit, headline
+from stallwatch_alerts.channels.http import Answer, Request
+from stallwatch_alerts.messages.layout import Block, Code, Links, clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
@@ -31,10 +30,11 @@ _TEXT = 10_000  # of all blocks together; "msg_blocks_too_long" comes beyond som
 _CODE = lazy(r"[a-z][a-z0-9_]{2,60}")
 
 
-class Slack:
+class Slack(Chat):
     """One webhook, or one bot and its channels."""
 
     name = "slack"
+    title = "Slack"
 
     def __init__(self, plugin: Any, targets: Sequence[tuple[str | None, str | None]]) -> None:
         self._bot = plugin.mode == SlackMode.BOT
@@ -76,17 +76,17 @@ class Slack:
             found.append(Request(self._url, own, headers=self._headers))
         return found
 
-    def place(self, answer: Answer) -> Mapping[str, Any] | None:
+    def place(self, answer: Answer) -> Place | None:
         """The channel's id and the message's time; webhooks do not say."""
         said = answer.json()
         return {"channel": said["channel"], "ts": said["ts"]} if {"channel", "ts"} <= said.keys() else None
 
-    def edits(self, notice: Notice, places: Sequence[Mapping[str, Any]]) -> list[Request]:
+    def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
         """By ``chat.update``."""
         body = {"text": _escaped(headline(notice)), "blocks": _blocks(notice)}
         return [Request(self._update, {**body, **place}, headers=self._headers) for place in places]
 
-    def replies(self, notice: Notice, places: Sequence[Mapping[str, Any]]) -> list[Request]:
+    def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
         """In the message's thread, and in the channel; or in the thread that the URL names."""
         found = []
         for (_, thread), place in zip(self._targets, places, strict=True):
@@ -106,22 +106,20 @@ class Slack:
             body["username"] = self._user
         return body
 
-    def fault(self, answer: Answer) -> ChannelError | None:
-        """Slack's own code where it gave one."""
-        said = answer.json()
-        if answer.ok and (said.get("ok") is True if self._bot else answer.text.strip() == "ok"):
+    def refusal(self, answer: Answer) -> tuple[str, str] | None:
+        """Return Slack's own code if it gave one."""
+        body = answer.json()
+        if answer.ok and (body.get("ok") is True if self._bot else answer.text.strip() == "ok"):
             return None
-        code = str(said.get("error") or answer.text.strip())
+        code = str(body.get("error") or answer.text.strip())
         if not _CODE.fullmatch(code):
             code = answer.code()
-        reason = f"Slack answered {answer.status}: {code}"
-        return ChannelError(reason, chat=self.name, code=code, retry_after=retry_after(answer))
+        return code, f"{answer.status}: {code}"
 
 
 def _blocks(notice: Notice) -> list[dict[str, Any]]:
-    parts = fitted(blocks_of(notice.message.text), _TEXT, _size)
     header = {"type": "plain_text", "text": clipped(headline(notice), _HEADER), "emoji": True}
-    elements = [_element(part) for part in parts]
+    elements = fit(notice, _TEXT, lambda blocks: [_element(block) for block in blocks], _size)
     found: list[dict[str, Any]] = [{"type": "header", "text": header}]
     if elements:
         found.append({"type": "rich_text", "elements": elements})
@@ -144,11 +142,11 @@ def _element(block: Block) -> dict[str, Any]:
     return {"type": "rich_text_section", "elements": texts}
 
 
-def _size(blocks: Sequence[Block]) -> int:
+def _size(elements: Sequence[dict[str, Any]]) -> int:
     return sum(
-        len(str(text.get("text", ""))) + len(str(text.get("url", "")))
-        for block in blocks
-        for text in _element(block)["elements"]
+        len(text.get("text", "")) + len(text.get("url", ""))
+        for element in elements
+        for text in element["elements"]
     )
 
 

@@ -10,14 +10,12 @@ Text runs are literal; text blocks, as Apprise sends them, read Markdown.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from stallwatch_alerts.channels.errors import ChannelError
-from stallwatch_alerts.channels.faces import headline
-from stallwatch_alerts.channels.posting import Answer, Request, retry_after
-from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, fitted
+from stallwatch_alerts.channels.chats.base import Chat, fit, headline, json_bytes
+from stallwatch_alerts.channels.http import Answer, Request
+from stallwatch_alerts.messages.layout import Block, Code, Links
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
@@ -26,10 +24,11 @@ _STYLES = {"failure": "attention", "warning": "warning", "info": "accent", "succ
 _CODE = lazy(r"[A-Za-z0-9_.-]{1,60}")
 
 
-class Teams:
+class Teams(Chat):
     """One workflow."""
 
     name = "teams"
+    title = "Teams"
 
     def __init__(self, plugin: Any) -> None:
         path = "/powerautomate/automations/direct" if plugin.power_automate else ""
@@ -47,22 +46,18 @@ class Teams:
         }
 
     def requests(self, notice: Notice) -> list[Request]:
-        """One adaptive card."""
-        blocks = blocks_of(notice.message.text)
-        kept = fitted(
-            blocks, _LIMIT, lambda some: len(json.dumps(_body(notice, some), ensure_ascii=False).encode())
-        )
-        return [Request(self._url, _body(notice, kept), params=self._params)]
+        """Return one adaptive card."""
+        body = fit(notice, _LIMIT, lambda blocks: _body(notice, blocks), json_bytes)
+        return [Request(self._url, body, params=self._params)]
 
-    def fault(self, answer: Answer) -> ChannelError | None:
-        """Power Automate's own code. A 202 says that the workflow was started, not that it went well."""
+    def refusal(self, answer: Answer) -> tuple[str, str] | None:
+        """Return Power Automate's own code. A 202 says that the workflow started, not that it went well."""
         if answer.status in (200, 202):
             return None
         error = answer.json().get("error")
         code = str(error.get("code", "")) if isinstance(error, dict) else ""
         code = code if _CODE.fullmatch(code) else f"http-{answer.status}"
-        reason = f"Teams answered {answer.status}: {code}"
-        return ChannelError(reason, chat=self.name, code=code, retry_after=retry_after(answer))
+        return code, f"{answer.status}: {code}"
 
 
 def _body(notice: Notice, blocks: Sequence[Block]) -> dict[str, Any]:

@@ -12,13 +12,13 @@ domain.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from stallwatch_alerts.channels.errors import ChannelError
-from stallwatch_alerts.channels.faces import headline
-from stallwatch_alerts.channels.posting import Answer, Request, retry_after
-from stallwatch_alerts.messages.layout import Block, Code, Links, blocks_of, fitted, joined
+from stallwatch_alerts.channels.chats.base import Chat, Place, fit, headline, joined, utf16_units
+from stallwatch_alerts.channels.http import Answer, Request
+from stallwatch_alerts.messages.layout import Block, Code, Links
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
@@ -28,10 +28,11 @@ _DOTTED = lazy(r"(?<![\w/\\-])[\w/\\-]*\w\.[A-Za-z]\w*(?:[\w./:-]*\w)?")
 _TAG = lazy(r"<[^>]*>")
 
 
-class Telegram:
+class Telegram(Chat):
     """One bot and its chats."""
 
     name = "telegram"
+    title = "Telegram"
 
     def __init__(self, plugin: Any) -> None:
         self._url = f"{plugin.notify_url}{plugin.bot_token}/sendMessage"
@@ -50,7 +51,7 @@ class Telegram:
             found.append(Request(self._url, own))
         return found
 
-    def place(self, answer: Answer) -> Mapping[str, Any] | None:
+    def place(self, answer: Answer) -> Place | None:
         """The chat's and the message's id."""
         result = answer.json().get("result")
         chat = result.get("chat") if isinstance(result, dict) else None
@@ -58,11 +59,11 @@ class Telegram:
             return None
         return {"chat_id": chat.get("id"), "message_id": result["message_id"]}
 
-    def edits(self, notice: Notice, places: Sequence[Mapping[str, Any]]) -> list[Request]:
+    def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
         """By ``editMessageText``."""
         return [Request(self._edit, {**self._body(notice), **place}) for place in places]
 
-    def replies(self, notice: Notice, places: Sequence[Mapping[str, Any]]) -> list[Request]:
+    def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
         """Each to the message in its chat, if that is still there."""
         found = []
         for request, place in zip(self.requests(notice), places, strict=True):
@@ -72,38 +73,26 @@ class Telegram:
 
     def _body(self, notice: Notice) -> dict[str, Any]:
         head = f"<b>{_prose(headline(notice))}</b>"
-        room = _LIMIT - _length(head) - 2
-        text = f"{head}\n\n{written(fitted(blocks_of(notice.message.text), room, _size))}"
+        rest = fit(notice, _LIMIT - _length(head) - 2, partial(joined, write=_written), _length)
         return {
-            "text": text.rstrip(),
+            "text": f"{head}\n\n{rest}".rstrip(),
             "parse_mode": "HTML",
             "link_preview_options": {"is_disabled": True},
         }
 
-    def fault(self, answer: Answer) -> ChannelError | None:
-        """Telegram's description, and how long it wants to be left alone."""
-        said = answer.json()
-        if answer.ok and said.get("ok") is True:
+    def refusal(self, answer: Answer) -> tuple[str, str] | None:
+        """Return Telegram's description."""
+        body = answer.json()
+        if answer.ok and body.get("ok") is True:
             return None
-        parameters = said.get("parameters")
-        parameters = parameters if isinstance(parameters, dict) else {}
-        code = str(said.get("error_code") or answer.code())
-        described = str(said.get("description") or code)
-        if "migrate_to_chat_id" in parameters:
-            code, described = "migrated", f"{described}; its id is {parameters['migrate_to_chat_id']}"
-        elif "chat not found" in described:
+        parameters = body.get("parameters")
+        code = str(body.get("error_code") or answer.code())
+        description = str(body.get("description") or code)
+        if isinstance(parameters, dict) and "migrate_to_chat_id" in parameters:
+            code, description = "migrated", f"{description}; its id is {parameters['migrate_to_chat_id']}"
+        elif "chat not found" in description:
             code = "chat-not-found"
-        return ChannelError(
-            f"Telegram answered {answer.status}: {described}",
-            chat=self.name,
-            code=code,
-            retry_after=retry_after(answer),
-        )
-
-
-def written(blocks: Sequence[Block]) -> str:
-    """Telegram's HTML."""
-    return joined(blocks, _written)
+        return code, f"{answer.status}: {description}"
 
 
 def _written(block: Block) -> str:
@@ -129,8 +118,4 @@ def _escaped(text: str) -> str:
 
 
 def _length(markup: str) -> int:
-    return len(html.unescape(_TAG.sub("", markup)).encode("utf-16-le")) // 2
-
-
-def _size(blocks: Sequence[Block]) -> int:
-    return _length(written(blocks))
+    return utf16_units(html.unescape(_TAG.sub("", markup)))

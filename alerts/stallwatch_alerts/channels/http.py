@@ -11,8 +11,7 @@ from typing import Any
 
 import requests
 
-from stallwatch_alerts.channels.errors import ChannelError
-from stallwatch_alerts.channels.unreached import reason_of
+from stallwatch_alerts.channels.errors import ChannelError, reason_of
 
 _TOO_MANY = 429
 _MOST_BYTES = 65_536  # of an answer: chats send the message back; error pages of proxies are no use

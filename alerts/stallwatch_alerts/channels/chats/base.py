@@ -1,0 +1,132 @@
+"""What all chats share: a notice becomes requests, an answer becomes a failure or nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from stallwatch_alerts.channels.errors import ChannelError
+from stallwatch_alerts.channels.http import Answer, Request, retry_after
+from stallwatch_alerts.messages.layout import Block, Code, Links, address, blocks_of, bold_label, fitted
+from stallwatch_alerts.notice import Notice
+
+Place = Mapping[str, Any]
+"""Where a message is: what its chat asks for to edit it, or to answer it."""
+
+Written = TypeVar("Written")
+
+_SIGNS = {"failure": "🔴", "warning": "🟠", "info": "🔵", "success": "🟢"}
+
+
+def headline(notice: Notice) -> str:
+    """Return the title behind the sign of its level."""
+    return f"{_SIGNS[notice.level]} {notice.message.title}"
+
+
+class Chat:
+    """Writes the requests for a notice, and reads what comes back.
+
+    A chat that can edit its messages says where each one is (`place`), and overrides `edits` and `replies`.
+    """
+
+    name: str  #: its section of ``advice.json``
+    title: str  #: its name in the reasons of failures
+    pauses: ClassVar[Mapping[str, float]] = {}  #: seconds to wait by error code, if the answer names none
+
+    def requests(self, notice: Notice) -> list[Request]:
+        """Return one request for each of the URL's targets."""
+        raise NotImplementedError
+
+    def refusal(self, answer: Answer) -> tuple[str, str] | None:
+        """Return the error code and the description of a refusal; `None` if the message was taken."""
+        raise NotImplementedError
+
+    def place(self, answer: Answer) -> Place | None:  # noqa: ARG002
+        """Return where the message is that was taken with this answer; `None` if the chat does not say."""
+        return None
+
+    def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
+        """Return one request for each of the places: the message is this notice from now on."""
+        return []
+
+    def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
+        """Return what ``requests`` does, but below the messages at these places if the chat has threads."""
+        return self.requests(notice)
+
+    def failure(self, answer: Answer) -> ChannelError | None:
+        """Return what an answer complains of; `None` if the message was taken."""
+        refusal = self.refusal(answer)
+        if refusal is None:
+            return None
+        code, description = refusal
+        wait = retry_after(answer)
+        return ChannelError(
+            f"{self.title} answered {description}",
+            chat=self.name,
+            code=code,
+            retry_after=self.pauses.get(code) if wait is None else wait,
+        )
+
+
+class CodedChat(Chat):
+    """A chat that answers errors with a code in a 200; 0 is success."""
+
+    code_keys: ClassVar[Sequence[str]] = ("errcode",)
+    message_key: ClassVar[str] = "errmsg"
+
+    def refusal(self, answer: Answer) -> tuple[str, str] | None:
+        """Return the code in the body, whatever HTTP says."""
+        body = answer.json()
+        code = next((body[key] for key in self.code_keys if key in body), None)
+        if answer.ok and code == 0:
+            return None
+        shown = answer.code(code)
+        return shown, f"{shown}: {body.get(self.message_key) or answer.status}"
+
+
+@dataclass(frozen=True)
+class Markdown:
+    """A chat's dialect of Markdown: how it escapes text, shows literal lines and ends a line."""
+
+    escape: Callable[[str], str]
+    code: Callable[[Sequence[str]], str]
+    line_end: str = "\n"
+
+    def __call__(self, blocks: Sequence[Block]) -> str:
+        """Return the blocks as one text."""
+        return joined(blocks, self._block)
+
+    def _block(self, block: Block) -> str:
+        if isinstance(block, Code):
+            return self.code(block.lines)
+        if isinstance(block, Links):
+            return " · ".join(f"[{self.escape(label)}]({address(url)})" for label, url in block.links)
+        return self.line_end.join(bold_label(label, self.escape(rest)) for label, rest in block.lines)
+
+
+def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
+    """Return the blocks as one text: code right under what introduces it, else a blank line between."""
+    found = ""
+    for block in blocks:
+        between = "" if not found else "\n" if isinstance(block, Code) else "\n\n"
+        found += between + write(block)
+    return found
+
+
+def fit(
+    notice: Notice, limit: int, write: Callable[[Sequence[Block]], Written], size: Callable[[Written], int]
+) -> Written:
+    """Write as much of the notice's text as has a `size` of at most `limit` once it is written."""
+    return write(fitted(blocks_of(notice.message.text), limit, lambda blocks: size(write(blocks))))
+
+
+def json_bytes(body: Mapping[str, Any]) -> int:
+    """Return the size of a request's body."""
+    return len(json.dumps(body, ensure_ascii=False).encode())
+
+
+def utf16_units(text: str) -> int:
+    """Return the length as chats count it that count in UTF-16."""
+    return len(text.encode("utf-16-le")) // 2
