@@ -48,7 +48,7 @@ def test_a_metric_that_nobody_asks_for_is_kept_thinned(monkeypatch: pytest.Monke
         store.write([Reading("run", "stallwatch_loss", 0, "", second / 7)], float(second))
         if second % 50 == 0:
             store.series("run", "stallwatch_step")
-    waiting = [metric.fresh for metric in store._recall._runs["run"].kept.values()]
+    waiting = [metric.fresh for metric in store._recall._runs["run"].metrics.values()]
     assert waiting and max(map(len, waiting)) <= 20
     assert len(store.series("run", "stallwatch_loss")) == 120
 

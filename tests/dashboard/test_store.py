@@ -28,7 +28,7 @@ def points(store: MetricStore, metric: str = STEP, **options: object) -> list[tu
 
 
 def test_a_constant_number_costs_one_point_a_heartbeat() -> None:
-    store = MetricStore(heartbeat=60)
+    store = MetricStore()
     written = sum(store.write([reading(1.0)], float(second)) for second in range(180))
     assert written == 3
 

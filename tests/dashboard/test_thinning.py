@@ -8,18 +8,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallwatch_dashboard.data.cache import Points, in_order, nothing, thinned
+from stallwatch_dashboard.data.cache import Points, in_order, of_rows, thinned
 
 _VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, -3.5, math.nan, math.inf])
 _POINTS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4000), _VALUES), max_size=300)
 
 
 def points(rows: list[tuple[int, float, float]]) -> Points:
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    series, t, v = (
-        np.array(column, kind) for column, kind in zip(columns, ("int64", "f8", "f8"), strict=True)
-    )
-    return in_order(Points(series, t + 1_795_000_000.25, v))
+    return in_order(of_rows([(series, t + 1_795_000_000.25, v) for series, t, v in rows]))
 
 
 def rows(found: Points) -> list[str]:
@@ -51,7 +47,7 @@ def test_no_more_than_asked_and_half_as_many_at_least() -> None:
 
 
 def test_no_points_and_one() -> None:
-    assert len(thinned(nothing(), 10)) == 0
+    assert len(thinned(of_rows(()), 10)) == 0
     assert rows(thinned(points([(1, 5, 2.0)]), 10)) == rows(points([(1, 5, 2.0)]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import duckdb
@@ -12,7 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from stallwatch_dashboard.data.frames import Which
+
 _NARROWEST = 2.0**-10  #: seconds
+
+Point = tuple[int, float, float]  #: series, time, value
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,9 @@ class Points:
         return Points(self.series[which], self.t[which], self.v[which])
 
 
-def nothing() -> Points:
-    return Points(np.empty(0, "int64"), np.empty(0), np.empty(0))
+def of_rows(rows: Sequence[Point]) -> Points:
+    series, t, v = zip(*rows, strict=True) if rows else ((), (), ())
+    return Points(np.array(series, "int64"), np.array(t, "float64"), np.array(v, "float64"))
 
 
 def joined(*parts: Points) -> Points:
@@ -49,10 +54,13 @@ def in_order(points: Points) -> Points:
     return points.at(last)
 
 
-def cell_width(span: float, lines: int, most: int) -> float:
-    """Seconds of a cell, so that `lines` series over `span` seconds come to about `most` points at most."""
-    cells = max(1, most // (2 * lines) - 1)
-    return float(2.0 ** math.ceil(math.log2(max(span / cells, _NARROWEST))))
+def series_frame(order: Sequence[Which], points: Points) -> pd.DataFrame:
+    """Return columns ``rank, labels, t, v``; the numbers of the series are their places in `order`."""
+    points = in_order(points)
+    ranks = np.array([-1 if rank is None else rank for rank, _ in order], "int64")[points.series]
+    labels = np.array([text for _, text in order], "object")[points.series]
+    known = pd.arrays.IntegerArray(ranks, ranks < 0)
+    return pd.DataFrame({"rank": known, "labels": labels, "t": points.t, "v": points.v})
 
 
 def thinned(points: Points, most: int) -> Points:
@@ -61,7 +69,8 @@ def thinned(points: Points, most: int) -> Points:
         return points
     begins = np.ones(len(points), bool)
     begins[1:] = points.series[1:] != points.series[:-1]
-    width = cell_width(float(np.ptp(points.t)), int(begins.sum()), most)
+    most_cells = max(1, most // (2 * int(begins.sum())) - 1)  # of one series
+    width = 2.0 ** math.ceil(math.log2(max(float(np.ptp(points.t)) / most_cells, _NARROWEST)))
     cells = np.floor(points.t / width)
     begins[1:] |= cells[1:] != cells[:-1]
     starts = np.flatnonzero(begins)
@@ -87,24 +96,21 @@ _MOST_RUNS = 12
 _LOADED_POINTS = 24_000  #: of one metric; a longer one keeps the extremes of each span of time
 _MOST_FRESH = 16_000  #: points that a metric keeps apart, as tuples, until it is asked for
 
-Point = tuple[int, float, float]  #: series, time, value
-
 
 @dataclass
 class _Metric:
     """What is kept of one metric of one run, and how many points it has in the file."""
 
-    points: Points = field(default_factory=nothing)
+    points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
     fresh: list[Point] = field(default_factory=list)  # written since `points` were put together
     shown: tuple[int, int, Points] | None = None  # of so many points, so many at most: the last answer
 
     def fold(self) -> None:
         if self.fresh:
-            series, t, v = zip(*self.fresh, strict=True)
+            self.many += len(self.fresh)
+            self.points = in_order(joined(self.points, of_rows(self.fresh)))
             self.fresh = []
-            self.many += len(t)
-            self.points = in_order(joined(self.points, Points(np.array(series), np.array(t), np.array(v))))
             if len(self.points) > 2 * _LOADED_POINTS:
                 self.points = thinned(self.points, _LOADED_POINTS)
 
@@ -120,9 +126,8 @@ class _Metric:
 
 @dataclass
 class _Run:
-    metrics: dict[int, str]  # of its series
     read: bool = False
-    kept: dict[str, _Metric] = field(default_factory=dict)
+    metrics: dict[str, _Metric] = field(default_factory=dict)
 
 
 class Recall:
@@ -131,89 +136,62 @@ class Recall:
     def __init__(self, cursor: Callable[[], duckdb.DuckDBPyConnection]) -> None:
         self._cursor = cursor
         self._lock = threading.Lock()
-        self._runs: dict[str, _Run] = {}
-        self._owner: dict[int, str] = {}  # run of a series, of the runs that are kept
+        self._runs: dict[str, _Run] = {}  # the last one asked for comes last
 
-    def take(self, points: Iterable[Point], fresh: Iterable[tuple[int, str, str]] = ()) -> None:
-        """Points that were just written, and the number, run and metric of each series that is new."""
+    def take(self, points: Iterable[tuple[str, str, Point]]) -> None:
+        """Points that were just written, each with its run and metric."""
         with self._lock:
-            if not self._runs:
-                return
-            for number, run, metric in fresh:
+            for run, metric, point in points:
                 if (kept := self._runs.get(run)) is not None:
-                    kept.metrics[number] = metric
-                    self._owner[number] = run
-            for point in points:
-                if (owner := self._owner.get(point[0])) is not None:
-                    kept = self._runs[owner]
-                    told = kept.kept.setdefault(kept.metrics[point[0]], _Metric())
+                    told = kept.metrics.setdefault(metric, _Metric())
                     told.fresh.append(point)
                     if len(told.fresh) > _MOST_FRESH:  # no page asks for this one
                         told.fold()
 
-    def forget(self, run: str | None = None) -> None:
-        """Read the run, or all of them, anew at the next question."""
+    def forget(self) -> None:
+        """Read every run anew at the next question."""
         with self._lock:
-            for name in list(self._runs) if run is None else [run]:
-                if (gone := self._runs.pop(name, None)) is not None:
-                    for series in gone.metrics:
-                        self._owner.pop(series, None)
+            self._runs.clear()
 
-    def points(self, run: str, metric: str, series: Mapping[int, str], most: int) -> Points:
-        """One metric in order, about `most` points of it; `series` gives the metric of each of its run's."""
-        kept = self._loaded(run, series)
+    def points(self, run: str, metric: str, most: int) -> Points:
+        """One metric in order, about `most` points of it."""
         with self._lock:
-            found = kept.kept.get(metric)
-            return found.told(most) if found is not None else nothing()
-
-    def _loaded(self, run: str, series: Mapping[int, str]) -> _Run:
-        with self._lock:
-            kept = self._runs.pop(run, None)
-            if kept is None or not series.keys() <= kept.metrics.keys():
-                kept = _Run(dict(series))
-                self._owner |= dict.fromkeys(series, run)
-            self._runs[run] = kept  # the last one asked for stays longest
-            oldest = next(iter(self._runs)) if len(self._runs) > _MOST_RUNS else None
-        if oldest is not None:
-            self.forget(oldest)
+            kept = self._runs[run] = self._runs.pop(run, _Run())
+            if len(self._runs) > _MOST_RUNS:
+                del self._runs[next(iter(self._runs))]
         if not kept.read:
-            found = self._read(series)  # what is written meanwhile may be in it twice, which does no harm
+            found = self._read(run)  # what is written meanwhile may be in it twice, which does no harm
             with self._lock:
                 if not kept.read:  # another thread may have read it meanwhile, and gone on
-                    for metric, (points, many) in found.items():
-                        own = kept.kept.setdefault(metric, _Metric())
+                    for name, (points, many) in found.items():
+                        own = kept.metrics.setdefault(name, _Metric())
                         own.points, own.many = points, many
                     kept.read = True
-        return kept
+        with self._lock:
+            return kept.metrics[metric].told(most) if metric in kept.metrics else of_rows(())
 
-    def _read(self, series: Mapping[int, str]) -> dict[str, tuple[Points, int]]:
-        names = sorted(set(series.values()))
-        place = {name: number for number, name in enumerate(names)}
+    def _read(self, run: str) -> dict[str, tuple[Points, int]]:
         cursor = self._cursor()
         try:
-            asked = pd.DataFrame(
-                {"series": list(series), "metric": [place[name] for name in series.values()]}
-            )
-            cursor.register("asked", asked)
-            rows = cursor.execute(_QUESTION, {"most": _LOADED_POINTS}).fetchnumpy()
+            rows = cursor.execute(_QUESTION, {"run": run, "most": _LOADED_POINTS}).df()
         finally:
             cursor.close()
-        every = Points(*(np.asarray(rows[name], kind) for name, kind in _COLUMNS.items()))
-        metric, many = np.asarray(rows["metric"]), np.asarray(rows["many"])
-        found = {}
-        for name, number in place.items():
-            own = np.flatnonzero(metric == number)
-            if len(own):
-                found[name] = (in_order(every.at(own)), int(many[own[0]]))
-        return found
+        return {
+            str(metric): (
+                in_order(Points(*(own[name].to_numpy(kind) for name, kind in _COLUMNS.items()))),
+                int(own["many"].iloc[0]),
+            )
+            for metric, own in rows.groupby("metric")
+        }
 
 
 _COLUMNS = {"series": "int64", "t": "float64", "v": "float64"}
 
-#: One look through the file for all metrics of a run. Thins as `thinning.thinned` does.
+#: One look through the file for all metrics of a run. Thins as `thinned` does.
 _QUESTION = """
 WITH own AS MATERIALIZED (
-    SELECT series, metric, t, v FROM points JOIN asked USING (series)
+    SELECT points.series AS series, metric, t, v
+    FROM points JOIN series ON id = points.series WHERE run = $run
 ),
 lengths AS (
     SELECT metric, count(*) AS many,

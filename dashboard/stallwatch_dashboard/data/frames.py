@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
@@ -158,16 +158,6 @@ def series_order(which: Which) -> tuple[bool, int, str]:
     """Return the sort key of a series: by rank, what has none last; then by labels."""
     rank, labels = which
     return (rank is None, rank or 0, labels)
-
-
-def series_frame(
-    order: Sequence[Which], places: NDArray[np.int64], times: Floats, values: Floats
-) -> pd.DataFrame:
-    """Return points as columns ``rank, labels, t, v``; `places` are those of their series in `order`."""
-    ranks = np.array([-1 if rank is None else rank for rank, _ in order], "int64")[places]
-    labels = np.array([text for _, text in order], "object")[places]
-    known = pd.arrays.IntegerArray(ranks, ranks < 0)
-    return pd.DataFrame({"rank": known, "labels": labels, "t": times, "v": values})
 
 
 def of_run(times: Any, values: Any) -> pd.DataFrame:

@@ -14,38 +14,36 @@ import numpy as np
 import pandas as pd
 
 from stallwatch_alerts.prometheus.asking import Prometheus
-from stallwatch_dashboard.data.frames import Which, series_frame, series_order
+from stallwatch_dashboard.data import cache
+from stallwatch_dashboard.data.frames import Which, series_order
 from stallwatch_dashboard.data.metrics_page import PREFIX, series_of
 from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.promql import (
-    MOST_NAMES,
     Points,
     Questions,
     Ranges,
+    Remembered,
     among,
     is_run,
     newest,
     portions,
     selector,
 )
-from stallwatch_dashboard.data.summaries import METRICS, MOST_LOSSES, Latest, Pulse, glance, pulse_of
+from stallwatch_dashboard.data.summaries import METRICS, MOST_LOSSES, Latest, glance, trend_of
 from stallwatch_rules.messages import Text
 
 Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and metric
 
 
 def frame(told: Mapping[Which, list[Points]]) -> pd.DataFrame:
-    """By rank, what has none last; then by labels and time, of two at one moment the last."""
+    """By rank, what has none last; then by labels and time. Now may be one of the moments."""
     order = sorted(told, key=series_order)
-    lines = []
-    for one in order:
-        times, values = (np.concatenate([part[n] for part in told[one]]) for n in (0, 1))
-        by_time = np.argsort(times, kind="stable")
-        by_time = by_time[np.diff(times[by_time], append=np.inf) > 0]  # now may be one of the moments
-        lines.append((times[by_time], values[by_time]))
-    places = np.repeat(np.arange(len(order)), [len(times) for times, _ in lines])
-    times, values = (np.concatenate([np.empty(0), *(line[n] for line in lines)]) for n in (0, 1))
-    return series_frame(order, places, times, values)
+    parts = [
+        cache.Points(np.full(len(times), place), times, values)
+        for place, one in enumerate(order)
+        for times, values in told[one]
+    ]
+    return cache.series_frame(order, cache.joined(cache.of_rows(()), *parts))
 
 
 def by_metric(told: list[Any]) -> Every:
@@ -57,18 +55,18 @@ def by_metric(told: list[Any]) -> Every:
     return found
 
 
-def pulses(
+def trends(
     losses: dict[str, dict[float, float]],
     sums: dict[str, dict[float, float]],
     counts: dict[str, dict[float, float]],
-) -> dict[str, Pulse]:
+) -> dict[str, Numbers]:
     """Of each run, from its losses and the seconds and numbers of its steps, by their times."""
     found = {}
     for run in losses.keys() | sums.keys():
         counted = counts.get(run, {})
         steps = [(seconds, counted[at]) for at, seconds in sums.get(run, {}).items() if at in counted]
         times = [*losses.get(run, {}), *sums.get(run, {})]
-        found[run] = pulse_of(losses.get(run, {}).values(), steps, min(times, default=None))
+        found[run] = trend_of(losses.get(run, {}).values(), steps, min(times, default=None))
     return found
 
 
@@ -85,7 +83,7 @@ class Departed:
         self._clock = clock
         self._lock = threading.Lock()
         self._looked = -math.inf
-        self._past = -math.inf  # when the runs of the last day were asked for
+        self._day = Remembered[set[str]](clock, HISTORY_SECONDS)  # the runs of the last day
         self._seen: dict[str, float] = {}  # when each run was last there, while somebody looked
         self._gone: dict[str, float] = {}  # the last sign of those that are not there
         self._ended: dict[str, Latest] = {}  # and their last numbers
@@ -94,7 +92,7 @@ class Departed:
         """Of the runs of the last day; those under way are asked for each time."""
         self._look()
         day = None
-        if not 0 <= self._clock() - self._past <= HISTORY_SECONDS:
+        if self._day.get("") is None:
             question = f"group by (run) (last_over_time({PRESENT}[1d]))"
             day = self._questions.askers.submit(self._questions.instant, question)
         now = {
@@ -111,7 +109,7 @@ class Departed:
             with self._lock:
                 self._seen = {run: at for run, at in self._seen.items() if run in names or run in now} | found
                 self._gone = {run: at for run, at in self._gone.items() if run in names}
-                self._past = self._clock()
+                self._day.keep("", names)
         with self._lock:
             return {run: at for run, at in self._seen.items() if run}
 
@@ -134,7 +132,7 @@ class Departed:
         now = self._clock()
         with self._lock:
             if not 0 <= now - self._looked <= HISTORY_SECONDS:
-                self._past, self._gone, self._ended = -math.inf, {}, {}
+                self._gone, self._ended = {}, {}
             self._looked = now
 
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
@@ -161,7 +159,7 @@ class Departed:
 _LOOK_BACK = 30 * DAY  #: how far a run's beginning is looked for
 _MEMORY_SECONDS = 10.0  #: how long the memory of all ranks is true enough: most of what there is to read
 _SAME_SECONDS = 0.5  #: within which a page's questions are of one moment
-_PULSE_POINTS = 60
+_TREND_POINTS = 60
 _FEW_POINTS, _MANY_POINTS = 400, 120  #: moments of a chart; and of one that has a series a rank
 _MEMORY = tuple(name for name in METRICS if re.fullmatch(r"memory_\w+_bytes", name))
 _NOW = tuple(name for name in METRICS if name not in _MEMORY)
@@ -194,9 +192,10 @@ class PrometheusStore:
         self._departed = Departed(self._questions, clock)
         self._ranges = Ranges(self._questions.moments)
         self._first: dict[str, float] = {}
-        self._pulses: dict[str, tuple[float, dict[str, Pulse]]] = {}  # by what was asked: one run, or ""
-        self._memory: tuple[float, Every] = (-math.inf, {})
-        self._moment: dict[str, tuple[float, list[Any]]] = {}  # the newest numbers of the runs looked at
+        # By the run that was asked for; "" for all of them.
+        self._trends = Remembered[dict[str, Numbers]](clock, HISTORY_SECONDS)
+        self._memory = Remembered[Every](clock, _MEMORY_SECONDS)
+        self._moment = Remembered[list[Any]](clock, _SAME_SECONDS)
 
     @property
     def problem(self) -> Text | None:
@@ -231,12 +230,13 @@ class PrometheusStore:
         """What is now, what is past once a minute; of one run, of that one alone."""
         runs = list(runs)
         wanted = is_run(runs[0]) if len(runs) == 1 else ""
-        history = self._all_pulses(wanted)
+        trends = self._all_trends(wanted)
         every = self._all_latest(wanted)
         ended = self._departed.numbers(runs, every.keys())
-        past = history()
+        past = trends()
         return {
-            run: glance(every.get(run) or ended.get(run, {}), past.get(run, Pulse()), now=now) for run in runs
+            run: glance(every.get(run) or ended.get(run, {}), past.get(run, Numbers()), now=now)
+            for run in runs
         }
 
     def last_seen(self) -> dict[str, float]:
@@ -267,52 +267,42 @@ class PrometheusStore:
 
     def _all_latest(self, wanted: str) -> Every:
         """Newest values by run and metric; `wanted` leaves all runs but one out."""
-        at, memory = self._memory
-        fresh = bool(wanted) or not 0 <= self._clock() - at <= _MEMORY_SECONDS
+        memory = None if wanted else self._memory.get("")
         asked = (
-            self._questions.askers.submit(self._questions.instant, newest(_MEMORY, wanted)) if fresh else None
+            self._questions.askers.submit(self._questions.instant, newest(_MEMORY, wanted))
+            if memory is None
+            else None
         )
         found = by_metric(self._questions.instant(newest(_NOW, wanted)))
         if asked is not None:
             memory = by_metric(asked.result())
             if not wanted:
-                self._memory = (self._clock(), memory)
-        return {run: {**memory.get(run, {}), **told} for run, told in found.items()}
+                self._memory.keep("", memory)
+        return {run: {**(memory or {}).get(run, {}), **told} for run, told in found.items()}
 
-    def _all_pulses(self, wanted: str) -> Callable[[], dict[str, Pulse]]:
+    def _all_trends(self, wanted: str) -> Callable[[], dict[str, Numbers]]:
         """Ask for them; what this gives waits for the answers."""
+        for known in (self._trends.get(""), self._trends.get(wanted)):
+            if known is not None:
+                return lambda told=known: told  # type: ignore[misc]
         now = self._clock()
-        asked, known = self._pulses.get("", (-math.inf, {}))
-        if wanted and not 0 <= now - asked <= HISTORY_SECONDS:
-            asked, known = self._pulses.get(wanted, (-math.inf, {}))
-        if 0 <= now - asked <= HISTORY_SECONDS:
-            return lambda: known
         losses, sums, counts = (
             self._questions.askers.submit(
                 self._questions.by_run, f"{fold} by (run) ({PREFIX}{name}{{{wanted}}})", now - DAY, now, many
             )
             for fold, name, many in (
                 ("min", "loss", 2 * MOST_LOSSES),
-                ("max", "step_duration_seconds_sum", _PULSE_POINTS),
-                ("max", "step_duration_seconds_count", _PULSE_POINTS),
+                ("max", "step_duration_seconds_sum", _TREND_POINTS),
+                ("max", "step_duration_seconds_count", _TREND_POINTS),
             )
         )
-
-        def answered() -> dict[str, Pulse]:
-            found = pulses(losses.result(), sums.result(), counts.result())
-            while len(self._pulses) > MOST_NAMES:
-                self._pulses.pop(next(iter(self._pulses)), None)
-            self._pulses[wanted] = (now, found)
-            return found
-
-        return answered
+        return lambda: self._trends.keep(wanted, trends(losses.result(), sums.result(), counts.result()))
 
     def _now(self, run: str, metric: str) -> list[Any]:
         """The newest numbers of one metric; those of all that a page shows come with one question."""
         if metric.removeprefix(PREFIX) not in _LATEST:
             return self._questions.instant(f"{metric}{{{is_run(run)}}}")
-        at, told = self._moment.get(run, (-math.inf, []))
-        if not 0 <= self._clock() - at < _SAME_SECONDS:
-            at, told = self._clock(), self._questions.instant(selector(_LATEST, is_run(run)))
-            self._moment = {run: (at, told)}
+        told = self._moment.get(run)
+        if told is None:
+            told = self._moment.keep(run, self._questions.instant(selector(_LATEST, is_run(run))))
         return [one for one in told if one["metric"].get("__name__") == metric]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,28 @@ class Questions:
         with self._lock:
             self._failed.pop(question, None)
         return found
+
+
+T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """Answers that are true for some seconds, by what was asked; those of the last `MOST_NAMES` questions."""
+
+    def __init__(self, clock: Callable[[], float], seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._kept: dict[str, tuple[float, T]] = {}
+
+    def get(self, name: str) -> T | None:
+        at, told = self._kept.get(name, (-math.inf, None))
+        return told if 0 <= self._clock() - at <= self._seconds else None
+
+    def keep(self, name: str, told: T) -> T:
+        while len(self._kept) > MOST_NAMES:
+            self._kept.pop(next(iter(self._kept)), None)
+        self._kept[name] = (self._clock(), told)
+        return told
 
 
 Labels = tuple[tuple[str, str], ...]

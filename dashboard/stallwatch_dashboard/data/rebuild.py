@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,7 @@ import pandas as pd
 from stallwatch_dashboard.data.frames import COLUMNS, RunFrames, empty, of_run
 from stallwatch_dashboard.data.log_copies import LogCopy, copies, end_of
 from stallwatch_dashboard.data.overview import Numbers
-from stallwatch_dashboard.data.summaries import pulse_of
+from stallwatch_dashboard.data.summaries import trend_of
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
@@ -130,16 +130,14 @@ def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
 
 def numbers_from_frames(found: RunFrames) -> Numbers:
     taken = found.step_seconds.sort_values("t", kind="stable")["v"].cumsum()
-    history = pulse_of(found.loss["v"], [(0.0, 0.0), *zip(taken, count(1.0))], None)
-    return Numbers(
+    trend = trend_of(found.loss["v"], [(0.0, 0.0), *zip(taken, count(1.0))], None)
+    return replace(
+        trend,
         step=_last(found.steps),
         total_steps=found.total_steps,
         loss=_last(found.loss),
-        step_seconds=history.recent,
-        baseline_seconds=history.baseline,
         invalidations=_last(found.invalidations) or 0,
         memory_bytes=float(found.memory["v"].max()) if not found.memory.empty else None,
-        losses=history.losses,
     )
 
 

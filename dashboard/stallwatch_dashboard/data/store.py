@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
-import numpy as np
 import pandas as pd
 
-from stallwatch_dashboard.data.cache import Points, Recall, in_order, joined, nothing
-from stallwatch_dashboard.data.frames import Which, series_frame, series_order
+from stallwatch_dashboard.data.cache import Point, Points, Recall, joined, of_rows, series_frame
+from stallwatch_dashboard.data.frames import Which, series_order
 from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.summaries import METRICS, Histories, glance
@@ -36,6 +35,8 @@ _Name = tuple[str, str]  # run and metric
 @dataclass
 class _Series:
     id: int
+    name: _Name
+    which: Which
     written: float  #: time of the last point in the file
     seen: float  #: time of the last scrape that showed `value`
     value: float
@@ -48,17 +49,15 @@ class MetricStore:
     a chart shows the change where it was. NaN is kept as NULL.
     """
 
-    def __init__(self, path: Path | None = None, *, heartbeat: float = HEARTBEAT_SECONDS) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         """Open or make the file at `path`; ``None`` keeps everything in memory. Raises ``duckdb.Error``."""
         self.path = path
         self.problem: Text | None = None  #: why this store does not keep what it should, for the page
-        self._heartbeat = heartbeat
         self._lock = threading.Lock()
         self._series: dict[_Name, dict[Which, _Series]] = {}
-        self._names: dict[str, set[_Name]] = {}  # the metrics of each run
         self._seen: dict[str, float] = {}  # when each run was last scraped
         self._first: dict[str, float] = {}  # the time of each run's oldest number
-        self._pulses = Histories()
+        self._trends = Histories()
         self._next_id = 1
         # A polite guest beside a training: two threads and half a GiB are plenty for what is kept here.
         self._connection = duckdb.connect(
@@ -83,20 +82,20 @@ class MetricStore:
         """Take the readings of one scrape; returns how many points went into the file."""
         readings = list(readings)
         with self._lock:
-            fresh: list[tuple[int, str, str, int | None, str]] = []
-            points: list[tuple[int, float, float]] = []
+            fresh: list[_Series] = []
+            points: list[tuple[str, str, Point]] = []
             for reading in readings:
                 self._take(reading, time, fresh, points)
                 self._seen[reading.run] = time
                 self._first.setdefault(reading.run, time)
-            self._pulses.take(readings, time)
+            self._trends.take(readings, time)
             try:
-                self._insert(fresh, points)
-                self._recall.take(points, [new[:3] for new in fresh])
+                self._insert(fresh, [point for *_, point in points])
             except duckdb.Error:
-                for _, run, metric, rank, labels in fresh:  # not in the file: the next scrape tries again
-                    del self._series[(run, metric)][(rank, labels)]
+                for series in fresh:  # not in the file: the next scrape tries again
+                    del self._series[series.name][series.which]
                 raise
+            self._recall.take(points)
             return len(points)
 
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
@@ -107,30 +106,19 @@ class MetricStore:
         is repeated at the last scrape that showed it: a plateau reaches to now.
         """
         with self._lock:
-            metrics = {
-                series.id: name
-                for (owner, name) in self._names.get(run, ())
-                for series in self._series[(owner, name)].values()
-            }
-            whose = {series.id: which for which, series in self._series.get((run, metric), {}).items()}
-        # Numbers take the place of ranks and labels while the points are put in order.
-        order = sorted(whose, key=lambda key: series_order(whose[key]))
-        most = max(points, min(_MOST_POINTS, points * len(whose) // 4))
-        found = self._recall.points(run, metric, metrics, most)
-        found = found.at(np.isin(found.series, order))  # what came after `whose` was asked is told next time
-        place = np.empty(max(order, default=0) + 1, "int64")
-        place[order] = np.arange(len(order))
-        numbers = {which: number for number, which in enumerate(whose[key] for key in order)}
-        ends = [
-            (numbers[(rank, text)], time, value)
-            for rank, text, time, value in self._tails((run, metric))
-            if (rank, text) in numbers
-        ]
-        tails = Points(*(np.array(column) for column in zip(*ends, strict=True))) if ends else nothing()
-        told = in_order(joined(Points(place[found.series], found.t, found.v), tails))
-        return series_frame([whose[key] for key in order], told.series, told.t, told.v)
+            family = sorted(
+                self._series.get((run, metric), {}).values(), key=lambda one: series_order(one.which)
+            )
+            ends = of_rows([(one.id, one.seen, one.value) for one in family])
+        most = max(points, min(_MOST_POINTS, points * len(family) // 4))
+        found = joined(self._recall.points(run, metric, most), ends)
+        place = pd.Index(ends.series).get_indexer(pd.Index(found.series))
+        known = place >= 0  # a series that came since is shown next time
+        return series_frame(
+            [one.which for one in family], Points(place[known], found.t[known], found.v[known])
+        )
 
-    def latest(self, run: str, metric: str) -> dict[tuple[int | None, str], float]:
+    def latest(self, run: str, metric: str) -> dict[Which, float]:
         with self._lock:
             return {which: series.value for which, series in self._series.get((run, metric), {}).items()}
 
@@ -141,7 +129,7 @@ class MetricStore:
     def glances(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
         """What a row tells of each of these runs. Asks nothing of the file."""
         with self._lock:
-            return {run: glance(self._newest(run), self._pulses.pulse(run), now=now) for run in runs}
+            return {run: glance(self._newest(run), self._trends.trend(run), now=now) for run in runs}
 
     def _newest(self, run: str) -> dict[str, dict[Which, float]]:
         found = {}
@@ -154,25 +142,21 @@ class MetricStore:
         with self._lock:
             return self._first.get(run)
 
-    def prune(self, before: float) -> int:
-        """Forget everything older than `before`; returns how many points went."""
+    def prune(self, before: float) -> None:
+        """Forget everything older than `before`."""
         with self._lock:
             cursor = self._connection.cursor()
             self._recall.forget()
-            gone = cursor.execute("DELETE FROM points WHERE t < ?", [before]).fetchone()
+            cursor.execute("DELETE FROM points WHERE t < ?", [before])
             for family in self._series.values():
                 for which in [which for which, series in family.items() if series.seen < before]:
                     cursor.execute("DELETE FROM series WHERE id = ?", [family.pop(which).id])
             self._series = {name: family for name, family in self._series.items() if family}
-            for run, names in self._names.items():
-                self._names[run] = names & self._series.keys()
             for run in self._seen.keys() - {run for run, _ in self._series}:
                 del self._seen[run]
-                del self._names[run]
-                self._pulses.forget(run)
+                self._trends.forget(run)
             self._first = dict(cursor.execute(_FIRST).fetchall())
             cursor.close()
-            return int(gone[0]) if gone else 0
 
     def close(self) -> None:
         """Write how far the last plateaus reached, and let go of the file."""
@@ -185,46 +169,37 @@ class MetricStore:
             self._connection.close()
 
     def _take(
-        self,
-        reading: Reading,
-        time: float,
-        fresh: list[tuple[int, str, str, int | None, str]],
-        points: list[tuple[int, float, float]],
+        self, reading: Reading, time: float, fresh: list[_Series], points: list[tuple[str, str, Point]]
     ) -> None:
-        name = (reading.run, reading.metric)
-        if (family := self._series.get(name)) is None:
-            family = self._series[name] = {}
-            self._names.setdefault(reading.run, set()).add(name)
-        which = (reading.rank, reading.labels)
+        name, which = (reading.run, reading.metric), (reading.rank, reading.labels)
+        family = self._series.setdefault(name, {})
         series = family.get(which)
         if series is None:
-            family[which] = series = _Series(self._next_id, time, time, reading.value)
+            series = family[which] = _Series(self._next_id, name, which, time, time, reading.value)
             self._next_id += 1
-            fresh.append((series.id, reading.run, reading.metric, *which))
+            fresh.append(series)
         elif _same(series.value, reading.value):
             series.seen = time
-            if time - series.written < self._heartbeat:
+            if time - series.written < HEARTBEAT_SECONDS:
                 return
         elif series.seen > series.written:
-            points.append((series.id, series.seen, series.value))
+            points.append((*name, (series.id, series.seen, series.value)))
         series.written = series.seen = time
         series.value = reading.value
-        points.append((series.id, time, reading.value))
+        points.append((*name, (series.id, time, reading.value)))
 
-    def _insert(
-        self, fresh: list[tuple[int, str, str, int | None, str]], points: list[tuple[int, float, float]]
-    ) -> None:
-        if not points and not fresh:
+    def _insert(self, fresh: list[_Series], points: list[Point]) -> None:
+        if not points:
             return
         cursor = self._connection.cursor()
         try:
             cursor.execute("BEGIN")
             if fresh:
-                cursor.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?)", fresh)
-            if points:
-                batch = pd.DataFrame(points, columns=["series", "t", "v"])
-                cursor.register("batch", batch)
-                cursor.execute("INSERT INTO points SELECT series, t, v FROM batch")
+                rows = [(one.id, *one.name, *one.which) for one in fresh]
+                cursor.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?)", rows)
+            batch = pd.DataFrame(points, columns=["series", "t", "v"])
+            cursor.register("batch", batch)
+            cursor.execute("INSERT INTO points SELECT series, t, v FROM batch")
             cursor.execute("COMMIT")
         except duckdb.Error:
             cursor.execute("ROLLBACK")
@@ -232,21 +207,15 @@ class MetricStore:
         finally:
             cursor.close()
 
-    def _tails(self, name: _Name) -> list[tuple[int | None, str, float, float]]:
-        with self._lock:
-            return [
-                (*which, series.seen, series.value) for which, series in self._series.get(name, {}).items()
-            ]
-
     def _load(self) -> None:
         """Go on where an earlier process stopped."""
         rows = self._connection.execute(_NEWEST).fetchall()
         for number, run, metric, rank, labels, first, time, value in rows:
             self._first[run] = min(first, self._first.get(run, first))
-            self._series.setdefault((run, metric), {})[(rank, labels)] = _Series(number, time, time, value)
-            self._names.setdefault(run, set()).add((run, metric))
+            name, which = (run, metric), (rank, labels)
+            self._series.setdefault(name, {})[which] = _Series(number, name, which, time, time, value)
             self._seen[run] = max(time, self._seen.get(run, time))
-        self._pulses.load(self._connection, self._first)
+        self._trends.load(self._connection, self._first)
         highest = self._connection.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
         self._next_id = (highest[0] if highest else 0) + 1
 

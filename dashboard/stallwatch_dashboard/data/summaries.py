@@ -6,7 +6,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import duckdb
@@ -20,16 +20,8 @@ _BASELINE_STEPS = 20  #: spans of steps that make the baseline; the very first, 
 _RECENT_STEPS = 5
 
 
-@dataclass(frozen=True)
-class Pulse:
-    losses: tuple[float, ...] = ()
-    recent: float | None = None  #: median seconds a step, lately
-    baseline: float | None = None  #: the same of the run's own early steps
-    started_at: float | None = None  #: time of the first number
-
-
 @dataclass
-class Window:
+class Trend:
     """The bounded history of one run. Times are Unix seconds and must not go back."""
 
     started_at: float | None = None
@@ -71,29 +63,30 @@ class Window:
         if len(self._early) <= _BASELINE_STEPS:
             self._early.append(each)
 
-    def pulse(self) -> Pulse:
+    def numbers(self) -> Numbers:
+        """The course of the loss, the median seconds a step lately and of the run's own early steps."""
         first = self._early[1:]
         losses = self._losses
         if losses and self._last_loss is not None and self._skipped:
             losses = [*losses, self._last_loss]
-        return Pulse(
+        return Numbers(
             losses=tuple(losses[-2 * MOST_LOSSES :]),
-            recent=median(self._late) if self._late else None,
-            baseline=median(first) if len(first) >= _RECENT_STEPS else None,
+            step_seconds=median(self._late) if self._late else None,
+            baseline_seconds=median(first) if len(first) >= _RECENT_STEPS else None,
             started_at=self.started_at,
         )
 
 
-def pulse_of(
+def trend_of(
     losses: Iterable[float], steps: Iterable[tuple[float, float]], started_at: float | None
-) -> Pulse:
-    """The pulse of a whole history at once: losses, and (seconds, count) of the steps, in order."""
-    window = Window(started_at)
+) -> Numbers:
+    """The trends of a whole history at once: of losses, and (seconds, count) of the steps, in order."""
+    trend = Trend(started_at)
     for value in losses:
-        window.loss(value)
+        trend.loss(value)
     for seconds, count in steps:
-        window.steps(seconds, count)
-    return window.pulse()
+        trend.steps(seconds, count)
+    return trend.numbers()
 
 
 Latest = Mapping[str, Mapping[Which, float]]  #: newest values of one run by metric, without ``stallwatch_``
@@ -121,8 +114,8 @@ METRICS = (
 _MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "host_memory_bytes")
 
 
-def glance(latest: Latest, pulse: Pulse, *, now: float) -> Numbers:
-    """One run's numbers from its newest values and its `pulse`. Pure."""
+def glance(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
+    """One run's `trend` with its newest values. Pure."""
 
     def values(metric: str) -> list[float]:
         return list(latest.get(metric, {}).values())
@@ -137,21 +130,19 @@ def glance(latest: Latest, pulse: Pulse, *, now: float) -> Numbers:
     phase = _phase(latest.get("phase", {}))
     ending, ended_at = _ending(latest.get("end_timestamp_seconds", {}))
     progressed_at, alarm_at = _silence(latest, phase)
-    return Numbers(
+    return replace(
+        trend,
         step=highest("step"),
         total_steps=highest("target_steps"),
         loss=loss[min(loss, key=series_order)] if loss else None,
-        step_seconds=pulse.recent if pulse.recent is not None else mean,
-        baseline_seconds=pulse.baseline,
+        step_seconds=trend.step_seconds if trend.step_seconds is not None else mean,
         invalidations=highest("trace_cache_invalidations_total") or 0.0,
         memory_bytes=next((found for name in _MEMORY if (found := highest(name)) is not None), None),
         host_memory_bytes=highest("host_memory_bytes"),
         host_memory_limit_bytes=highest("host_memory_limit_bytes"),
         phase=phase,
-        losses=pulse.losses,
         stalled_seconds=highest("stalled_seconds_total"),
         stepping_seconds=stepping,
-        started_at=pulse.started_at,
         ended_at=ended_at,
         ended_as=ending,
         overdue=highest("stalled") == 1 if latest.get("stalled") else alarm_at is not None and now > alarm_at,
@@ -201,23 +192,23 @@ class Histories:
     """Not safe for several threads: its owner has a lock."""
 
     def __init__(self) -> None:
-        self._windows: dict[str, Window] = {}
+        self._trends: dict[str, Trend] = {}
         self._losses: dict[str, tuple[float, float]] = {}  # place of the rank that speaks, and its last one
 
     def load(self, connection: duckdb.DuckDBPyConnection, began: Mapping[str, float]) -> None:
         """Read what an earlier process wrote; `began` is the time of each run's first number."""
         for run, first in began.items():
-            self._window(run).took(first)
+            self._trend(run).took(first)
         for run, rank, value in connection.execute(_LOSSES, [_LOSS, 2 * MOST_LOSSES]).fetchall():
             self._losses[run] = (_place(rank), value)
-            self._window(run).loss(value)
+            self._trend(run).loss(value)
         paces: dict[str, dict[str, dict[float, float]]] = {}
         for run, metric, points in connection.execute(_STEPS, [_SUM, _COUNT]).fetchall():
             paces.setdefault(run, {})[metric] = {point["t"]: point["v"] for point in points}
         for run, told in paces.items():
             sums, counts = told.get(_SUM, {}), told.get(_COUNT, {})
             for time in sorted(sums.keys() & counts.keys()):
-                self._window(run).steps(sums[time], counts[time])
+                self._trend(run).steps(sums[time], counts[time])
 
     def take(self, readings: Iterable[Reading], time: float) -> None:
         paces: dict[str, dict[str, float]] = {}
@@ -228,28 +219,27 @@ class Histories:
             elif metric in (_SUM, _COUNT):
                 paces.setdefault(reading.run, {})[metric] = reading.value
         for run, told in paces.items():
-            window = self._window(run)
-            window.took(time)
+            trend = self._trend(run)
+            trend.took(time)
             if len(told) == 2:
-                window.steps(told[_SUM], told[_COUNT])
+                trend.steps(told[_SUM], told[_COUNT])
 
-    def pulse(self, run: str) -> Pulse:
-        window = self._windows.get(run)
-        return window.pulse() if window is not None else Pulse()
+    def trend(self, run: str) -> Numbers:
+        return self._trends[run].numbers() if run in self._trends else Numbers()
 
     def forget(self, run: str) -> None:
-        self._windows.pop(run, None)
+        self._trends.pop(run, None)
         self._losses.pop(run, None)
 
-    def _window(self, run: str) -> Window:
-        return self._windows.setdefault(run, Window())
+    def _trend(self, run: str) -> Trend:
+        return self._trends.setdefault(run, Trend())
 
     def _loss(self, reading: Reading) -> None:
         """Of several ranks the lowest speaks for the run; a number that only stands there is no new one."""
         order, (first, last) = _place(reading.rank), self._losses.get(reading.run, (math.inf, None))
         if order <= first and reading.value != last:
             self._losses[reading.run] = (order, reading.value)
-            self._window(reading.run).loss(reading.value)
+            self._trend(reading.run).loss(reading.value)
 
 
 _LOSSES = """

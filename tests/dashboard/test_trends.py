@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.store import MetricStore
-from stallwatch_dashboard.data.summaries import MOST_LOSSES, pulse_of
+from stallwatch_dashboard.data.summaries import MOST_LOSSES, trend_of
 
 
 def scrape(step: int, rank: int = 0) -> list[Reading]:
@@ -38,14 +38,14 @@ def test_a_first_scrape_tells_the_mean_of_all_steps() -> None:
 
 def test_the_course_is_bounded_ends_with_the_last_loss_and_leaves_nan_out() -> None:
     values = [float(n) for n in range(5000)]
-    losses = pulse_of([math.nan, *values, math.inf], [], None).losses
+    losses = trend_of([math.nan, *values, math.inf], [], None).losses
     assert MOST_LOSSES <= len(losses) <= 2 * MOST_LOSSES
     assert losses[-1] == 4999.0 and list(losses) == sorted(losses) and losses[0] < 200
 
 
 def test_an_agent_that_starts_anew_makes_no_negative_step() -> None:
-    pulse = pulse_of([], [(10.0, 10.0), (20.0, 20.0), (1.0, 1.0), (3.0, 2.0)], None)
-    assert pulse.recent == 1.5  # the median of 1 and 2
+    trend = trend_of([], [(10.0, 10.0), (20.0, 20.0), (1.0, 1.0), (3.0, 2.0)], None)
+    assert trend.step_seconds == 1.5  # the median of 1 and 2
 
 
 def test_a_restarted_dashboard_knows_what_the_first_one_saw(tmp_path: Path) -> None:
