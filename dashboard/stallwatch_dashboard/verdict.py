@@ -14,7 +14,7 @@ from stallwatch_rules.locale import LANGUAGES, render
 from stallwatch_rules.messages import Text, bilingual, message, with_params, without
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.report.phrases import by_hand, just_ends, primary_note, record_ends, where
 from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.stacks.concluding import asks_for_stacks
@@ -53,7 +53,7 @@ def of_run(
         ago = formats.seconds(reader.now - row.seen) if row.seen else formats.NOTHING
         return Verdict("warning", say("is_stale", ago), (say("is_stale_why"),))
     incident = newest(incidents) if row.ended_at is None else _last_word(incidents)
-    headline, level = _headline(row, incident, reader, last_step_at)
+    headline, level = _headline(row, incident, pages, reader, last_step_at)
     if incident is None:
         return Verdict(level, headline, _exit(row, reader) + _alarm(row, reader))
     since = last_step_at if last_step_at is not None and last_step_at <= incident.opened_at else None
@@ -64,12 +64,12 @@ def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reade
     """Return the verdict that one incident is, whatever else its run went through."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
     title = f"{incident.run}: {in_state(incident, reader.say)}"
-    level = _level(incident) if incident.status == "open" else "quiet"
+    level = _OF_SEVERITIES[incident.severity] if incident.status == "open" else "quiet"
     return _with_incident(level, title, row, incident, pages, None, reader)
 
 
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
-    level: Level = _LEVELS[found.verdict]
+    level: Level = _OF_VERDICTS[found.verdict]
     headline = reader.say(f"verdict_{found.verdict}")
     facts = (reader.render(found.ending),) if found.ending else ()
     primary = found.primary
@@ -94,7 +94,7 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
     )
 
 
-_LEVELS: Mapping[str, Level] = {
+_OF_VERDICTS: Mapping[str, Level] = {
     "failed": "critical",
     "stalled": "critical",
     "unknown-failure": "critical",
@@ -102,6 +102,9 @@ _LEVELS: Mapping[str, Level] = {
     "healthy": "good",
     "no-training-log": "quiet",
 }
+
+
+_OF_SEVERITIES: Mapping[str, Level] = {"critical": "critical", "warning": "warning", "info": "quiet"}
 
 
 def in_state(incident: Incident, say: Say) -> str:
@@ -116,34 +119,50 @@ def rule_name(rule: str, say: Say, exception: str = "") -> str:
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
+#: Levels of runs that are over and left nothing behind.
+_OVER: Mapping[str, Level] = {
+    "finished": "good",
+    "interrupted": "quiet",
+    "unwatched": "quiet",
+    "failed": "critical",
+}
+
+
 def _headline(
-    row: RunRow, incident: Incident | None, reader: Reader, last_step_at: float | None
+    row: RunRow,
+    incident: Incident | None,
+    pages: Mapping[str, RulePage],
+    reader: Reader,
+    last_step_at: float | None,
 ) -> tuple[str, Level]:
     say, now = reader.say, reader.now
     step = formats.steps(row.step, row.total_steps)
-    if row.state == "finished":
+    if (level := _OVER.get(row.state)) is not None:
         left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")
-        return say("is_finished", step), "warning" if left else "good"
-    if row.state == "interrupted":
-        return say("is_interrupted", step), "quiet" if incident is None else "warning"
-    if row.state == "unwatched":
-        return say("is_unwatched", step), "quiet" if incident is None else "warning"
-    if row.state == "failed":
-        return say("is_failed", step), "critical"
+        troubled = left if row.state == "finished" else incident is not None and row.state != "failed"
+        return say(f"is_{row.state}", step), "warning" if troubled else level
     if row.state == "stalled":
         since = last_step_at or (stood_since(incident) if incident else now)
         return say("is_stalled", formats.seconds(now - since)), "critical"
     if row.state == "degraded":
         return say("is_degraded"), "warning"
     if incident is not None:
+        primary, _ = _cause(incident, pages)
         named = rule_name(incident.rule, say, incident.exception)
-        return (reader.render(incident.primary.title) if incident.primary else named), _level(incident)
+        return reader.render(primary.title) if primary else named, _OF_SEVERITIES[incident.severity]
     if row.state == "starting":
         return say("is_starting"), "quiet"
     ago = max(0.0, now - last_step_at) if last_step_at else None
     if row.state == "waiting":
         return say("is_waiting", formats.seconds(ago), step), "warning"
     return say("all_well", step, formats.seconds(ago)), "good"
+
+
+def _cause(incident: Incident, pages: Mapping[str, RulePage]) -> tuple[Primary | None, RulePage | None]:
+    """Return its diagnosis in words of every language, and the page of its rule, as far as they are known."""
+    primary = incident.primary
+    page = (pages.get(primary.rule) if primary is not None else None) or pages.get(incident.rule)
+    return (with_page_words(primary, page) if primary and page else primary), page
 
 
 def _with_incident(
@@ -156,10 +175,8 @@ def _with_incident(
     reader: Reader,
 ) -> Verdict:
     say = reader.say
-    primary, stacks = incident.primary, incident.stacks
-    page = (pages.get(primary.rule) if primary is not None else None) or pages.get(incident.rule)
-    if primary is not None and page is not None:
-        primary = with_page_words(primary, page)
+    stacks = incident.stacks
+    primary, page = _cause(incident, pages)
     named = (
         bilingual(page.title, page.title_zh)
         if page is not None
@@ -252,7 +269,3 @@ def _last_word(incidents: Sequence[Incident]) -> Incident | None:
     ended = [incident for incident in incidents if incident.kind == "ended"]
     unsolved = [i for i in incidents if i.status == "open" or i.outlasted]
     return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
-
-
-def _level(incident: Incident) -> Level:
-    return {"critical": "critical", "warning": "warning", "info": "quiet"}[incident.severity]  # type: ignore[return-value]

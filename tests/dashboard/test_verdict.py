@@ -186,6 +186,18 @@ def test_what_was_found_out_of_the_run_is_shown_in_the_readers_language(
     assert found.evidence == (render(where, language), "RuntimeError: Timed out")
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_headline_of_an_incident_that_release_0_1_stored_is_in_the_readers_language(
+    make_incident: Callable[..., Incident], language: str
+) -> None:
+    page = load_catalogue().pages[RULE]
+    stored = make_incident(
+        kind="finding", rule=RULE, severity="info", primary=primary(title=page.title, fixes=[])
+    )
+    found = told(row("training"), stored, language=language)
+    assert found.headline == found.cause == (page.title_zh if language == "zh" else page.title)
+
+
 def test_an_ended_run_tells_its_step_once(make_incident: Callable[..., Incident]) -> None:
     end = make_incident(kind="ended", rule=RULE, primary=primary())
     assert not [fact for fact in told(row("failed", ended_at=NOW), end).facts if "at step" in fact]
