@@ -138,11 +138,6 @@ def state_of(
     return "training" if step else "starting"
 
 
-def numbers_from_progress(told: Progress) -> Numbers:
-    """What the diagnosis at a run's end says of its progress: for a run that nobody scraped."""
-    return Numbers(step=told.last_step, total_steps=told.total_steps, loss=told.last_loss)
-
-
 def with_the_end(scraped: Numbers, told: Progress) -> Numbers:
     """The numbers of a run that is over: what came after the last scrape stands in the diagnosis alone."""
     return replace(

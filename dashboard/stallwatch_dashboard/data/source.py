@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import time
@@ -20,7 +19,6 @@ from stallwatch_dashboard.data.overview import (
     RunRow,
     in_order,
     make_row,
-    numbers_from_progress,
     told_by_log,
     with_the_end,
 )
@@ -32,6 +30,7 @@ from stallwatch_dashboard.settings import DashboardSettings, from_environment
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, read_info, runs_home
 from stallwatch_exporter.watching.episodes import folded
+from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
@@ -160,17 +159,17 @@ class Source:
 
         An agent that was killed wrote none: then the ends of the log copies tell.
         """
-        ended = info is not None and info.ended_at is not None
-        said = said_at_the_end(self.folder(run)) if ended else _Ended()
+        ended, folder = info is not None and info.ended_at is not None, self.folder(run)
+        said = said_at_the_end(folder)
         heard = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
         alive = info is None or agent_alive(info)
-        if numbers == Numbers() and self.folder(run).is_dir():
+        if numbers == Numbers() and folder.is_dir():
             if whole:
-                numbers = numbers_from_frames(rebuilt_frames(self.folder(run), self.settings.rules))
+                numbers = numbers_from_frames(rebuilt_frames(folder, self.settings.rules))
             else:
-                numbers = numbers_from_progress(said_at_the_end(self.folder(run)).progress)
+                numbers = with_the_end(numbers, said.progress)
             if numbers == Numbers() and not alive:
-                numbers = last_numbers(self.folder(run))
+                numbers = last_numbers(folder)
         if ended:  # log copies, too, tell fewer steps than the probe
             numbers = with_the_end(numbers, said.progress)
         row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
@@ -187,16 +186,8 @@ class Source:
 
 def journal(folder: Path) -> list[Incident]:
     """The incidents that the troubles in a run's ``incidents.jsonl`` make, newest first."""
-    found: list[Incident] = []
-    try:
-        with (folder / "incidents.jsonl").open("rb") as lines:
-            lines.seek(max(0, lines.seek(0, 2) - _MOST_JOURNAL))
-            for line in lines:
-                with contextlib.suppress(msgspec.MsgspecError):  # the first or last line may be cut
-                    found.append(msgspec.json.decode(line, type=Incident))
-    except OSError:
-        pass
-    return sorted(folded(found), key=lambda incident: -incident.opened_at)
+    found = folded(read_journal(folder, _MOST_JOURNAL))
+    return sorted(found, key=lambda incident: -incident.opened_at)
 
 
 class _Primary(msgspec.Struct):

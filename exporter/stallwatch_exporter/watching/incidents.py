@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,11 +54,15 @@ def by_wall_clock(incident: Incident, moved: float) -> Incident:
     )
 
 
-def read_journal(folder: Path) -> list[Incident]:
-    """Every change of every trouble that earlier agents of this run's folder kept, oldest first."""
+def read_journal(folder: Path, most: int = sys.maxsize) -> list[Incident]:
+    """Every change of every trouble that earlier agents of this run's folder kept, oldest first.
+
+    Only the last `most` bytes are read.
+    """
     found: list[Incident] = []
     try:
         with (folder / "incidents.jsonl").open("rb") as lines:
+            lines.seek(max(0, lines.seek(0, 2) - most))
             for line in lines:
                 with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a line cut short
                     found.append(msgspec.json.decode(line, type=Incident))
