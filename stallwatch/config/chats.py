@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from stallwatch.config.handover import alert_settings
-from stallwatch.config.loading import NOBODY, Config, ConfigError, place_in_route
+from stallwatch.config.loading import NOBODY, Config, ConfigError, line_of, line_of_route
 from stallwatch_alerts.routing import Route
 
 if TYPE_CHECKING:
@@ -79,8 +79,12 @@ def names_any(config: Config) -> bool:
 
 def _error(config: Config, number: int, key: str, message: str, near: Sequence[str]) -> ConfigError:
     remedy = f"did you mean {', '.join(near)}?" if near else "stallwatch rules list shows them"
-    line = place_in_route(config, number, key)
+    line = _line(config, number, key)
     return ConfigError(str(config.file), line, f"alerts.routes[{number + 1}].{key}: {message}", remedy)
+
+
+def _line(config: Config, number: int, key: str) -> int | None:
+    return line_of_route(config, number, key) or line_of(config, "alerts", "routes")
 
 
 _NOBODY = f"no chat is left that can be used: {NOBODY} of stalls and failures"
@@ -153,5 +157,4 @@ def _placed(config: Config) -> Iterator[tuple[str, int | None, str, str]]:
     for number, route in enumerate(config["alerts.routes"]):
         for key, urls in (("urls", route.urls or ()), ("escalate_urls", route.escalate_urls)):
             for url in urls:
-                at = place_in_route(config, number, key)
-                yield str(config.file), at, f"alerts.routes[{number + 1}].{key}", url
+                yield str(config.file), _line(config, number, key), f"alerts.routes[{number + 1}].{key}", url

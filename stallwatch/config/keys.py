@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
-Kind = Literal[
+KindName = Literal[
     "text", "path", "int", "number", "choice", "bool", "texts", "paths", "urls", "reaction", "routes"
 ]
 
@@ -16,13 +17,13 @@ class Key:
 
     section: str
     name: str
-    kind: Kind
+    kind: KindName
     default: Any
     about: str
     secret: bool = False
     choices: tuple[str, ...] = ()
-    lowest: float | None = None
-    highest: float | None = None
+    lowest: float = -inf
+    highest: float = inf
 
     @property
     def full_name(self) -> str:

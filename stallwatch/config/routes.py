@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
 
-from stallwatch.config.values import BadValue, type_of
-
-if TYPE_CHECKING:
-    from stallwatch_alerts.routing import QuietHours, Route
+from stallwatch.config.values import BadValue, nearest, type_of
+from stallwatch_alerts.routing import QuietHours, Route
 
 _CHATS = ("urls", "escalate_urls")
-_LISTS = ("runs", "severities", "families", "rules", "urls", "escalate_urls")
+_LISTS = ("runs", "severities", "families", "rules", *_CHATS)
 _KEYS = (*_LISTS, "quiet", "timezone", "quiet_but", "escalate_minutes", "continue")
 _SEVERITIES = ("info", "warning", "critical")
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})")
-_HEADER = re.compile(r"\s*\[\[?\s*[\"']?alerts[\"']?\s*\.\s*[\"']?rout\w*[\"']?\s*\]\]?")
 
 
 class BadRoute(BadValue):
@@ -26,26 +23,8 @@ class BadRoute(BadValue):
 
     def __init__(self, number: int, key: str, message: str) -> None:
         super().__init__(f"[{number + 1}]{f'.{key}' if key else ''} {message}")
-        self.number = number
+        self.number = number  #: from 0
         self.key = key
-
-    def line(self, lines: Sequence[str]) -> int | None:
-        """Where it stands in the file; of its table, where the key itself is not found."""
-        return line_in_route(lines, self.number, self.key)
-
-
-def line_in_route(lines: Sequence[str], number: int, key: str) -> int | None:
-    """The line of a key of the table `number`, from 0; ``None`` where there is no such header."""
-    headers = [at for at, line in enumerate(lines) if _HEADER.match(line)]
-    if number >= len(headers):
-        return None
-    begin = headers[number]
-    for at in range(begin + 1, len(lines)):
-        if lines[at].lstrip().startswith("["):
-            break
-        if key and re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", lines[at]):
-            return at + 1
-    return begin + 1
 
 
 def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
@@ -63,9 +42,9 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
     routes = []
     for number, table in enumerate(value):
         if isinstance(table, dict):
-            route, wrong = _Reader(number, table).read()
-            routes.append(route)
-            problems += wrong
+            reader = _Reader(number, table)
+            routes.append(reader.read())
+            problems += reader.problems
         else:
             problems.append(BadRoute(number, "", "must be a table: write [[alerts.routes]] for each"))
     return tuple(routes), problems
@@ -75,27 +54,24 @@ class _Reader:
     """One table. A mistake is noted, and reading goes on: all of them are told at once."""
 
     def __init__(self, number: int, table: dict[str, Any]) -> None:
+        self.problems: list[BadValue] = []
         self._number = number
         self._table = table
-        self._problems: list[BadValue] = []
 
-    def read(self) -> tuple[Route, list[BadValue]]:
-        """The route, and what is wrong with it."""
-        from stallwatch_alerts.routing import Route
-
-        for key in self._table:
+    def read(self) -> Route:
+        """The route, as far as it can be read."""
+        table = self._table
+        for key in table:
             if key not in _KEYS:
-                near = difflib.get_close_matches(key, _KEYS, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KEYS)}"
+                near = nearest(key, _KEYS)
+                hint = f"did you mean {near}?" if near else f"known are {', '.join(_KEYS)}"
                 self._wrong(key, f"is no key of a route; {hint}")
-        lists = {key: self._list(key) for key in _LISTS if key in self._table}
-        severities = lists.get("severities")
-        if severities is not None and self._try("severities", _severities, severities) is None:
-            severities = None
-        minutes = self._try("escalate_minutes", _minutes, self._table.get("escalate_minutes", 0))
-        if minutes is not None and bool(minutes) != bool(self._table.get("escalate_urls")):
+        lists = {key: self._list(key) for key in _LISTS if key in table}
+        severities = self._try("severities", _severities, lists.get("severities") or ())
+        minutes = self._try("escalate_minutes", _minutes, table.get("escalate_minutes", 0))
+        if minutes is not None and bool(minutes) != bool(table.get("escalate_urls")):
             self._wrong("escalate_minutes", "needs escalate_urls, and these need it")
-        go_on = self._table.get("continue", False)
+        go_on = table.get("continue", False)
         if not isinstance(go_on, bool):
             self._wrong("continue", "must be true or false")
         quiet = self._quiet()
@@ -109,11 +85,11 @@ class _Reader:
             escalate_after=60.0 * (minutes or 0),
             escalate_urls=lists.get("escalate_urls") or (),
             go_on=go_on is True,
-            broken=bool(self._problems),
-        ), self._problems
+            broken=bool(self.problems),
+        )
 
     def _wrong(self, key: str, message: str) -> None:
-        self._problems.append(BadRoute(self._number, key, message))
+        self.problems.append(BadRoute(self._number, key, message))
 
     def _try(self, key: str, check: Callable[[Any], Any], value: Any) -> Any:
         try:
@@ -122,19 +98,26 @@ class _Reader:
             self._wrong(key, str(error))
             return None
 
-    def _list(self, key: str) -> Any:
+    def _list(self, key: str) -> tuple[str, ...] | None:
         """Its entries. A wrong one among chats leaves the others in use: they are told all the same."""
         value = self._table[key]
-        if key in _CHATS and isinstance(value, list) and (sound := list(filter(_is_text, value))):
-            for number, item in enumerate(value, 1):
-                if not _is_text(item):
-                    self._wrong(key, f"must be a list of strings: {_entry(number, item)}, and is left out")
-            value = sound
-        return self._try(key, _texts, value)
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list):
+            self._wrong(key, f"must be a list of strings, not {type_of(value)}")
+            return None
+        sound = [item.strip() for item in items if isinstance(item, str) and item.strip()]
+        others_stay = key in _CHATS and bool(sound)
+        wrong = [
+            f"entry {number} is {'empty' if isinstance(item, str) else type_of(item)}"
+            for number, item in enumerate(items, 1)
+            if not isinstance(item, str) or not item.strip()
+        ]
+        for entry in wrong if others_stay else wrong[:1]:
+            left_out = ", and is left out" if others_stay else ""
+            self._wrong(key, f"must be a list of strings: {entry}{left_out}")
+        return tuple(sound) if others_stay or not wrong else None
 
     def _quiet(self) -> QuietHours | None:
-        from stallwatch_alerts.routing import QuietHours
-
         table = self._table
         if "quiet" not in table:
             for key in ("timezone", "quiet_but"):
@@ -153,30 +136,12 @@ class _Reader:
         return QuietHours(begin, end, zone, but[0])
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list):
-        raise BadValue(f"must be a list of strings, not {type_of(value)}")
-    wrong = next(((number, item) for number, item in enumerate(items, 1) if not _is_text(item)), None)
-    if wrong is not None:
-        raise BadValue(f"must be a list of strings: {_entry(*wrong)}")
-    return tuple(item.strip() for item in items)
-
-
-def _is_text(item: Any) -> bool:
-    return isinstance(item, str) and bool(item.strip())
-
-
-def _entry(number: int, item: Any) -> str:
-    return f"entry {number} is {'empty' if isinstance(item, str) else type_of(item)}"
-
-
-def _severities(values: Sequence[Any]) -> Sequence[str]:
+def _severities(values: Iterable[Any]) -> tuple[str, ...]:
     for value in values:
         if value not in _SEVERITIES:
             known = f"must be of {', '.join(_SEVERITIES)}"
             raise BadValue(f"{known}, not {_quoted(value)}{_meant(str(value), _SEVERITIES)}")
-    return values
+    return tuple(values)
 
 
 def _minutes(value: Any) -> float:
@@ -196,9 +161,7 @@ def _hours(value: Any) -> tuple[time, time]:
     return begin, end
 
 
-def _zone(name: str) -> Any:
-    from zoneinfo import ZoneInfo, available_timezones
-
+def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError):
@@ -212,6 +175,6 @@ def _quoted(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _meant(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
-    return f" (did you mean {near[0]}?)" if near else ""
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known, cutoff=0.7)
+    return f" (did you mean {near}?)" if near else ""

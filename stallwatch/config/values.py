@@ -2,34 +2,66 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from stallwatch.config.keys import Key
+from stallwatch.config.keys import Key, KindName
+from stallwatch_exporter.settings import user_path
 
 # A comma inside an Apprise URL is part of it; one in front of the next scheme separates, and so do blanks.
 _BETWEEN_URLS = re.compile(r"[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _AROUND_URLS = ", \t\r\n"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True}
 _BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
-_WANTED = {
-    "text": "a string",
-    "path": "a string",
-    "int": "a whole number",
-    "number": "a number",
-    "choice": "a string",
-    "bool": "true or false",
-    "texts": "a list of strings",
-    "paths": "a list of strings",
-    "urls": "a list of strings",
-    "reaction": "a string",
-}
 
 
 class BadValue(ValueError):
     """Why a value cannot be used. Never quotes a secret."""
+
+
+def _flag(text: str) -> bool:
+    return _BOOLEANS[text.lower()]
+
+
+def _listed(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _urls(text: str) -> list[str]:
+    return [url.strip(_AROUND_URLS) for url in _BETWEEN_URLS.split(text)]
+
+
+class _Kind(NamedTuple):
+    wanted: str
+    example: str = ""  #: in TOML; by default the key's default or its choices
+    types: tuple[type, ...] = (str,)  #: of the values that TOML gives
+    parse: Callable[[str], Any] = str  #: the text of a variable
+
+
+_LIST, _REACTIONS = "a list of strings", '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"'
+_KINDS: dict[KindName, _Kind] = {
+    "text": _Kind("a string", '"…"'),
+    "path": _Kind("a string", '"folder/file"'),
+    "choice": _Kind("a string"),
+    "reaction": _Kind("a string", _REACTIONS),
+    "int": _Kind("a whole number", types=(int,), parse=int),
+    "number": _Kind("a number", types=(int, float), parse=float),
+    "bool": _Kind("true or false", "true or false", (bool,), _flag),
+    "texts": _Kind(_LIST, '["node7:19400"]', (list,), _listed),
+    "paths": _Kind(_LIST, '["my-rules"]', (list,), _listed),
+    "urls": _Kind(_LIST, '["slack://…"]', (list,), _urls),
+    "routes": _Kind("tables"),
+}
+
+
+def example(key: Key) -> str:
+    """Return a value for the key as TOML spells it."""
+    choices = " or ".join(f'"{choice}"' for choice in key.choices)
+    return _KINDS[key.kind].example or choices or str(key.default)
 
 
 def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
@@ -37,10 +69,10 @@ def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
 
     One wrong chat must not silence the others.
     """
-    if not isinstance(value, list) or not _WANTED.get(key.kind, "").startswith("a list"):
+    if not isinstance(value, list) or _KINDS[key.kind].wanted != _LIST:
         return value, []
     wrong = [
-        BadValue(f"must be {_WANTED[key.kind]}: entry {number} is {type_of(item)}, and is left out")
+        BadValue(f"must be {_LIST}: entry {number} is {type_of(item)}, and is left out")
         for number, item in enumerate(value, 1)
         if not isinstance(item, str)
     ]
@@ -49,38 +81,21 @@ def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
 
 def from_toml(key: Key, value: Any, folder: Path) -> Any:
     """The checked value; paths are relative to the configuration file's `folder`."""
-    good = {
-        "text": isinstance(value, str),
-        "path": isinstance(value, str),
-        "choice": isinstance(value, str),
-        "reaction": isinstance(value, str),
-        "bool": isinstance(value, bool),
-        "int": isinstance(value, int) and not isinstance(value, bool),
-        "number": isinstance(value, int | float) and not isinstance(value, bool),
-    }.get(key.kind, isinstance(value, list) and all(isinstance(item, str) for item in value))
-    if not good:
-        raise BadValue(f"must be {_WANTED[key.kind]}, not {type_of(value)}")
+    kind = _KINDS[key.kind]
+    if type(value) not in kind.types:
+        raise BadValue(f"must be {kind.wanted}, not {type_of(value)}")
     return _checked(key, value, folder)
 
 
 def from_text(key: Key, text: str, folder: Path) -> Any:
     """The value that a variable spells; lists are separated by commas."""
-    value: Any = text.strip()
     if key.kind == "routes":
         raise BadValue("can stand in the file only")
+    kind = _KINDS[key.kind]
     try:
-        if key.kind == "int":
-            value = int(value)
-        elif key.kind == "number":
-            value = float(value)
-        elif key.kind == "bool":
-            value = _BOOLEANS[value.lower()]
+        value = kind.parse(text.strip())
     except (ValueError, KeyError):
-        raise BadValue(f"must be {_WANTED[key.kind]}, not {text!r}") from None
-    if key.kind == "urls":
-        value = [url.strip(_AROUND_URLS) for url in _BETWEEN_URLS.split(value)]
-    elif key.kind in ("texts", "paths"):
-        value = value.split(",")
+        raise BadValue(f"must be {kind.wanted}, not {text!r}") from None
     return _checked(key, value, folder)
 
 
@@ -90,21 +105,14 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
     if key.kind == "reaction":
         return _reaction(value.strip())
     if key.kind in ("int", "number"):
-        low, high = key.lowest, key.highest
-        if (
-            not math.isfinite(value)
-            or (low is not None and value < low)
-            or (high is not None and value > high)
-        ):
-            raise BadValue(f"must be {_range(low, high)}, not {value}")
+        if not math.isfinite(value) or not key.lowest <= value <= key.highest:
+            raise BadValue(f"must be {_range(key.lowest, key.highest)}, not {value}")
         return float(value) if key.kind == "number" else value
     if key.kind == "path":
         return _path(value, folder) if value else None
-    if key.kind in ("texts", "paths", "urls"):
+    if isinstance(value, list):
         items = [item.strip() for item in value if item.strip()]
-        if key.kind == "paths":
-            return tuple(_path(item, folder) for item in items)
-        return tuple(items)
+        return tuple(_path(item, folder) for item in items) if key.kind == "paths" else tuple(items)
     return value
 
 
@@ -119,18 +127,14 @@ def _reaction(text: str) -> str:
 
 
 def _path(text: str, folder: Path) -> Path:
-    from stallwatch_exporter.settings import user_path
-
     try:
         return user_path(text, folder)
     except ValueError as error:
         raise BadValue(str(error)) from None
 
 
-def _range(low: float | None, high: float | None) -> str:
-    if low is not None and high is not None:
-        return f"between {low:g} and {high:g}"
-    return f"at least {low:g}" if low is not None else "a finite number"
+def _range(low: float, high: float) -> str:
+    return f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
 
 
 def type_of(value: Any) -> str:
@@ -138,3 +142,8 @@ def type_of(value: Any) -> str:
     names = {bool: "true or false", str: "a string", list: "a list", dict: "a table"}
     names |= {int: "a number", float: "a number"}
     return names.get(type(value), f"a {type(value).__name__}")
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the known name that is most like this one; empty if none is."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
