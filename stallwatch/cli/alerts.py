@@ -13,8 +13,10 @@ import click
 
 from stallwatch.cli.context import (
     App,
+    address_options,
     catalogue_of,
     extra,
+    hides_people,
     language_option,
     local_time,
     plain_table,
@@ -61,8 +63,12 @@ for _command in (list_incidents, ack, note, silence):
 )
 @click.option("--alertmanager", metavar="URL", help="Where Alertmanager is (default: Prometheus tells).")
 @click.option("--relay", metavar="URL", help="Where the relay is (default: this host, port of [relay]).")
-@click.option("--host", metavar="ADDRESS", help="Where the test's metric is served (default: 127.0.0.1).")
-@click.option("--port", type=click.IntRange(1, 65535), help="Its port; Prometheus must scrape it.")
+@address_options(
+    "exporter",
+    "Where the test's metric is served (default: 127.0.0.1).",
+    "Its port; Prometheus must scrape it.",
+    lowest=1,
+)
 @click.option(
     "--wait",
     type=click.FloatRange(1),
@@ -70,7 +76,7 @@ for _command in (list_incidents, ack, note, silence):
     metavar="SECONDS",
     help="How long each link may take (default: 60).",
 )
-@language_option
+@partial(language_option, key="alerts.language")
 @click.pass_obj
 def test(
     app: App,
@@ -78,10 +84,7 @@ def test(
     prometheus: str,
     alertmanager: str | None,
     relay: str | None,
-    host: str | None,
-    port: int | None,
     wait: float,
-    language: str | None,
 ) -> None:
     """Send a test message to every URL in [alerts] urls and in its routes, once.
 
@@ -94,13 +97,12 @@ def test(
     hold is told. Exit code: 1 when a URL did not take it, a link is broken, or a route names a rule or family
     that there is not, or the configuration has another mistake. URLs are shown masked.
     """
-    flags = {"alerts__language": language, "exporter__host": host, "exporter__port": port}
-    config = app.config_of_chats(also=tell_wrong_alerts, **flags)
+    config = app.config(hides_people, also=tell_wrong_alerts)
     if through is not None:
         at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
         _try_the_way(config, prometheus, alertmanager or "", at, wait)
         return
-    spoken = language or config["ui.language"]
+    spoken = config["alerts.language" if "alerts.language" in app.flags else "ui.language"]
     urls = alert_settings(config).all_urls
     if not urls:
         raise click.UsageError(say("no-chat", spoken))
@@ -146,7 +148,7 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
 
     Chats are masked.
     """
-    config = app.config_of_chats()
+    config = app.config(hides_people)
     run = run_meant(opened(config)[0], run) if run else None
     found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
     found.sort(key=lambda one: -one.created_at)
@@ -185,7 +187,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     A chat that was taken out of the configuration is told with the name by which --drop gives up its messages
     for good. Where hosts share a database, see that no other one has that chat.
     """
-    config = app.config_of_chats()
+    config = app.config(hides_people)
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.delivery.sender import Sender
     from stallwatch_alerts.notice import fingerprint

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stallwatch.cli.context import App, language_option, rendered, tell_all
+from stallwatch.cli.context import PATH, App, language_option, rendered, tell_all
 
 if TYPE_CHECKING:
     from stallwatch_lint.diagnostic import Diagnostic
@@ -21,12 +21,12 @@ _WILL_FAIL, _UNREADABLE = 1, 2
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE…]", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, metavar="[FILE…]", type=PATH)
 @click.option(
     "--checkpoint",
     "checkpoints",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="PATH",
     help="A checkpoint's folder or file, to see whether it is whole; may be repeated.",
 )
@@ -37,7 +37,7 @@ _WILL_FAIL, _UNREADABLE = 1, 2
 @click.option(
     "--versions",
     "versions_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Take versions from this requirements.txt or pip freeze instead.",
 )
@@ -54,7 +54,6 @@ def check(
     versions_file: Path | None,
     strict: bool,
     as_json: bool,
-    language: str | None,
 ) -> None:
     """Say what will go wrong, before the run.
 
@@ -78,7 +77,7 @@ def check(
     for file in files:
         if file.suffix not in KINDS and not file.is_dir():
             raise click.UsageError(f"{file}: the name must end in {', '.join(KINDS)}")
-    config = app.config(ui__language=language)
+    config = app.config()
     inputs = read_inputs(files)
     diagnostics: list[Diagnostic] = list(inputs.diagnostics)
     if files or python or versions_file:

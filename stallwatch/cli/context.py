@@ -27,36 +27,15 @@ __all__ = ["tell"]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)  #: that is written
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
 _CHATS = ("alerts.urls", "alerts.routes")
-_WAYS_IN = ("relay.host", "relay.port", "relay.token")
 # What says who is told, and where it is kept what they were told; "": a mistake that may hide any of them.
 _OF_PEOPLE = ("", "alerts", "relay", "run")
 
-language_option = click.option(
-    "--language", type=click.Choice(["en", "zh"]), help="Language of the texts (default: en)."
-)
-_rules_option = click.option(
-    "--rules",
-    "rule_dirs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="A folder of your own rule pages; may be repeated.",
-)
-_rules_pack_option = click.option(
-    "--rules-pack",
-    multiple=True,
-    expose_value=False,
-    callback=lambda context, _, packs: context.ensure_object(App).take_packs(packs),
-    metavar="NAME",
-    help="A pack of further rules, such as other-frameworks; may be repeated.",
-)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def rules_option(command: _Command) -> _Command:
-    """Give a command the options that name further rules."""
-    return _rules_option(_rules_pack_option(command))
 
 
 class App:
@@ -66,61 +45,84 @@ class App:
 
     def __init__(self, config_file: Path | None = None) -> None:
         self.config_file = config_file
-        self.packs: tuple[str, ...] = ()  #: of rules, as `--rules-pack` names them
+        self.flags: dict[str, Setting] = {}  #: by the key that they override; `setting_option` fills it
 
-    def take_packs(self, packs: tuple[str, ...]) -> None:
-        """Take what `--rules-pack` names, for every configuration that the command asks for."""
-        self.packs = packs
+    def config(
+        self, ends_for: Callable[[str], bool] | None = None, also: Callable[[Config], object] | None = None
+    ) -> Config:
+        """Return the configuration with the command's flags over it; what is wrong is told.
 
-    def config(self, **flags: Any) -> Config:
-        """The configuration with these flags (``exporter__port=1`` for ``exporter.port``) over it.
-
-        Flags that were not given are ``None``. What is wrong is told; the caller decides whether to go on.
+        If `ends_for` holds for the key of a problem, the command ends with exit code 2; before that, `also`
+        tells what else is wrong.
         """
-        given = {
-            name.replace("__", "."): Setting(value, f"--{name.split('__')[1].replace('_', '-')}")
-            for name, value in flags.items()
-            if value is not None and value != ()
-        }
-        if self.packs:
-            given["rules.packs"] = Setting(self.packs, "--rules-pack")
-        config = load(self.config_file, given)
+        config = load(self.config_file, self.flags)
         tell_all([*config.ignored, *config.problems])
-        return config
-
-    def sound_config(self, **flags: Any) -> Config:
-        """As ``config``, for commands that are of no use with a wrong one: they end with exit code 2."""
-        config = self.config(**flags)
-        if config.problems:
-            raise click.exceptions.Exit(2)
-        return config
-
-    def config_of_chats(self, *, also: Callable[[Config], object] | None = None, **flags: Any) -> Config:
-        """As ``sound_config``, for whoever asks what people were told, and sends by hand.
-
-        What is wrong with a chat or a route is told and no reason to stop: the others are in use. Nor is what
-        has nothing to do with people. Before it stops, `also` tells what else is wrong.
-        """
-        config = self.config(**flags)
-        if any(_hides_people(problem.key) for problem in config.problems):
+        if ends_for is not None and any(ends_for(problem.key) for problem in config.problems):
             if also is not None:
                 also(config)
             raise click.exceptions.Exit(2)
         return config
 
-    def config_of_relay(self, **flags: Any) -> Config:
-        """As ``config``, for the relay, without which nobody hears of anything.
 
-        It stops only for what is wrong with where it listens, and to whom.
-        """
-        config = self.config(**flags)
-        if any(problem.key in _WAYS_IN for problem in config.problems):
-            raise click.exceptions.Exit(2)
-        return config
+def any_key(_key: str) -> bool:
+    """For commands that are of no use with a wrong configuration."""
+    return True
 
 
-def _hides_people(key: str) -> bool:
+def hides_people(key: str) -> bool:
+    """For whoever asks what people were told, and sends by hand.
+
+    What is wrong with a chat or a route is no reason to stop: the others are in use. Nor is what has nothing
+    to do with people.
+    """
     return key not in _CHATS and key.partition(".")[0] in (*_OF_PEOPLE, UNREAD)
+
+
+def shuts_relay(key: str) -> bool:
+    """For the relay, without which nobody hears of anything: only where it listens, and to whom."""
+    return key in ("relay.host", "relay.port", "relay.token")
+
+
+def setting_option(
+    key: str, *names: str, given: Any = None, **attributes: Any
+) -> Callable[[_Command], _Command]:
+    """An option that overrides a key of the configuration, which the command reads it from.
+
+    `given` is the value that a flag stands for, if that is not ``True``.
+    """
+
+    def keep(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value is not None and value is not False and value != ():
+            overriding = Setting(value if given is None else given, names[0])
+            context.ensure_object(App).flags[key] = overriding
+
+    return click.option(*names, expose_value=False, callback=keep, **attributes)
+
+
+def language_option(command: _Command, key: str = "ui.language") -> _Command:
+    """Give a command the option for the language of its texts."""
+    about = "Language of the texts (default: en)."
+    return setting_option(key, "--language", type=click.Choice(["en", "zh"]), help=about)(command)
+
+
+def address_options(section: str, host: str, port: str, lowest: int = 0) -> Callable[[_Command], _Command]:
+    """The options for where a server of this section listens, with what their help says."""
+    ports = click.IntRange(lowest, 65535)
+    address = setting_option(f"{section}.host", "--host", metavar="ADDRESS", help=host)
+    number = setting_option(f"{section}.port", "--port", type=ports, help=port)
+    return lambda command: address(number(command))
+
+
+def rules_option(command: _Command) -> _Command:
+    """Give a command the options that name further rules."""
+    about = "A folder of your own rule pages; may be repeated."
+    about_packs = "A pack of further rules, such as other-frameworks; may be repeated."
+    folders = setting_option("rules.dirs", "--rules", multiple=True, type=PATH, metavar="DIR", help=about)
+    packs = setting_option("rules.packs", "--rules-pack", multiple=True, metavar="NAME", help=about_packs)
+    return folders(packs(command))
+
+
+paths_argument = click.argument("paths", nargs=-1, required=True, metavar="PATH…")
 
 
 def catalogue_of(config: Config) -> Catalogue:

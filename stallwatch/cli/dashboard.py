@@ -7,15 +7,16 @@ from pathlib import Path
 
 import click
 
-from stallwatch.cli.context import App, extra, tell
+from stallwatch.cli.context import FOLDER, App, address_options, any_key, extra, tell
 
 
 @click.command()
-@click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1).")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on (default: 8501; 0: any).")
+@address_options(
+    "dashboard", "Address to listen on (default: 127.0.0.1).", "Port to listen on (default: 8501; 0: any)."
+)
 @click.option("--insecure", is_flag=True, help="Listen where others can reach it, though there is no login.")
 @click.pass_obj
-def dashboard(app: App, host: str | None, port: int | None, insecure: bool) -> None:
+def dashboard(app: App, insecure: bool) -> None:
     """Serve the pages for a browser.
 
     All runs, a live run, and the post-mortem of uploaded logs.
@@ -28,7 +29,7 @@ def dashboard(app: App, host: str | None, port: int | None, insecure: bool) -> N
     """
     from stallwatch.config.handover import dashboard_settings
 
-    config = app.sound_config(dashboard__host=host, dashboard__port=port)
+    config = app.config(any_key)
     with extra("dashboard"):
         from stallwatch_dashboard.launch import serve
     raise click.exceptions.Exit(serve(dashboard_settings(config, insecure)))
@@ -40,7 +41,7 @@ def grafana() -> None:
 
 
 @grafana.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.argument("folder", type=FOLDER, metavar="DIR")
 def boards(folder: Path) -> None:
     """Write the boards as JSON files, for Grafana to provision.
 
@@ -100,7 +101,7 @@ def _boards() -> dict[str, dict[str, object]]:
 def _incidents(app: App) -> list:  # type: ignore[type-arg]  # its type would cost the import
     from stallwatch.config.handover import open_store
 
-    config = app.sound_config()
+    config = app.config(any_key)
     if not config["alerts.incidents_url"] and not (config["run.home"] / "incidents.db").exists():
         return []
     store = open_store(config)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch.cli.context import (
+    FILE,
     App,
     catalogue_of,
     language_option,
+    paths_argument,
     progress_bar,
     rendered,
     rules_option,
@@ -36,21 +38,21 @@ _FEW = 3  # paths
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
+@paths_argument
 @click.option("--json", "as_json", is_flag=True, help="Print the report for programs.")
 @click.option("--brief", "as_brief", is_flag=True, help="Print the verdict, the cause and the first fix.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the report for an issue tracker.")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Write the report to this file.",
 )
 @click.option(
     "--html",
     "page",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Write the report with its charts to this HTML file, which loads nothing, beside what is printed.",
 )
@@ -94,8 +96,6 @@ def diagnose(
     together: bool,
     healthy: tuple[str, ...],
     workers: int | None,
-    language: str | None,
-    rule_dirs: tuple[Path, ...],
 ) -> None:
     """Say what stopped a run, from its logs alone.
 
@@ -128,11 +128,11 @@ def diagnose(
         raise click.UsageError("--explain works only with one report, on the terminal or with --json")
     if each and page is not None:
         raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
-    config = app.config(ui__language=language, rules__dirs=rule_dirs)
+    config = app.config()
     catalogue = catalogue_of(config)
     parallel = Parallel(workers=workers or default_workers(), may_fork=True)
     baseline, problems = _baseline(healthy, catalogue, parallel)
-    asked_language, language = language, str(config["ui.language"])
+    language = str(config["ui.language"])
     with progress_bar() as progress:
         how = Options(catalogue, progress, baseline=baseline, parallel=parallel)
         if each:
@@ -153,9 +153,12 @@ def diagnose(
         unwritten = False  # a verdict on nothing would only stand in front of why nothing was read
     else:
         options = [
-            *(["--language", asked_language] if asked_language is not None else []),
-            *(word for folder in rule_dirs for word in ("--rules", str(folder))),
-            *(word for pack in app.packs for word in ("--rules-pack", pack)),
+            *(
+                word
+                for flag in app.flags.values()
+                for value in (flag.value if isinstance(flag.value, tuple) else [flag.value])
+                for word in (flag.source, str(value))
+            ),
             *(word for path in healthy for word in ("--baseline", path)),
         ]
         unwritten = not _deliver(

@@ -16,6 +16,7 @@ from stallwatch.cli.context import (
     App,
     catalogue_of,
     extra,
+    hides_people,
     local_time,
     open_incidents,
     plain_table,
@@ -44,7 +45,7 @@ _SHOWN = 100
 @click.pass_obj
 def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> None:
     """List incidents that are open, newest first, and the silences in force."""
-    config = app.config_of_chats()
+    config = app.config(hides_people)
     language = config["ui.language"]
     store, people = opened(config)
     which = "all" if everything else "ended" if ended else "open"
@@ -84,7 +85,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     The beginning of an id or of a run's name will do where only one begins so. Exit code: 1 when there is no
     such incident, or none is open any more.
     """
-    config = app.config_of_chats()
+    config = app.config(hides_people)
     language = config["ui.language"]
     store, people = opened(config)
     now, missing = time.time(), 0
@@ -115,7 +116,7 @@ def note(app: App, incident: str, text: str) -> None:
     A run's name, or the beginning of an id, will do where it can mean one incident only. Exit code: 1 when
     there is no such incident.
     """
-    config = app.config_of_chats()
+    config = app.config(hides_people)
     language = config["ui.language"]
     if not text.strip():
         raise click.UsageError(say("empty-note", language))
@@ -157,7 +158,7 @@ def silence(
     """
     from stallwatch_alerts.people import Silence
 
-    config = app.config_of_chats()
+    config = app.config(hides_people)
     language = config["ui.language"]
     now = time.time()
     if end is not None:

@@ -6,18 +6,19 @@ import signal
 import threading
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import click
 
 from stallwatch.cli.context import (
     App,
+    address_options,
     catalogue_of,
     extra,
     language_option,
     open_incidents,
     rules_option,
     say,
+    shuts_relay,
     tell,
 )
 from stallwatch.config.chats import checked_settings, connecting
@@ -26,20 +27,12 @@ from stallwatch_exporter.settings import is_own_address
 
 
 @click.command()
-@click.option("--host", metavar="ADDRESS", help="Where it listens (default: 127.0.0.1).")
-@click.option("--port", type=click.IntRange(0, 65535), help="Its port (default: 19401; 0: any).")
+@address_options("relay", "Where it listens (default: 127.0.0.1).", "Its port (default: 19401; 0: any).")
 @click.option("--insecure", is_flag=True, help="Listen where others can reach it, though there is no token.")
-@language_option
+@partial(language_option, key="alerts.language")
 @rules_option
 @click.pass_obj
-def relay(
-    app: App,
-    host: str | None,
-    port: int | None,
-    insecure: bool,
-    language: str | None,
-    rule_dirs: tuple[Path, ...],
-) -> None:
+def relay(app: App, insecure: bool) -> None:
     """Take alerts from Alertmanager and tell the chats, each with its diagnosis.
 
     \b
@@ -50,8 +43,7 @@ def relay(
     incident database until it arrived. An alert is joined with the incident of its run there, and told as
     [[alerts.routes]] say; a chat that was told by the run's own agent is not told again. Ends with Ctrl-C.
     """
-    given = {"relay__host": host, "relay__port": port, "alerts__language": language, "rules__dirs": rule_dirs}
-    config = app.config_of_relay(**given)
+    config = app.config(shuts_relay)
     if not alert_settings(config).all_urls:
         raise click.UsageError(say("no-chat", config["ui.language"]))
     with extra("alerts", config["ui.language"]):

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stallwatch.cli.context import App, catalogue_of, progress_bar, rules_option, tell, tell_all
+from stallwatch.cli.context import (
+    FILE,
+    App,
+    catalogue_of,
+    paths_argument,
+    progress_bar,
+    rules_option,
+    tell,
+    tell_all,
+)
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.catalogue import Catalogue
@@ -21,7 +30,7 @@ _NOT_ALL = 2
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
+@paths_argument
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line, with the captures.")
 @click.option("--rule", "only", multiple=True, metavar="ID", help="Only this rule; may be repeated.")
 @click.option(
@@ -38,7 +47,6 @@ def matches(
     as_json: bool,
     only: tuple[str, ...],
     every: float | None,
-    rule_dirs: tuple[Path, ...],
 ) -> None:
     """Show every line in logs at which a rule fires, as grep would.
 
@@ -55,7 +63,7 @@ def matches(
     from stallwatch_logs.file_reading import Matching
     from stallwatch_rules.matching.matcher import Matcher
 
-    config = app.config(rules__dirs=rule_dirs)
+    config = app.config()
     catalogue = _chosen(catalogue_of(config), only)
     with progress_bar() as progress:
         matching = Matching(list(paths), Matcher(catalogue), progress=progress)
@@ -119,11 +127,11 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATH…")
+@paths_argument
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     metavar="FILE",
     help="Write this file: .csv or .parquet. Default: CSV on standard output.",
 )

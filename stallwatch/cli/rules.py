@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stallwatch.cli.context import App, catalogue_of, rules_option, tell, tell_all
+from stallwatch.cli.context import FOLDER, PATH, App, any_key, catalogue_of, rules_option, tell, tell_all
 from stallwatch.config.handover import rule_folders
+from stallwatch.config.loading import Setting
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,13 +44,13 @@ def rules() -> None:
 @click.argument("rule", metavar="ID")
 @rules_option
 @click.pass_obj
-def show(app: App, rule: str, rule_dirs: tuple[Path, ...]) -> None:
+def show(app: App, rule: str) -> None:
     """Show the page of one rule: what happened, why, what to do, sample lines.
 
     Off a terminal it is the page's Markdown, as it stands in the file. If its patterns use fragments, they
     follow in full.
     """
-    config = app.config(rules__dirs=rule_dirs)
+    config = app.config()
     page = _page(catalogue_of(config), rule)
     text = Path(page.path).read_text(encoding="utf-8")
     if "${" in text.partition("\n---")[0]:
@@ -81,10 +82,10 @@ def _item(pattern: str) -> str:
 
 
 @rules.command()
-@click.argument("folder", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("folder", required=False, type=PATH, metavar="[DIR]")
 @rules_option
 @click.pass_obj
-def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
+def check(app: App, folder: Path | None) -> None:
     """Check rule pages: their form, their patterns, and that their samples do what they say.
 
     Without DIR the packaged rules and the configured folders are checked. Sections that are still to be
@@ -94,7 +95,10 @@ def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
     from stallwatch_rules.pages.catalogue import load_catalogue
     from stallwatch_rules.pages.fixes import unwritten
 
-    config = app.config(rules__dirs=(*rule_dirs, folder) if folder else rule_dirs)
+    if folder is not None:
+        named = app.flags.get("rules.dirs", Setting((), "")).value
+        app.flags["rules.dirs"] = Setting((*named, folder), "[DIR]")
+    config = app.config()
     catalogue = load_catalogue(rule_folders(config))
     problems = check_catalogue(catalogue)
     parts = [part for page in catalogue.pages.values() for part in page.parts]
@@ -113,10 +117,10 @@ def check(app: App, folder: Path | None, rule_dirs: tuple[Path, ...]) -> None:
 
 @rules.command()
 @click.option("--rule", metavar="ID", help="Try this rule only.")
-@click.argument("file", default="-", type=click.Path(path_type=Path), metavar="[FILE|-]")
+@click.argument("file", default="-", type=PATH, metavar="[FILE|-]")
 @rules_option
 @click.pass_obj
-def test(app: App, rule: str | None, file: Path, rule_dirs: tuple[Path, ...]) -> None:
+def test(app: App, rule: str | None, file: Path) -> None:
     """Print which rules fire on which lines, with what they captured.
 
     \b
@@ -128,7 +132,7 @@ def test(app: App, rule: str | None, file: Path, rule_dirs: tuple[Path, ...]) ->
     from stallwatch_rules.matching.matcher import Matcher
     from stallwatch_rules.pages.catalogue import Catalogue
 
-    config = app.config(rules__dirs=rule_dirs)
+    config = app.config()
     catalogue = catalogue_of(config)
     if rule is not None:
         page = _page(catalogue, rule)
@@ -191,9 +195,7 @@ def _exit_with_problems(problems: object) -> None:
 )
 @rules_option
 @click.pass_obj
-def list_rules(
-    app: App, families: tuple[str, ...], states: tuple[str, ...], rule_dirs: tuple[Path, ...]
-) -> None:
+def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> None:
     """List every rule: id, family, role, harm, status, title.
 
     On a terminal it is a table for each family; elsewhere the columns are separated by tabs.
@@ -202,7 +204,7 @@ def list_rules(
     stallwatch rules list --family collectives
     stallwatch rules list --status incubating
     """
-    config = app.config(rules__dirs=rule_dirs)
+    config = app.config()
     catalogue = catalogue_of(config)
     pages = sorted(catalogue.pages.values(), key=lambda page: (page.family, page.id))
     _refuse_unknown(families, sorted({page.family for page in pages}))
@@ -262,16 +264,14 @@ def _title(page: RulePage, language: str) -> str:
 @click.option("--family", metavar="F", help="The page's family and folder; by default the failing package.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     default=Path("my-rules"),
     metavar="DIR",
     help="The folder of your own rules (my-rules).",
 )
 @rules_option
 @click.pass_obj
-def new(
-    app: App, rule: str | None, log: str, family: str | None, output: Path, rule_dirs: tuple[Path, ...]
-) -> None:
+def new(app: App, rule: str | None, log: str, family: str | None, output: Path) -> None:
     """Draft a rule page from a log's unknown failure.
 
     \b
@@ -287,7 +287,7 @@ def new(
     from stallwatch_rules.authoring.drafting import DraftError, propose
     from stallwatch_rules.pages.page import KEBAB
 
-    config = app.config(rules__dirs=rule_dirs)
+    config = app.config()
     catalogue = catalogue_of(config)
     reading, unread = _read(log, catalogue)
     if unread and not reading.streams:  # which was told: no word of what is in a log that nobody read
@@ -334,13 +334,13 @@ def _read(log: str, catalogue: Catalogue) -> tuple[RunReading, list[InputProblem
     "--prometheus",
     "folder",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     metavar="DIR",
     help="Write recording.yml, alerting.yml and catalogue.yml into this folder.",
 )
 @rules_option
 @click.pass_obj
-def export(app: App, folder: Path, rule_dirs: tuple[Path, ...]) -> None:
+def export(app: App, folder: Path) -> None:
     """Write the recording and alerting rules for Prometheus.
 
     \b
@@ -352,7 +352,7 @@ def export(app: App, folder: Path, rule_dirs: tuple[Path, ...]) -> None:
     """
     from stallwatch_alerts.prometheus.rulefiles import rule_files
 
-    config = app.sound_config(rules__dirs=rule_dirs)
+    config = app.config(any_key)
     catalogue = catalogue_of(config)
     if catalogue.problems:  # told; a rule without its alert would be missed when it matters
         raise click.exceptions.Exit(2)

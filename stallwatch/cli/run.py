@@ -9,69 +9,68 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stallwatch.cli.context import App, catalogue_of, language_option, rules_option, tell
+from stallwatch.cli.context import (
+    App,
+    address_options,
+    catalogue_of,
+    language_option,
+    rules_option,
+    setting_option,
+    tell,
+)
 from stallwatch.config.keys import BY_NAME
 from stallwatch.config.values import BadValue, from_text
 
 if TYPE_CHECKING:
     from stallwatch.cli.watching import Listeners
     from stallwatch.config.loading import Config
+    from stallwatch_rules.pages.catalogue import Catalogue
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def _reaction(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+def _reaction(text: str) -> str:
     try:
-        return None if value is None else str(from_text(BY_NAME["stall.on_stall"], value, Path()))
+        return str(from_text(BY_NAME["stall.on_stall"], text, Path()))
     except BadValue as error:
         raise click.BadParameter(str(error)) from None
 
 
-def watch_options(function: _Function) -> _Function:
+def watch_options(command: _Command) -> _Command:
     """``--name``, ``--host``, ``--port``, ``--on-stall``, ``--no-metrics``."""
-    for option in reversed(
-        (
-            click.option(
-                "--name", metavar="NAME", help="The run's name (default: the script's and the time)."
-            ),
-            click.option("--host", metavar="ADDRESS", help="Where /metrics listens (default: 127.0.0.1)."),
-            click.option("--port", type=click.IntRange(0, 65535), help="Its port (default: 19400; 0: any)."),
-            click.option(
-                "--on-stall",
-                callback=_reaction,
-                metavar="ACTION",
-                help="report (default), abort, or 'command LINE': what to do at a stall.",
-            ),
-            click.option("--no-metrics", is_flag=True, help="Serve no /metrics."),
-        )
+    about = "report (default), abort, or 'command LINE': what to do at a stall."
+    for option in (
+        click.option("--no-metrics", is_flag=True, help="Serve no /metrics."),
+        setting_option("stall.on_stall", "--on-stall", type=_reaction, metavar="ACTION", help=about),
+        address_options(
+            "exporter", "Where /metrics listens (default: 127.0.0.1).", "Its port (default: 19400; 0: any)."
+        ),
+        click.option("--name", metavar="NAME", help="The run's name (default: the script's and the time)."),
     ):
-        function = option(function)
-    return function
+        command = option(command)
+    return command
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @watch_options
-@click.option("--no-probe", is_flag=True, help="Put no probe into the ranks: watch the output only.")
-@click.option(
-    "--fail-on-finding", is_flag=True, help="Exit with 1 if the run failed though the command returned 0."
+@setting_option(
+    "run.probe",
+    "--no-probe",
+    given=False,
+    is_flag=True,
+    help="Put no probe into the ranks: watch the output only.",
+)
+@setting_option(
+    "run.fail_on_finding",
+    "--fail-on-finding",
+    is_flag=True,
+    help="Exit with 1 if the run failed though the command returned 0.",
 )
 @language_option
 @rules_option
 @click.pass_obj
-def run(
-    app: App,
-    command: tuple[str, ...],
-    name: str | None,
-    host: str | None,
-    port: int | None,
-    on_stall: str | None,
-    no_metrics: bool,
-    no_probe: bool,
-    fail_on_finding: bool,
-    language: str | None,
-    rule_dirs: tuple[Path, ...],
-) -> None:
+def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) -> None:
     """Run a command and watch it. No code changes.
 
     \b
@@ -84,16 +83,8 @@ def run(
     """
     try:
         # A mistake in the configuration is told; the training starts all the same.
-        config = app.config(
-            exporter__host=host,
-            exporter__port=port,
-            stall__on_stall=on_stall,
-            run__probe=False if no_probe else None,
-            run__fail_on_finding=True if fail_on_finding else None,
-            ui__language=language,
-            rules__dirs=rule_dirs,
-        )
-        watched, listeners = _watched(config, command, name, not no_metrics)
+        config = app.config()
+        watched, listeners = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
         tell(f"the run cannot be watched ({type(error).__name__}: {error}); the command runs without")
         raise click.exceptions.Exit(_unwatched(command)) from None
@@ -109,12 +100,10 @@ def run(
     raise click.exceptions.Exit(code)
 
 
-def _watched(
+def _watched_command(
     config: Config, command: Sequence[str], name: str | None, metrics: bool
 ) -> tuple[Callable[[], int], Listeners]:
     """All that the watching needs, made before the command starts."""
-    from stallwatch.cli.watching import Listeners
-    from stallwatch.config.handover import exporter_settings
     from stallwatch_exporter.running.command import run_command
     from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -123,19 +112,20 @@ def _watched(
     except Exception as error:
         tell(f"the rules cannot be read ({type(error).__name__}: {error}); the run goes on without them")
         catalogue = Catalogue.of([])
+    return _watched(run_command, command, config, catalogue, name=name, metrics=metrics)
+
+
+def _watched(
+    watch: Callable[..., int], what: Sequence[str], config: Config, catalogue: Catalogue, **options: Any
+) -> tuple[Callable[[], int], Listeners]:
+    """The watching of a command or of files, and everybody who is notified."""
+    from stallwatch.cli.watching import Listeners
+    from stallwatch.config.handover import exporter_settings
+
     settings = exporter_settings(config)
     listeners = Listeners(config, catalogue)
-    watched = functools.partial(
-        run_command,
-        list(command),
-        settings,
-        listeners.sinks,
-        catalogue,
-        name=name,
-        metrics=metrics,
-        notice=listeners.notice,
-        on_end=listeners.ended,
-    )
+    options |= {"notice": listeners.notice, "on_end": listeners.ended}
+    watched = functools.partial(watch, list(what), settings, listeners.sinks, catalogue, **options)
     return watched, listeners
 
 
@@ -165,12 +155,7 @@ def tail(
     once: bool,
     until_idle: float | None,
     name: str | None,
-    host: str | None,
-    port: int | None,
-    on_stall: str | None,
     no_metrics: bool,
-    language: str | None,
-    rule_dirs: tuple[Path, ...],
 ) -> None:
     """Watch a run that is already up, from its log files. Ends with Ctrl-C.
 
@@ -182,32 +167,13 @@ def tail(
     already teaches the rhythm and raises no incident. With --name, a second tail goes on where the first
     ended.
     """
-    from stallwatch.cli.watching import Listeners
-    from stallwatch.config.handover import exporter_settings
     from stallwatch_exporter.tailing.follow import tail_files
 
-    config = app.config(
-        exporter__host=host,
-        exporter__port=port,
-        stall__on_stall=on_stall,
-        ui__language=language,
-        rules__dirs=rule_dirs,
-    )
-    catalogue = catalogue_of(config)
-    listeners = Listeners(config, catalogue)
+    config = app.config()
+    options = {"name": name, "once": once, "until_idle": until_idle, "metrics": not no_metrics}
+    watched, listeners = _watched(tail_files, globs, config, catalogue_of(config), **options)
     try:
-        code = tail_files(
-            list(globs),
-            exporter_settings(config),
-            listeners.sinks,
-            catalogue,
-            name=name,
-            once=once,
-            until_idle=until_idle,
-            metrics=not no_metrics,
-            notice=listeners.notice,
-            on_end=listeners.ended,
-        )
+        code = watched()
     finally:
         listeners.close()
     raise click.exceptions.Exit(code)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from stallwatch.cli.context import App, local_time, plain_table, show_table, tell
+from stallwatch.cli.context import PATH, App, local_time, plain_table, show_table, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +97,7 @@ def _ending(info: AgentInfo) -> str:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=PATH)
 @click.option("--speed", type=float, default=1.0, show_default=True, help="How much faster than it was.")
 @click.option("--max-gap", type=float, metavar="SECONDS", help="Shorten silences to this.")
 def replay(folder: Path, speed: float, max_gap: float | None) -> None:
@@ -124,7 +124,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
 
 
 @click.command()
-@click.argument("recording", required=False, type=click.Path(path_type=Path), metavar="[RECORDING]")
+@click.argument("recording", required=False, type=PATH, metavar="[RECORDING]")
 @click.option("--speed", type=float, default=4.0, show_default=True, help="How much faster than it was.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Of the page.")
 @click.option("--live", is_flag=True, help="Train instead of replaying; needs torch and deepspeed.")
