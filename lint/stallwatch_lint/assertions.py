@@ -11,6 +11,7 @@ from packaging.version import Version
 from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import DsConfig, number, whole
 from stallwatch_lint.facts import facts
+from stallwatch_lint.run import Run
 
 
 class Assertion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,8 +29,9 @@ class Assertion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _ASSERTIONS = facts("assertions", list[Assertion])
 
 
-def check_assertions(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnostic]:
+def check_assertions(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """All entries of the table that hold for this configuration."""
+    deepspeed = run.version("deepspeed")
     for entry in _ASSERTIONS:
         severity: Severity | None = None
         if entry.since is not None and deepspeed is not None:

@@ -11,17 +11,19 @@ from collections.abc import Iterator
 
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig, number
+from stallwatch_lint.run import Run
 
 _TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 SIZES = (_TOTAL, _MICRO, _STEPS)
 
 
-def check_batch(config: DsConfig, world: int | None = None) -> Iterator[Diagnostic]:
-    """Sizes that cannot multiply out, whatever the number of ranks, or not with `world` ranks.
+def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
+    """Sizes that cannot multiply out, whatever the number of ranks, or not with those of the run.
 
     Where ranks share a batch (tensor or sequence parallelism) or elasticity chooses the sizes, nothing is
     said.
     """
+    world = run.world_size
     for key in SIZES:
         value = number(config.get(key))
         if value is not None and value <= 0:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from stallwatch_lint.assertions import check_assertions
 from stallwatch_lint.batch import check_batch
-from stallwatch_lint.class_keywords import check_class_keywords, check_compute_loss, check_trainer_keywords
+from stallwatch_lint.class_keywords import check_compute_loss, check_keywords
 from stallwatch_lint.config_keys import check_keys, check_quoted_stage, check_top_keys, check_values
 from stallwatch_lint.diagnostic import Diagnostic, ordered
-from stallwatch_lint.dsconfig import AUTO, DsConfig, number
+from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.dummy_loss import check_dummy_loss
 from stallwatch_lint.models import (
     check_eval_mode,
@@ -20,6 +21,7 @@ from stallwatch_lint.models import (
 )
 from stallwatch_lint.optimizers import check_optimizer, check_parameters
 from stallwatch_lint.rank_guard import check_rank_guard
+from stallwatch_lint.run import Run
 from stallwatch_lint.saving import check_bare_saving, check_saving, check_unwrapped
 from stallwatch_lint.script import Script
 from stallwatch_lint.signatures import Signatures
@@ -30,7 +32,37 @@ from stallwatch_lint.trainer_arguments import (
     check_strategies,
     check_training_arguments,
 )
-from stallwatch_lint.versions import check_versions, version_of
+from stallwatch_lint.versions import check_versions
+
+_CONFIG_CHECKS: tuple[Callable[[DsConfig, Run], Iterator[Diagnostic]], ...] = (
+    check_keys,
+    check_top_keys,
+    check_values,
+    check_quoted_stage,
+    check_batch,
+    check_assertions,
+    check_optimizer,
+    check_parameters,
+    check_saving,
+    check_experts,
+)
+_SCRIPT_CHECKS: tuple[Callable[[Script, Run], Iterator[Diagnostic]], ...] = (
+    check_initialize,
+    check_eval_mode,
+    check_trl,
+    check_best_model,
+    check_training_arguments,
+    check_strategies,
+    check_eval_dataset,
+    check_keywords,
+    check_compute_loss,
+    check_rank_guard,
+    check_loading,
+    check_bare_saving,
+    check_unwrapped,
+    check_dummy_loss,
+    check_generations,
+)
 
 
 def check_run(
@@ -52,64 +84,11 @@ def check_run(
         versions_source: the file that the versions come from.
         signatures: of the classes of what is installed, where its source can be read.
     """
-    versions = versions or {}
-    diagnostics: list[Diagnostic] = []
+    ranks = world_size or (config.world_size if config is not None else None)
+    run = Run(config, scripts, versions or {}, ranks, signatures)
+    found = list(check_versions(run, versions_source))
     if config is not None:
-        diagnostics += _of_config(config, scripts, versions, world_size or config.world_size)
-    for script in scripts:
-        diagnostics += _of_script(
-            script, config.as_meant if config is not None else None, versions, signatures
-        )
-        ranks = world_size or (config.world_size if config is not None else None)
-        diagnostics += check_generations(script, versions, ranks)
-    used = frozenset().union(*(script.names for script in scripts))
-    zero = config.section("zero_optimization") if config is not None else {}
-    diagnostics += check_versions(
-        versions,
-        stage=config.stage if config is not None else None,
-        used=used,
-        auto_keys=[key for key, value in zero.items() if value == AUTO],
-        source=versions_source,
-    )
-    return ordered(diagnostics)
-
-
-def _of_config(
-    config: DsConfig, scripts: Sequence[Script], versions: Mapping[str, str], world_size: int | None
-) -> Iterator[Diagnostic]:
-    deepspeed = version_of(versions, "deepspeed")
-    yield from check_keys(config, deepspeed)
-    yield from check_top_keys(config)
-    yield from check_values(config, deepspeed)
-    yield from check_quoted_stage(config, scripts)
-    yield from check_batch(config, world_size)
-    yield from check_assertions(config, deepspeed)
-    yield from check_optimizer(config)
-    yield from check_parameters(config)
-    yield from check_saving(config, scripts)
-    yield from check_experts(config, scripts, deepspeed)
-
-
-def _of_script(
-    script: Script, config: DsConfig | None, versions: Mapping[str, str], signatures: Signatures | None
-) -> Iterator[Diagnostic]:
-    stage = config.stage if config is not None else None
-    yield from check_initialize(script, config)
-    yield from check_eval_mode(script, stage, version_of(versions, "deepspeed"))
-    yield from check_trl(script, config, versions)
-    yield from check_best_model(script, config)
-    yield from check_training_arguments(script, config)
-    yield from check_strategies(script)
-    yield from check_eval_dataset(script)
-    yield from check_trainer_keywords(script, versions, signatures)
-    yield from check_class_keywords(script, signatures, versions)
-    yield from check_compute_loss(script, versions)
-    yield from check_rank_guard(script, config)
-    if config is None:
-        return
-    yield from check_loading(script, config)
-    yield from check_bare_saving(config, script)
-    yield from check_unwrapped(config, script)
-    if stage == 3:
-        threshold = number(config.get("zero_optimization", "stage3_param_persistence_threshold", default=1e5))
-        yield from check_dummy_loss(script, 1e5 if threshold is None else threshold)
+        found += [one for check in _CONFIG_CHECKS for one in check(config, run)]
+        run = replace(run, config=config.as_meant)
+    found += [one for script in scripts for check in _SCRIPT_CHECKS for one in check(script, run)]
+    return ordered(found)

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from packaging.version import Version
 
 from stallwatch_lint.conditions import conditions_of
 from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
-from stallwatch_lint.script import Call, Script, dotted, last_name
-from stallwatch_lint.signatures import Signatures
-from stallwatch_lint.trainer_facts import KNOWN
-from stallwatch_lint.versions import version_of
+from stallwatch_lint.facts import TRAINERS
+from stallwatch_lint.run import Run
+from stallwatch_lint.script import Call, Script, dotted, is_own, last_name
 from stallwatch_rules.messages import Message, message
 
 _ENDINGS = {"transformers": ("Trainer", "TrainingArguments"), "trl": ("Trainer", "Config")}
@@ -24,51 +23,86 @@ _SEVERITIES: dict[str, Severity] = {"always": "fails", "sometimes": "likely"}
 _STEPS = ("compute_loss", "training_step")
 
 
-def called_class(script: Script, call: Call) -> str | None:
-    """``trl.SFTTrainer`` for a call of it, or of a class of the file that only inherits its ``__init__``."""
-    return _origin(script, call.name, set())
+def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
+    """Keywords of calls, held against the source of the classes that are called, or a table of them."""
+    classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
+    for call in script.calls:
+        full = classes.get(id(call.node))
+        taken = run.signatures.taken(full) if run.signatures is not None and full is not None else None
+        if full is None or taken is None:
+            yield from _not_in_table(script, call, run)
+        else:
+            others = [one for one in script.calls if classes[id(one.node)] == full and one is not call]
+            yield from _not_taken(script, call, full, taken, others, run)
 
 
-def check_class_keywords(
-    script: Script, signatures: Signatures | None, versions: Mapping[str, str]
+def _not_taken(
+    script: Script, call: Call, full: str, taken: frozenset[str], others: list[Call], run: Run
 ) -> Iterator[Diagnostic]:
-    """Keywords of calls, held against the source of the classes that are called.
+    """Keywords that the installed class does not take.
 
     Nothing is said of a call that the script makes only where another release is installed: below a test or
-    an exception that tells, or beside a call of the same class that the installed release takes.
+    an exception that tells, or beside a call of the same class (`others`) that the installed release takes.
     """
-    if signatures is None:
+    unknown = [one for one in call.node.keywords if one.arg not in {None, *taken}]
+    reached = conditions_of(script.tree).of(call.node) if unknown else "asked"
+    if reached == "asked":
         return
-    calls = [(call, full) for call in script.calls if (full := called_class(script, call))]
-    conditions = conditions_of(script.tree)
-    for call, full in calls:
-        taken = signatures.taken(full)
-        unknown = [one for one in call.node.keywords if taken is not None and one.arg not in {None, *taken}]
-        reached = conditions.of(call.node) if unknown else "asked"
-        if taken is None or reached == "asked":
+    beside = {one.arg for other in others for one in other.node.keywords}
+    package = full.partition(".")[0]
+    for keyword in unknown:
+        name = keyword.arg or ""
+        if {one.new for one in TRAINERS.changed if one.old == name and one.new} & beside:
+            continue  # both names are written: one is for older releases
+        yield diagnostic(
+            "trainer-argument-unknown",
+            (script.file, keyword.value.lineno),
+            severity=_SEVERITIES[reached],
+            fix=_fix(full, name, taken, run),
+            name=full.rpartition(".")[2],
+            package=package,
+            release=run.versions.get(package, ""),
+            keyword=name,
+        )
+
+
+def _not_in_table(script: Script, call: Call, run: Run) -> Iterator[Diagnostic]:
+    """``Trainer(evaluation_strategy=…)`` of transformers' own classes, whose source cannot be read.
+
+    Settings belong into the training arguments, under today's names.
+    """
+    package, _, full = script.full(call.name).partition(".")
+    kind = full.rpartition(".")[2].removeprefix("Seq2Seq")
+    if package != "transformers" or kind not in TRAINERS.renamed or is_own(script, call.name):
+        return
+    renamed, version = TRAINERS.renamed[kind], run.version("transformers")
+    for keyword in call.node.keywords:
+        severity: Severity
+        if keyword.arg == renamed.old:
+            if version is None or version <= Version(renamed.last):
+                continue
+            severity = "fails" if version >= Version(renamed.first) else "likely"
+            fix = message("lint.argument-renamed-to", new=renamed.new)
+        elif kind == "Trainer" and keyword.arg not in {None, *TRAINERS.taken}:
+            newer = version is not None and version > Version(TRAINERS.last_known)
+            severity = "likely" if newer else "fails"
+            name = "eval_strategy" if keyword.arg == "evaluation_strategy" else str(keyword.arg)
+            fix = message("lint.argument-elsewhere", name=name)
+        else:
             continue
-        others = [other.node.keywords for other, its in calls if its == full and other is not call]
-        beside = {one.arg for keywords in others for one in keywords}
-        for keyword in unknown:
-            name = keyword.arg or ""
-            if {one.new for one in KNOWN.changed if one.old == name and one.new} & beside:
-                continue  # both names are written: one is for older releases
-            package = full.partition(".")[0]
-            yield diagnostic(
-                "trainer-argument-unknown",
-                (script.file, keyword.value.lineno),
-                severity=_SEVERITIES[reached],
-                fix=_fix(full, name, taken, signatures),
-                name=full.rpartition(".")[2],
-                package=package,
-                release=versions.get(package, ""),
-                keyword=name,
-            )
+        yield diagnostic(
+            "trainer-argument-unknown-here",
+            (script.file, keyword.value.lineno),
+            severity=severity,
+            fix=fix,
+            called=call.last,
+            keyword=str(keyword.arg),
+        )
 
 
-def check_compute_loss(script: Script, versions: Mapping[str, str]) -> Iterator[Diagnostic]:
+def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     """A Trainer's own ``compute_loss`` that does not take what each step calls it with."""
-    transformers = version_of(versions, "transformers")
+    transformers = run.version("transformers")
     if transformers is None or transformers < Version("4.46.0") or _replaced(script):
         return
     losses = [
@@ -106,21 +140,26 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
     own = {one.name: one for one in script.classes}
     for base in () if node.decorator_list else node.bases:
         name = dotted(base)
-        if _origin(script, name, {node.name}, inherited=False):
+        if _origin(script, name, frozenset((node.name,)), inherited=False):
             return True
         if name not in own or own[name].bases:
             return False  # a mixin of elsewhere
     return False
 
 
-def _origin(script: Script, name: str, seen: set[str], *, inherited: bool = True) -> str | None:
-    """The class of transformers or TRL behind a name; with `inherited`, where its ``__init__`` counts."""
+def _origin(
+    script: Script, name: str, seen: frozenset[str] = frozenset(), *, inherited: bool = True
+) -> str | None:
+    """The class of transformers or TRL behind a name, such as ``trl.SFTTrainer``.
+
+    With `inherited`, a class of the file counts only if it inherits its ``__init__``.
+    """
     named = [one for one in script.classes if one.name == name]
     if named:
         own = named[0]
         if len(named) > 1 or name in seen or (inherited and not _inherits(own)) or not own.bases:
             return None
-        return _origin(script, dotted(own.bases[0]), {*seen, name}, inherited=inherited)
+        return _origin(script, dotted(own.bases[0]), seen | {name}, inherited=inherited)
     if name.partition(".")[0] in script.stored:
         return None
     full = script.full(name)
@@ -133,16 +172,16 @@ def _inherits(node: ast.ClassDef) -> bool:
     return not (node.decorator_list or node.keywords or _methods(node).keys() & {"__init__", "__new__"})
 
 
-def _fix(full: str, keyword: str, taken: frozenset[str], signatures: Signatures) -> Message:
+def _fix(full: str, keyword: str, taken: frozenset[str], run: Run) -> Message:
     name = full.rpartition(".")[2]
-    for one in KNOWN.changed:
+    for one in TRAINERS.changed:
         if name.endswith(one.ending) and keyword == one.old:
             if not one.new:
                 return message("lint.argument-gone", since=one.since)
             if one.new in taken or "(" in one.new:
                 return message("lint.argument-renamed", new=one.new, since=one.since)
     arguments = _arguments_of(full, name)
-    if arguments and keyword in (signatures.taken(arguments) or ()):
+    if arguments and run.signatures is not None and keyword in (run.signatures.taken(arguments) or ()):
         return message("lint.argument-of-settings", there=arguments.rpartition(".")[2])
     near = difflib.get_close_matches(keyword, taken, n=1)
     return message("lint.argument-near", near=near[0]) if near else message("lint.take-it-out")
@@ -154,63 +193,3 @@ def _arguments_of(full: str, name: str) -> str:
         return ""
     package = full.partition(".")[0]
     return f"{package}.{name.removesuffix('Trainer')}{'Config' if package == 'trl' else 'TrainingArguments'}"
-
-
-def check_trainer_keywords(
-    script: Script, versions: Mapping[str, str], signatures: Signatures | None = None
-) -> Iterator[Diagnostic]:
-    """``Trainer(evaluation_strategy=…)``: settings belong into the training arguments, under today's names.
-
-    Only transformers' own classes, and where their source cannot be read (``class_keywords``).
-    """
-    version = version_of(versions, "transformers")
-    own = _imported(script)
-    for call in script.calls:
-        full = called_class(script, call) if signatures is not None else None
-        if full and signatures is not None and signatures.taken(full) is not None:
-            continue
-        kind = own.get(call.name, "").removeprefix("Seq2Seq")
-        for keyword in call.node.keywords if kind in KNOWN.renamed else ():
-            if keyword.arg is None:
-                continue
-            renamed = KNOWN.renamed[kind]
-            severity: Severity
-            if keyword.arg == renamed.old:
-                if version is None or version <= Version(renamed.last):
-                    continue
-                severity = "fails" if version >= Version(renamed.first) else "likely"
-                fix = message("lint.argument-renamed-to", new=renamed.new)
-            elif kind == "Trainer" and keyword.arg not in KNOWN.taken:
-                newer = version is not None and version > Version(KNOWN.last_known)
-                severity = "likely" if newer else "fails"
-                name = "eval_strategy" if keyword.arg == "evaluation_strategy" else keyword.arg
-                fix = message("lint.argument-elsewhere", name=name)
-            else:
-                continue
-            place = (script.file, keyword.value.lineno)
-            yield diagnostic(
-                "trainer-argument-unknown-here",
-                place,
-                severity=severity,
-                fix=fix,
-                called=call.last,
-                keyword=keyword.arg,
-            )
-
-
-def _imported(script: Script) -> Mapping[str, str]:
-    """The classes of transformers that the script has: their names here, and there."""
-    names = {
-        alias.asname or alias.name: alias.name
-        for node in script.nodes
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "transformers"
-        for alias in node.names
-    }
-    made = {
-        node.name if isinstance(node, ast.ClassDef) else node.id
-        for node in script.nodes
-        if isinstance(node, ast.ClassDef) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    }
-    whole = {name for call in script.calls if (name := call.name).startswith("transformers.")}
-    direct = {name: name.removeprefix("transformers.") for name in whole}
-    return {here: name for here, name in names.items() if here not in made} | direct

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -17,7 +17,7 @@ from packaging.version import Version
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import AUTO, DsConfig, Path, number, whole
 from stallwatch_lint.facts import facts
-from stallwatch_lint.script import Script
+from stallwatch_lint.run import Run
 from stallwatch_rules.messages import Message, message
 
 FIRST_KNOWN = "0.9.0"
@@ -65,12 +65,13 @@ class _DeepSpeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 KNOWN = facts("deepspeed", _DeepSpeed)
 
 
-def check_keys(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnostic]:
+def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Unknown, too new and removed keys.
 
     Without a version, what no release from 0.9 on takes is wrong for certain, and what only newer ones take
     is worth a hint. A release newer than those that were read may take keys that are unknown here.
     """
+    deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
     newer = deepspeed is not None and deepspeed > Version(KNOWN.last_known)
     for path, _, section in _entries(config, deepspeed):
@@ -99,7 +100,7 @@ def check_keys(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnost
             )
 
 
-def check_top_keys(config: DsConfig) -> Iterator[Diagnostic]:
+def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
     """Keys at the top that DeepSpeed ignores: misspelt ones, and those of ``zero_optimization``.
 
     DeepSpeed 0.19.8 asks for the keys that it knows and ignores all others (``runtime/config.py``,
@@ -117,12 +118,13 @@ def check_top_keys(config: DsConfig) -> Iterator[Diagnostic]:
             yield diagnostic("config-key-ignored", config.at(key), fix=fix, key=key)
 
 
-def check_values(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagnostic]:
+def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Values that the models refuse, and texts where DeepSpeed calculates.
 
     Fractions and stages that there are not have assertions of their own. Up to 0.17.0 ``fp16`` and ``bf16``
     were read without validation.
     """
+    deepspeed = run.version("deepspeed")
     for path, value, section in _entries(config, deepspeed):
         key = section.keys.get(path[-1])
         if key is None or key.kind is None or (value is None and key.optional) or _TAKES[key.kind](value):
@@ -151,7 +153,7 @@ def check_values(config: DsConfig, deepspeed: Version | None) -> Iterator[Diagno
             )
 
 
-def check_quoted_stage(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Diagnostic]:
+def check_quoted_stage(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """``"stage": "3"``, for scripts that train through accelerate: to DeepSpeed it is 3, to the others none.
 
     accelerate 1.15.0, ``utils/deepspeed.py`` (``is_zero3``, which transformers 5.23.0 asks in
@@ -160,7 +162,7 @@ def check_quoted_stage(config: DsConfig, scripts: Sequence[Script]) -> Iterator[
     value = config.get(_ZERO, "stage")
     if not isinstance(value, str) or config.stage != 3:
         return
-    if any(script.imports & _ACCELERATED and not script.deepspeed_itself for script in scripts):
+    if any(script.imports & _ACCELERATED and not script.deepspeed_itself for script in run.scripts):
         yield diagnostic("stage-in-quotes", config.at(_ZERO, "stage"), value=_shown(value))
 
 

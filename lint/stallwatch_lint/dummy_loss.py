@@ -5,22 +5,31 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from stallwatch_lint.call_facts import CALLS
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
+from stallwatch_lint.dsconfig import number
+from stallwatch_lint.facts import CALLS
 from stallwatch_lint.partitioned import Models, models_of
+from stallwatch_lint.run import Run
 from stallwatch_lint.script import Script, dotted, last_name, scopes
 
+_PERSISTENT = 1e5  #: the threshold by default
 
-def check_dummy_loss(script: Script, persistent: float = 0) -> Iterator[Diagnostic]:
+
+def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
 
-    ``persistent``: parameters of no more elements than this are never partitioned (DeepSpeed 0.19.8,
-    ``stage3_param_persistence_threshold``), so that a sum over a small part of a model may work. Reported
+    Parameters of no more elements than ``stage3_param_persistence_threshold`` are never partitioned
+    (DeepSpeed 0.19.8), so that a sum over a small part of a model may work. Reported
     only where the term goes into a variable named for a loss, or one that ``backward`` is called on, or is
     multiplied by zero, which is good for nothing else: the same sum for a log line is as
     wrong under ZeRO-3, but stops nothing. In a ``forward`` the parameters may be those of the running module,
     which are there: only "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
     """
+    config = run.config
+    if config is None or config.stage != 3:
+        return
+    threshold = number(config.get("zero_optimization", "stage3_param_persistence_threshold"))
+    persistent = _PERSISTENT if threshold is None else threshold
     makers = frozenset(_makers(script))
     models = models_of(script)
     for scope, nodes in scopes(script.tree):

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from packaging.version import Version
 
+from stallwatch_lint.batch import SIZES
 from stallwatch_lint.conditions import is_nothing
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import AUTO, DsConfig
+from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, dotted, is_constant, last_name, scopes
-from stallwatch_lint.versions import fits, version_of
 from stallwatch_rules.text.lazy import lazy
 
-_BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
-
-def check_initialize(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
+def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
     """``deepspeed.initialize`` without a model (asserted in ``deepspeed/__init__.py``, 0.9.0 to 0.19.8), and
     ``auto`` values with nobody to fill them in."""
     for call in script.initializations():
@@ -27,28 +26,28 @@ def check_initialize(script: Script, config: DsConfig | None) -> Iterator[Diagno
             yield diagnostic(
                 "initialize-without-model", script.at(call), severity="fails" if surely else "likely"
             )
-    if config is None or not script.deepspeed_itself:
-        return
-    for key in _BATCH_KEYS:
-        if config.get(key) == AUTO:
-            yield diagnostic("auto-without-trainer", config.at(key), key=key)
+    config = run.config
+    if config is not None and script.deepspeed_itself:
+        for key in SIZES:
+            if config.get(key) == AUTO:
+                yield diagnostic("auto-without-trainer", config.at(key), key=key)
 
 
-def check_trl(script: Script, config: DsConfig | None, versions: Mapping[str, str]) -> Iterator[Diagnostic]:
+def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Trainers of TRL releases that meet DeepSpeed in a way that fails.
 
     Read in trl 0.11.4 to 0.16.1: ``trainer/online_dpo_trainer.py`` prepares ``ref_model`` unguarded up to
     0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` put
     the bare policy in the engine's place. Reproduced with 0.11.4 and 0.12.2.
     """
-    if config is None or version_of(versions, "trl") is None:
+    if run.config is None or run.version("trl") is None:
         return
-    trl = versions["trl"]
+    trl = run.versions["trl"]
     for call in script.called("OnlineDPOTrainer"):
         reference, peft = call.argument("ref_model", 1), call.argument("peft_config")
         none = reference is None or is_constant(reference, None)
         if (
-            fits(versions, "trl", "<0.13")
+            run.fits("trl", "<0.13")
             and none
             and not call.open
             and peft is not None
@@ -60,7 +59,7 @@ def check_trl(script: Script, config: DsConfig | None, versions: Mapping[str, st
                 severity="fails" if _made_here(script, peft) else "likely",
                 trl=trl,
             )
-    if config.stage == 3 and fits(versions, "trl", ">=0.11,<0.16"):
+    if run.stage == 3 and run.fits("trl", ">=0.11,<0.16"):
         for call in script.called("PPOTrainer", "PPOv2Trainer"):
             yield diagnostic("ppo-save-unwrapped", script.at(call), call=call.last, trl=trl)
 
@@ -81,10 +80,10 @@ def _is_config(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and last_name(value.func).endswith("Config")
 
 
-def check_loading(script: Script, config: DsConfig) -> Iterator[Diagnostic]:
+def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
     """``from_pretrained`` arguments that transformers refuses under ZeRO-3 (4.38.2 to 5.0.0: ``device_map``;
     up to 4.48.3 ``low_cpu_mem_usage=True`` as well)."""
-    if config.stage != 3 or not script.imports & {"transformers"}:
+    if run.stage != 3 or not script.imports & {"transformers"}:
         return
     for call in script.called("from_pretrained"):
         value = call.argument("device_map")
@@ -93,7 +92,7 @@ def check_loading(script: Script, config: DsConfig) -> Iterator[Diagnostic]:
         yield diagnostic("device-map-with-zero3", script.at(call), call=call.name)
 
 
-def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None) -> Iterator[Diagnostic]:
+def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
     """``model.eval()`` before a backward pass of the same model in the same function, and no ``train()``
     anywhere.
 
@@ -108,7 +107,8 @@ def check_eval_mode(script: Script, stage: int | None, deepspeed: Version | None
     back_on = {
         call.owner for call in script.called("train") if not is_constant(call.argument("mode", 0), False)
     }
-    fatal = stage == 3 and deepspeed is not None and deepspeed < Version("0.15.4")
+    deepspeed = run.version("deepspeed")
+    fatal = run.stage == 3 and deepspeed is not None and deepspeed < Version("0.15.4")
     for _, nodes in scopes(script.tree):
         calls = [Call.of(node) for node in nodes if isinstance(node, ast.Call)]
         backward = max((call.line for call in calls if call.last == "backward"), default=0)
@@ -134,16 +134,15 @@ _OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|ph
 _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_module"}
 
 
-def check_experts(
-    config: DsConfig, scripts: Sequence[Script], deepspeed: Version | None
-) -> Iterator[Diagnostic]:
+def check_experts(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """A hint where a script names such a model and nothing makes its expert block a unit."""
     if config.stage != 3 or config.has("zero_optimization", "leaf_module"):
         return
-    if any((script.imports | script.names) & _HANDLED_BY for script in scripts):
+    if any((script.imports | script.names) & _HANDLED_BY for script in run.scripts):
         return
+    deepspeed = run.version("deepspeed")
     by_itself = deepspeed is not None and deepspeed >= Version("0.18.0")
-    for script in scripts:
+    for script in run.scripts:
         if not any(name == "backward" or name.endswith("Trainer") for name in script.names):
             continue  # it trains nothing
         places = list(script.strings)

@@ -17,6 +17,7 @@ from stallwatch_lint.config_keys import did_you_mean
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import AUTO, DsConfig
 from stallwatch_lint.facts import facts
+from stallwatch_lint.run import Run
 from stallwatch_rules.messages import Message, message
 
 
@@ -34,7 +35,7 @@ class _Optimizers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 KNOWN = facts("optimizers", _Optimizers)
 
 
-def check_optimizer(config: DsConfig) -> Iterator[Diagnostic]:
+def check_optimizer(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
     """The optimizer's name, its ``max_grad_norm``, and the scheduler's name."""
     name, place = config.get("optimizer", "type"), config.at("optimizer", "type")
     if config.has("optimizer", "params", "max_grad_norm"):
@@ -65,7 +66,7 @@ def check_optimizer(config: DsConfig) -> Iterator[Diagnostic]:
         )
 
 
-def check_parameters(config: DsConfig) -> Iterator[Diagnostic]:
+def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
     """Parameters that DeepSpeed's schedulers and Adam do not take, and numbers in quotes."""
     optimizer, scheduler = config.get("optimizer", "type"), config.get("scheduler", "type")
     adam = isinstance(optimizer, str) and optimizer.lower() in ("adam", "adamw")

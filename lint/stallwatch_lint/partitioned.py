@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 
-from stallwatch_lint.call_facts import CALLS
+from stallwatch_lint.facts import CALLS
 from stallwatch_lint.kinds import kinds_of
 from stallwatch_lint.names import Names
 from stallwatch_lint.script import Call, Script, last_name, parts

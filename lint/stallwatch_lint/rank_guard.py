@@ -12,12 +12,12 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from stallwatch_lint.call_facts import CALLS
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
-from stallwatch_lint.dsconfig import DsConfig
+from stallwatch_lint.facts import CALLS
 from stallwatch_lint.kinds import Kinds, kinds_of
 from stallwatch_lint.names import Names
 from stallwatch_lint.partitioned import Models, models_of
+from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, dotted, last_name
 
 _RANK, _IS_FIRST, _IS_OTHER = "rank", "first", "other"
@@ -81,7 +81,7 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
     return False if isinstance(operator, (ast.NotEq, ast.Gt)) else None
 
 
-def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
+def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Collectives, and savers that hold some, below ``if rank == 0:`` alone.
 
     Nothing is said where the other branch, or any code for the other ranks, makes the same call: one rank
@@ -97,7 +97,7 @@ def check_rank_guard(script: Script, config: DsConfig | None) -> Iterator[Diagno
         if guard is None:
             continue
         for alone, body in ((guard, node.body), (not guard, node.orelse)):
-            calls = [call for call in _calls(body) if _needs_all(call, script, config, models, kinds)]
+            calls = [call for call in _calls(body) if _needs_all(call, script, run, models, kinds)]
             if alone:
                 first += calls
             else:
@@ -121,15 +121,15 @@ def _calls(body: list[ast.stmt]) -> Iterator[Call]:
         inside += ast.iter_child_nodes(node)
 
 
-def _needs_all(call: Call, script: Script, config: DsConfig | None, models: Models, kinds: Kinds) -> bool:
+def _needs_all(call: Call, script: Script, run: Run, models: Models, kinds: Kinds) -> bool:
     owner, _, last = script.full(call.name).rpartition(".")
     if last in CALLS.collectives and _is_module(owner, call):
         group = call.argument("group", 0 if last in CALLS.group_first else 2)
         return not call.open and group is None
     if call.last in CALLS.waits_of_accelerate:
         waits = isinstance(call.node.func, ast.Attribute) and kinds.is_accelerator(call.node.func.value)
-        return waits and (call.last != "save_state" or config is not None)
-    zero3 = config is not None and config.stage == 3
+        return waits and (call.last != "save_state" or run.config is not None)
+    zero3 = run.stage == 3
     kind = kinds.of_owner(call.node)
     if call.last == "save_model":
         return zero3 and kind == "trainer" and bool(script.imports & {"transformers", "trl"})

@@ -12,13 +12,14 @@ trainers, 0.11 to 0.16).
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.kinds import Kinds, kinds_of
 from stallwatch_lint.names import Names
 from stallwatch_lint.partitioned import models_of
+from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, dotted, is_constant, last_name, parts, scopes
 from stallwatch_rules.text.lazy import lazy
 
@@ -31,7 +32,7 @@ def gathers(config: DsConfig) -> bool:
     return any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
 
 
-def check_saving(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Diagnostic]:
+def check_saving(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """ZeRO-3 without gathering: once for the configuration, or for each place that saves.
 
     accelerate 1.15.0, ``accelerator.py`` (``get_state_dict``): raises. DeepSpeed 0.19.8,
@@ -41,7 +42,7 @@ def check_saving(config: DsConfig, scripts: Sequence[Script]) -> Iterator[Diagno
     """
     if config.stage != 3 or gathers(config):
         return
-    places = [one for script in scripts for one in _places(script)]
+    places = [one for script in run.scripts for one in _places(script)]
     yield from places
     if not places:
         yield diagnostic("gather-on-save", config.at("zero_optimization", _GATHER))
@@ -76,12 +77,12 @@ _ASKS = lazy(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
 _MODEL, _STATE = "model", "state"
 
 
-def check_bare_saving(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
+def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
     """What is saved past the engine, in scripts that gather nothing themselves.
 
     With PEFT, ``save_pretrained`` writes adapters that may be small enough to stay whole: nothing is said.
     """
-    if config.stage != 3 or script.names & {"GatheredParameters"}:
+    if run.stage != 3 or script.names & {"GatheredParameters"}:
         return
     found = _BareModels(script)
     saved = {id(inner) for save in script.called(*_SAVERS) for inner in ast.walk(save.node)}
@@ -203,9 +204,9 @@ _OF_ENGINE = ("zero_gather_16bit_weights_on_model_save", "_zero3_consolidated_16
 _REPLACED = {"self.model", "self.deepspeed"}
 
 
-def check_unwrapped(config: DsConfig, script: Script) -> Iterator[Diagnostic]:
+def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Calls that hand a bare module to accelerate, and trainers that swap their engine for one."""
-    if config.stage != 3:
+    if run.stage != 3:
         return
     kinds, models = kinds_of(script), models_of(script)
     for call in script.called(*_OF_ENGINE):

@@ -266,6 +266,11 @@ def bound_by(node: ast.AST) -> tuple[str | None, ...]:
     return ()
 
 
+def is_own(script: Script, name: str) -> bool:
+    """Whether the file itself defines the name, or its first part, or gives it a value."""
+    return name.partition(".")[0] in script.stored or any(one.name == name for one in script.classes)
+
+
 def is_constant(node: ast.expr | None, value: object) -> bool:
     """Whether the expression is exactly this ``True``, ``False`` or ``None``."""
     return isinstance(node, ast.Constant) and node.value is value

@@ -14,21 +14,21 @@ steps are ``gradient_accumulation_steps`` by default. ``num_generations`` must d
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
 from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import AUTO, DsConfig
-from stallwatch_lint.script import Call, Script, bound_by, dotted, is_constant
-from stallwatch_lint.trainer_facts import KNOWN
-from stallwatch_lint.versions import fits
+from stallwatch_lint.facts import TRAINERS
+from stallwatch_lint.run import Run
+from stallwatch_lint.script import Call, Script, bound_by, dotted, is_constant, is_own
 
 #: what transformers itself defines, with the defaults below; others' classes may have other ones
 _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 
-def check_training_arguments(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
+def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
     """fp16 beside bf16, and literals that differ from what the configuration says.
 
     A call that names another file is compared with none; one that does not name this one may yet get it
@@ -39,8 +39,8 @@ def check_training_arguments(script: Script, config: DsConfig | None) -> Iterato
     for call in _settings(script):
         if is_constant(call.argument("fp16"), True) and is_constant(call.argument("bf16"), True):
             yield diagnostic("fp16-and-bf16-arguments", script.at(call), call=call.last)
-        if config is not None and not config.accelerate and _trains(call):
-            yield from _compared(script, call, config)
+        if run.config is not None and not run.config.accelerate and _trains(call):
+            yield from _compared(script, call, run.config)
 
 
 def _settings(script: Script) -> Iterator[Call]:
@@ -59,15 +59,15 @@ def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnost
     file = named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
     if file is not None and PurePath(file).name != PurePath(config.file).name:
         return
-    for key, argument in KNOWN.compared.items():
+    for key, argument in TRAINERS.compared.items():
         value = config.get(*key.split("."))
         if value is None or value == AUTO or isinstance(value, str):
             continue
         given = call.argument(argument)
         if given is None and (not own or call.open or call.node.args[1:]):
             continue
-        wanted = KNOWN.defaults[argument] if given is None else _literal(given)
-        excuse = KNOWN.excuses.get(argument)
+        wanted = TRAINERS.defaults[argument] if given is None else _literal(given)
+        excuse = TRAINERS.excuses.get(argument)
         if wanted is None or value == wanted or (excuse and call.argument(excuse) is not None):
             continue
         yield diagnostic(
@@ -93,18 +93,16 @@ def _literal(node: ast.expr) -> Any:
 _INTERVALS = ("no", "steps", "epoch")
 
 
-def check_best_model(script: Script, config: DsConfig | None) -> Iterator[Diagnostic]:
+def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
     """``save_only_model`` with ``load_best_model_at_end`` raises under DeepSpeed (transformers 5.23.0,
     ``trainer.py``; since 4.38)."""
-    if config is None:
-        return
-    for call in _settings(script):
+    for call in _settings(script) if run.config is not None else ():
         both = (call.argument("save_only_model"), call.argument("load_best_model_at_end"))
         if all(is_constant(one, True) for one in both):
             yield diagnostic("best-model-without-optimizer", script.at(call))
 
 
-def check_strategies(script: Script) -> Iterator[Diagnostic]:
+def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
     """``load_best_model_at_end`` where evaluation and saving do not go together.
 
     transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``): the two strategies must be
@@ -160,7 +158,7 @@ def _given(call: Call, name: str) -> object:
     if value is not None:
         return value
     own = call.last in _OWN and not call.open and not call.node.args[1:]
-    return KNOWN.defaults.get(name) if own else None
+    return TRAINERS.defaults.get(name) if own else None
 
 
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
@@ -169,7 +167,7 @@ _STRATEGIES = ("eval_strategy", "evaluation_strategy")
 _ARGS, _EVAL_DATASET = 1, 4  # positions
 
 
-def check_eval_dataset(script: Script) -> Iterator[Diagnostic]:
+def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
     """Only calls that show all their arguments, with training arguments that this file makes once."""
     if sets_attribute(script, *_STRATEGIES, "eval_dataset"):
         return
@@ -189,11 +187,7 @@ def check_eval_dataset(script: Script) -> Iterator[Diagnostic]:
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
     """Whether it calls one of these classes, and no name that the file gives to something else as well."""
-    return (
-        script.full(call.name) in names
-        and call.name.partition(".")[0] not in script.stored
-        and not any(one.name == call.name for one in script.classes)
-    )
+    return script.full(call.name) in names and not is_own(script, call.name)
 
 
 def made_by(script: Script, value: ast.expr | None) -> Call | None:
@@ -229,9 +223,7 @@ _DEVICE, _STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 _OTHERS = ("generation_batch_size", "steps_per_generation")
 
 
-def check_generations(
-    script: Script, versions: Mapping[str, str], world_size: int | None
-) -> Iterator[Diagnostic]:
+def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Only where all the sizes are numbers in the call; FAILS with a release that is known to count so."""
     if sets_attribute(script, _GENERATIONS, _DEVICE, _STEPS, *_OTHERS):
         return
@@ -241,10 +233,10 @@ def check_generations(
         groups = _number(call, _GENERATIONS)
         if groups is None:
             continue
-        severity: Severity = "fails" if fits(versions, "trl", ">=0.18") else "likely"
+        severity: Severity = "fails" if run.fits("trl", ">=0.18") else "likely"
         if groups == 1:
             yield diagnostic("batch-not-in-groups-alone", script.at(call), severity=severity)
-        elif (sizes := _sizes(call, world_size)) and (batch := sizes[0] * sizes[1] * sizes[2]) % groups:
+        elif (sizes := _sizes(call, run.world_size)) and (batch := sizes[0] * sizes[1] * sizes[2]) % groups:
             shown = " x ".join(map(str, sizes))
             yield diagnostic(
                 "batch-not-in-groups",

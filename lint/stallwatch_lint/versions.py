@@ -5,8 +5,9 @@ The combinations are in `facts/versions.yaml`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -15,9 +16,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from stallwatch_lint.diagnostic import Diagnostic, Severity
+from stallwatch_lint.dsconfig import AUTO
 from stallwatch_lint.facts import facts
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_lint.run import Run
 
 _PLAIN = lazy(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # `pip list`
 
@@ -49,11 +54,7 @@ def version_conflicts() -> tuple[VersionConflict, ...]:
 
 
 def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
-    """Return the entries all of whose ranges hold.
-
-    Args:
-        versions: by canonical package name (``{"deepspeed": "0.16.4", "huggingface-hub": "1.0"}``).
-    """
+    """Return the entries all of whose ranges hold for these versions, by canonical package name."""
     return [
         entry
         for entry in version_conflicts()
@@ -61,31 +62,21 @@ def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
     ]
 
 
-def check_versions(
-    versions: Mapping[str, str],
-    *,
-    stage: int | None = None,
-    used: Collection[str] = (),
-    auto_keys: Collection[str] = (),
-    source: str | None = None,
-) -> Iterator[Diagnostic]:
+def check_versions(run: Run, source: str | None = None) -> Iterator[Diagnostic]:
     """Versions that do not fit each other, as far as they concern this run.
 
-    Args:
-        versions: as for ``conflicts_among``.
-        stage: the ZeRO stage, where it is known.
-        used: names that the scripts use.
-        auto_keys: keys of ``zero_optimization`` that are ``auto``.
-        source: the file that the versions come from.
+    `source` is the file that the versions come from.
     """
-    for entry in conflicts_among(versions):
+    used = {name for script in run.scripts for name in script.names}
+    zero = run.config.section("zero_optimization") if run.config is not None else {}
+    for entry in conflicts_among(run.versions):
         if (
-            (entry.stages and stage not in entry.stages)
+            (entry.stages and run.stage not in entry.stages)
             or (entry.used and entry.used.isdisjoint(used))
-            or (entry.auto_key and entry.auto_key not in auto_keys)
+            or (entry.auto_key and zero.get(entry.auto_key) != AUTO)
         ):
             continue
-        names = ", ".join(f"{package} {versions[package]}" for package in entry.ranges)
+        names = ", ".join(f"{package} {run.versions[package]}" for package in entry.ranges)
         yield Diagnostic(
             "versions-unfit",
             entry.severity,

@@ -7,6 +7,7 @@ from textwrap import dedent
 import pytest
 
 from stallwatch_lint.dsconfig import DsConfig
+from stallwatch_lint.run import Run
 from stallwatch_lint.saving import check_bare_saving
 from stallwatch_lint.script import Script, parse_script
 
@@ -20,7 +21,7 @@ def told(text: str, stage: int = 3) -> list[int | None]:
     script = parse_script(dedent(text), "train.py")
     assert isinstance(script, Script)
     config = DsConfig({"zero_optimization": {"stage": stage}}, "ds.json")
-    return [one.line for one in check_bare_saving(config, script)]
+    return [one.line for one in check_bare_saving(script, Run(config))]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from stallwatch_lint.dsconfig import DsConfig
 from stallwatch_lint.rank_guard import check_rank_guard
+from stallwatch_lint.run import Run
 from stallwatch_lint.script import Script, parse_script
 
 
@@ -15,7 +16,7 @@ def told(text: str, stage: int = 3) -> list[tuple[str, int | None]]:
     script = parse_script(dedent(text), "train.py")
     assert isinstance(script, Script)
     config = DsConfig({"zero_optimization": {"stage": stage}}, "ds.json")
-    return [(one.check, one.line) for one in check_rank_guard(script, config)]
+    return [(one.check, one.line) for one in check_rank_guard(script, Run(config))]
 
 
 @pytest.mark.parametrize(

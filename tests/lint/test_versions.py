@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from stallwatch_lint.dsconfig import DsConfig
+from stallwatch_lint.run import Run
+from stallwatch_lint.script import Script, parse_script
 from stallwatch_lint.versions import (
     check_versions,
     conflicts_among,
@@ -35,13 +38,19 @@ def test_conflicts_among(versions: dict[str, str], rules: list[str]) -> None:
 
 
 def test_entries_that_concern_some_runs_only() -> None:
+    def told(versions: dict[str, str], used: str, **zero: object) -> list[str]:
+        script = parse_script(used, "train.py")
+        assert isinstance(script, Script)
+        config = DsConfig({"zero_optimization": zero}, "ds.json")
+        return [one.severity for one in check_versions(Run(config, [script], versions))]
+
     versions = {"trl": "0.14.0", "deepspeed": "0.16.4"}
-    assert [one.severity for one in check_versions(versions, stage=3, used={"GRPOTrainer"})] == ["likely"]
-    assert not list(check_versions(versions, stage=2, used={"GRPOTrainer"}))
-    assert not list(check_versions(versions, stage=3, used={"SFTTrainer"}))
+    assert told(versions, "GRPOTrainer()", stage=3) == ["likely"]
+    assert not told(versions, "GRPOTrainer()", stage=2)
+    assert not told(versions, "SFTTrainer()", stage=3)
     old = {"deepspeed": "0.15.3", "transformers": "4.44.2"}
-    assert not list(check_versions(old, stage=3))
-    assert len(list(check_versions(old, stage=3, auto_keys=["stage3_prefetch_bucket_size"]))) == 1
+    assert not told(old, "", stage=3)
+    assert len(told(old, "", stage=3, stage3_prefetch_bucket_size="auto")) == 1
 
 
 def test_each_entry_has_a_range_a_source_and_a_page(catalogue: Catalogue) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,3 +15,57 @@ _HERE = Path(__file__).parent
 def facts(name: str, type: type[T]) -> T:
     """Return what `<name>.yaml` holds."""
     return msgspec.yaml.decode((_HERE / f"{name}.yaml").read_bytes(), type=type)
+
+
+class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What scripts call by name, and read."""
+
+    ranks: frozenset[str]
+    rank_calls: frozenset[str]
+    first_rank: frozenset[str]
+    collectives: frozenset[str]
+    group_first: frozenset[str]
+    modules: frozenset[str]
+    module_names: frozenset[str]
+    waits_of_accelerate: frozenset[str]
+    saves_of_engine: frozenset[str]
+    gathering: frozenset[str]
+    reducing: frozenset[str]
+    gathered_inside: frozenset[str]
+    returning_itself: frozenset[str]
+    reductions: frozenset[str]
+    valueless: frozenset[str]
+
+
+class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An argument of transformers' own classes; the table explains the fields."""
+
+    old: str
+    new: str
+    last: str
+    first: str
+
+
+class Changed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An argument of classes whose names end so."""
+
+    ending: str
+    old: str
+    new: str
+    since: str
+
+
+class _Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What trainers take, and what their arguments are by default."""
+
+    taken: frozenset[str]
+    last_known: str
+    renamed: dict[str, Renamed]
+    changed: list[Changed]
+    defaults: dict[str, Any]
+    compared: dict[str, str]
+    excuses: dict[str, str]
+
+
+CALLS = facts("calls", _Calls)
+TRAINERS = facts("trainers", _Trainers)
