@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from stallwatch.integrations.hooks import watch
     from stallwatch.integrations.lightning import LightningCallback
-    from stallwatch.integrations.loop import training_run
+    from stallwatch.integrations.loop import training_run, watch
     from stallwatch.integrations.transformers import Callback
     from stallwatch_rules.records import Diagnosis
 
@@ -34,6 +34,14 @@ __all__ = [
     "training_run",
     "watch",
 ]
+
+_ON_DEMAND = {
+    "Diagnosis": "stallwatch_rules.records",
+    "Callback": "stallwatch.integrations.transformers",
+    "LightningCallback": "stallwatch.integrations.lightning",
+    "training_run": "stallwatch.integrations.loop",
+    "watch": "stallwatch.integrations.loop",
+}
 
 
 def diagnose(
@@ -101,24 +109,6 @@ def _listed(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> list[
 
 def __getattr__(name: str) -> Any:
     # On demand: importing stallwatch costs nothing that is not used.
-    if name == "Diagnosis":
-        from stallwatch_rules.records import Diagnosis
-
-        return Diagnosis
-    if name == "Callback":
-        from stallwatch.integrations.transformers import Callback
-
-        return Callback
-    if name == "LightningCallback":
-        from stallwatch.integrations.lightning import LightningCallback
-
-        return LightningCallback
-    if name == "training_run":
-        from stallwatch.integrations.loop import training_run
-
-        return training_run
-    if name == "watch":
-        from stallwatch.integrations.hooks import watch
-
-        return watch
+    if name in _ON_DEMAND:
+        return getattr(import_module(_ON_DEMAND[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,12 +23,12 @@ import time
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn
 
 import psutil
 
-from stallwatch.demo_chat import ChatEndpoint
+from stallwatch.demo_chat import chat_endpoint
 from stallwatch_exporter.notices import tell
 from stallwatch_exporter.runs.runfolder import read_info
 
@@ -79,8 +79,13 @@ def demo(
     floor = _LIVE_FLOOR if live else _FLOOR / speed
     home = Path(tempfile.mkdtemp(prefix="stallwatch-demo-"))
     try:
-        with _signals_as_exceptions(), ChatEndpoint(show.block) as chat, Children() as children:
-            env = _environment(home, chat.url, floor)
+        # SIGTERM and a closed terminal unwind like Ctrl-C does, so that every child is ended.
+        with (
+            _handling(_leave, signal.SIGTERM, signal.SIGHUP),
+            chat_endpoint(show.block) as chat,
+            Children() as children,
+        ):
+            env = _environment(home, chat, floor)
             page = _start_dashboard(children, env, home, port, show)
             what = "A training run" if live else f"A recorded real run, {speed:g} times as fast"
             show.say(
@@ -256,15 +261,14 @@ def _has_display() -> bool:
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
 @contextlib.contextmanager
-def _signals_as_exceptions() -> Iterator[None]:
-    """SIGTERM and a closed terminal unwind like Ctrl-C does, so that every child is ended."""
-
-    def leave(number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, leave) for number in numbers}
+def _handling(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    """Have these signals handled so for a while."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
@@ -301,10 +305,9 @@ class Children:
     def __enter__(self) -> Children:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with _signals_held():
+    def __exit__(self, *_: object) -> None:
+        # An impatient second Ctrl-C must not leave half of the children behind.
+        with _handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
             self.end()
 
     def end(self) -> None:
@@ -314,35 +317,20 @@ class Children:
                 # What a person would send: `stallwatch run` then ends its command and says how it ended.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGINT)
-        family = self._family()
-        for sign in (None, signal.SIGTERM, signal.SIGKILL):
+        psutil.wait_procs(self._family(), timeout=self._patience / 2)
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            family = self._family()  # each time: a dying process may have started another
             for process in family:
-                if sign is not None:
-                    with contextlib.suppress(psutil.Error):
-                        process.send_signal(sign)
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(sign)
             psutil.wait_procs(family, timeout=self._patience / 2)
-            family = self._family()  # again: a dying process may have started another
-            if not family:
-                break
         for child in self._started:
             child.poll()
 
     def _family(self) -> list[psutil.Process]:
-        return [process for process in psutil.process_iter() if self._is_ours(process)]
-
-    def _is_ours(self, process: psutil.Process) -> bool:
-        try:
-            return process.environ().get(_MARK) == self._token and process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.Error, OSError):
-            return False
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """An impatient second Ctrl-C must not leave half of the children behind."""
-    held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in held.items():
-            signal.signal(number, handler)
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(_MARK) == self._token and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found

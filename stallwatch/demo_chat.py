@@ -10,38 +10,24 @@ import json
 import signal
 import textwrap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 _MARKS = {"critical": "🔴", "warning": "🟠", "info": "🔵"}
 
 
-class ChatEndpoint:
-    """Listens while the ``with`` block lasts; on a port that the system chooses unless one is given."""
-
-    def __init__(self, show: Callable[[str], None], host: str = "127.0.0.1", port: int = 0) -> None:
-        """`show` is handed each message as one block of lines."""
-        handler = type("Handler", (_Handler,), {"show": staticmethod(show)})
-        self._server = ThreadingHTTPServer((host, port), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="demo-chat", daemon=True)
-
-    @property
-    def url(self) -> str:
-        """The Apprise URL of this chat."""
-        host, port = self._server.server_address[:2]
-        return f"json://{host!s}:{port}/"
-
-    def __enter__(self) -> ChatEndpoint:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+@contextmanager
+def chat_endpoint(show: Callable[[str], None], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Hand each message to `show` as one block of lines; gives the Apprise URL. Port 0 is any."""
+    handler = type("Handler", (_Handler,), {"show": staticmethod(show)})
+    with ThreadingHTTPServer((host, port), handler) as server:
+        threading.Thread(target=server.serve_forever, name="demo-chat", daemon=True).start()
+        try:
+            yield f"json://{host}:{server.server_port}/"
+        finally:
+            server.shutdown()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -85,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    with ChatEndpoint(lambda text: print(text, flush=True), told.host, told.port) as chat:
-        print(f"chat on {chat.url}", flush=True)
+    with chat_endpoint(lambda text: print(text, flush=True), told.host, told.port) as url:
+        print(f"chat on {url}", flush=True)
         ended.wait()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -59,16 +60,14 @@ def _is_own_group(path: Path, status: os.stat_result) -> bool:
 def _account(uid: int) -> str:
     import pwd
 
-    try:
+    with suppress(KeyError):
         return f"the account {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"another account (uid {uid})"
+    return f"another account (uid {uid})"
 
 
 def _group(gid: int) -> str:
     import grp
 
-    try:
+    with suppress(KeyError):
         return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+    return str(gid)

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from stallwatch.integrations.hooks import hook
-from stallwatch.integrations.loop import probe
+from stallwatch.integrations.loop import hook, probe
 
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
     from lightning.pytorch import Callback as _Base

@@ -1,4 +1,4 @@
-"""``with stallwatch.training_run() as run: run.step(loss=…)``, and the probe behind it and its neighbours.
+"""The probe in a process that names it: ``training_run``, ``watch``, and what callbacks of trainers use.
 
 Under ``stallwatch run`` the rank's probe is used; without it the rank serves /metrics itself. What goes wrong
 in here is told once and the training goes on.
@@ -11,15 +11,28 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stallwatch_exporter.probe.api import Probe
     from stallwatch_exporter.serving.standalone import Standalone
 
+_ENGINE = "deepspeed.runtime.engine"
+_COORDINATOR = "deepspeed.runtime.zero.partitioned_param_coordinator"
 _begun = False
 _served: Standalone | None = None
+_hooked = False
+_watched = False
+
+
+@contextmanager
+def _training_goes_on(without: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        from stallwatch_exporter.notices import tell
+
+        tell(f"{without} ({type(error).__name__}: {error}); the training goes on")
 
 
 def api() -> Any:
@@ -42,12 +55,8 @@ def probe(name: str | None = None) -> Probe:
     alone = module.FOLDER_VARIABLE not in os.environ and os.environ.get(module.SWITCH_VARIABLE) != "0"
     if alone and not _begun:
         _begun = True  # also if it fails: not at every step
-        try:
+        with _training_goes_on("no metrics of this rank"):
             module.use(_alone(module, name))
-        except Exception as error:
-            from stallwatch_exporter.notices import tell
-
-            tell(f"no metrics of this rank ({type(error).__name__}: {error}); the training goes on")
         current = module.current()
     return current
 
@@ -129,9 +138,7 @@ class TrainingRun:
     def __enter__(self) -> TrainingRun:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._probe.told_by_user = False
 
 
@@ -142,3 +149,33 @@ def training_run(name: str | None = None, *, total_steps: int | None = None) -> 
     if total_steps is not None:
         found.value("target_steps", total_steps)
     return TrainingRun(found)
+
+
+def hook(name: str | None = None) -> None:
+    """Notice what the libraries do from here on, as under ``stallwatch run``; what fails is told once."""
+    global _hooked
+    with _training_goes_on("the trainer is not watched"):
+        told = probe(name)
+        module = api()
+        if _hooked or "stallwatch_probe" in sys.modules or os.environ.get(module.SWITCH_VARIABLE) == "0":
+            return
+        _hooked = True
+        told.is_rank = True
+        import_module(f"{module.__package__}.imports").watch()
+
+
+def watch(engine: Any) -> Any:
+    """Tell of this engine's steps, losses and trace-cache invalidations; returns the engine."""
+    global _watched
+    with _training_goes_on("the engine is not watched"):
+        told = probe()
+        if not _watched and "stallwatch_probe" not in sys.modules:
+            _watched = True
+            hooks = f"{api().__package__}.hooks"
+            told.is_rank = True
+            torch = import_module(f"{hooks}.torch")
+            told.samplers += [torch.accelerator_memory, torch.resident_memory]
+            import_module(f"{hooks}.deepspeed").install(sys.modules[_ENGINE], told, engine)
+            if _COORDINATOR in sys.modules:
+                import_module(f"{hooks}.zero").watch_trace(sys.modules[_COORDINATOR], told)
+    return engine

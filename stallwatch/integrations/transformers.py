@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from transformers import TrainerCallback
 
-from stallwatch.integrations.hooks import hook
+from stallwatch.integrations.loop import hook
 
 
 class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]

@@ -18,7 +18,7 @@ from processes import runs
 
 from stallwatch.config.loading import load
 from stallwatch.demo import Children, _environment
-from stallwatch.demo_chat import ChatEndpoint, render
+from stallwatch.demo_chat import chat_endpoint, render
 
 DEMO = [sys.executable, "-c", "from stallwatch.cli import main; main()", "demo", "--port", "0"]
 
@@ -181,9 +181,9 @@ def test_children_that_refuse_to_end_or_lost_their_parent_end_too(parent: str) -
 def test_the_chat_shows_what_a_real_notification_carries() -> None:
     apprise = pytest.importorskip("apprise")
     shown: list[str] = []
-    with ChatEndpoint(shown.append) as chat:
+    with chat_endpoint(shown.append) as url:
         sender = apprise.Apprise()
-        sender.add(chat.url)
+        sender.add(url)
         assert sender.notify(title="Run x has stalled", body="No step for 40 s.")
     assert len(shown) == 1
     assert "chat │ Run x has stalled\nchat │ No step for 40 s." in shown[0]
