@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
-from stallwatch_lint.dsconfig import DsConfig, number
+from stallwatch_lint.dsconfig import DsConfig, has_auto, number
 from stallwatch_lint.run import Run
 
 _TOTAL, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
@@ -34,7 +34,7 @@ def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
         return
     place, product = config.at(_TOTAL), (micro or 1) * (steps or 1)
     if micro is None or steps is None:
-        if world and not config.has_auto and total % (product * world):
+        if world and not has_auto(config.values) and total % (product * world):
             yield diagnostic(
                 "batch-size-remainder",
                 place,

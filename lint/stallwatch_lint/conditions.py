@@ -64,10 +64,7 @@ class Conditions:
             yield "asked" if names & self._flags or _ASKS.search(ast.unparse(test)) else "sometimes"
 
 
-@lru_cache(maxsize=4)
-def conditions_of(tree: ast.Module) -> Conditions:
-    """For the checks of one script, each of which asks."""
-    return Conditions(tree)
+conditions_of = lru_cache(maxsize=4)(Conditions)  # for the checks of one script, each of which asks
 
 
 def _before(block: ast.AST, node: ast.AST) -> list[ast.stmt]:

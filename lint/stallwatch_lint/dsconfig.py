@@ -90,11 +90,6 @@ class DsConfig:
         zero = {**self.section("zero_optimization"), "stage": _LAST_STAGE}
         return replace(self, values={**self.values, "zero_optimization": zero})
 
-    @property
-    def has_auto(self) -> bool:
-        """Whether any value is left for transformers or accelerate to fill in."""
-        return has_auto(self.values)
-
 
 def number(value: Any) -> float | None:
     """Return the value as a number; ``None`` for what is none, also for ``true``, ``"auto"`` and infinity."""
@@ -118,7 +113,7 @@ def whole(value: Any) -> int | None:
 
 
 def has_auto(value: Any) -> bool:
-    """Return whether `auto` is anywhere in a value."""
+    """Return whether anything in a value is left for transformers or accelerate to fill in."""
     if isinstance(value, Mapping):
         return any(has_auto(one) for one in value.values())
     if isinstance(value, list):

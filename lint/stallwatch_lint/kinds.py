@@ -126,10 +126,7 @@ class Kinds:
         return known or ("other" if all(kinds) else "")
 
 
-@lru_cache(maxsize=4)
-def kinds_of(script: Script) -> Kinds:
-    """For the checks of one script, each of which asks."""
-    return Kinds(script)
+kinds_of = lru_cache(maxsize=4)(Kinds)  # for the checks of one script, each of which asks
 
 
 def _parameters(function: Function) -> list[ast.arg]:

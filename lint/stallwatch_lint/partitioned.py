@@ -76,13 +76,18 @@ class Models:
         return bool(self._names.meaning(node, _MODELS))
 
     def is_module(self, node: ast.expr) -> bool:
-        """Whether it is known for a module that is no engine, where it stands: ``engine.module``."""
+        """Whether it is known for a module that is no engine, where it stands: ``engine.module``.
+
+        So is every part of what accelerate prepared.
+        """
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model"
         if self._names.meaning(node, _UNWRAPPED) in (_MODULE, _BARE):
             return True
-        owner = node.value if isinstance(node, ast.Attribute) and node.attr == "module" else None
-        return owner is not None and self._names.meaning(owner, _UNWRAPPED) in (_ENGINE, _PREPARED)
+        if not isinstance(node, ast.Attribute):
+            return False
+        owner = self._names.meaning(node.value, _UNWRAPPED)
+        return owner == _PREPARED or (owner == _ENGINE and node.attr == "module")
 
     def _assigned(self, value: ast.expr) -> str:
         """What a name means that is given this value."""
@@ -96,10 +101,7 @@ class Models:
         return _MODEL if model else ""
 
 
-@lru_cache(maxsize=4)
-def models_of(script: Script) -> Models:
-    """For the checks of one script, each of which asks."""
-    return Models(script)
+models_of = lru_cache(maxsize=4)(Models)  # for the checks of one script, each of which asks
 
 
 def _last_of(node: ast.expr) -> str:

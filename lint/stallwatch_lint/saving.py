@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import DsConfig
-from stallwatch_lint.kinds import Kinds, kinds_of
+from stallwatch_lint.kinds import kinds_of
 from stallwatch_lint.names import Names
 from stallwatch_lint.partitioned import models_of
 from stallwatch_lint.run import Run
@@ -212,29 +212,15 @@ def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
     for call in script.called(*_OF_ENGINE):
         if isinstance(call.node.func, ast.Attribute) and models.is_module(call.node.func.value):
             yield diagnostic("saves-past-the-engine-asked", script.at(call), call=call.name, model=call.owner)
-    engines = set(_names_of(script, kinds, "prepare"))
-    bare = set(_names_of(script, kinds, "unwrap_model")) - engines
     for call in script.called("get_state_dict"):
         model = call.argument("model", 0)
-        if kinds.of_owner(call.node) != "accelerator" or model is None:
-            continue
-        name = dotted(model)
-        part = name not in engines and any(name.startswith(f"{each}.") for each in engines)
-        if name in bare or part or models.is_module(model):
+        if kinds.of_owner(call.node) == "accelerator" and model is not None and models.is_module(model):
             yield diagnostic(
                 "saves-past-the-engine-given", script.at(call), call=call.name, model=ast.unparse(model)
             )
     for function in script.functions:
         if function.name == "save_model" and isinstance(function, ast.FunctionDef) and _swaps(function):
             yield diagnostic("saves-past-the-engine-swapped", (script.file, function.lineno))
-
-
-def _names_of(script: Script, kinds: Kinds, method: str) -> Iterator[str]:
-    """The names that a call of this method of an Accelerator is assigned to."""
-    for node in script.assignments:
-        call = Call.of(node.value) if isinstance(node.value, ast.Call) else None
-        if call is not None and call.last == method and kinds.of_owner(call.node) == "accelerator":
-            yield from (dotted(part) for target in node.targets for part in parts(target))
 
 
 def _swaps(function: ast.FunctionDef) -> bool:

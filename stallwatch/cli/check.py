@@ -11,10 +11,9 @@ import click
 from stallwatch.cli.context import PATH, App, language_option, rendered, tell_all
 
 if TYPE_CHECKING:
+    from stallwatch.cli.check_inputs import Inputs
     from stallwatch_lint.diagnostic import Diagnostic
-    from stallwatch_lint.dsconfig import DsConfig
     from stallwatch_lint.report import Covered
-    from stallwatch_lint.signatures import Signatures
 
 
 _WILL_FAIL, _UNREADABLE = 1, 2
@@ -68,9 +67,11 @@ def check(
     Exit code: 1 when something will fail (with --strict also when it is likely to); 2 when something could
     not be read (the rest is still checked); else 0.
     """
-    from stallwatch.cli.check_inputs import KINDS, read_inputs
+    from stallwatch.cli.check_inputs import KINDS, read_inputs, sources_of
     from stallwatch_lint.check_run import check_run
     from stallwatch_lint.diagnostic import ordered
+    from stallwatch_lint.report import print_check, to_json
+    from stallwatch_lint.signatures import Signatures
 
     if not (files or checkpoints or python or versions_file):
         raise click.UsageError("name a configuration, a script or --checkpoint PATH; -h shows examples")
@@ -81,11 +82,10 @@ def check(
     inputs = read_inputs(files)
     diagnostics: list[Diagnostic] = list(inputs.diagnostics)
     if files or python or versions_file:
-        versions = _versions(python, versions_file, inputs.problems, inputs.looked_at)
+        versions = inputs.read_versions(python, versions_file)
         source = str(versions_file) if versions_file else None
-        configs: list[DsConfig | None] = [*inputs.configs]
-        signatures = _signatures(python) if inputs.scripts and versions_file is None else None
-        for one in configs or [None]:
+        signatures = Signatures(sources_of(python)) if inputs.scripts and versions_file is None else None
+        for one in tuple(inputs.configs) or (None,):
             diagnostics += check_run(
                 one,
                 inputs.scripts,
@@ -95,50 +95,25 @@ def check(
                 signatures=signatures,
             )
     for path in checkpoints:
-        diagnostics += _of_checkpoint(path, inputs.problems, inputs.looked_at)
+        diagnostics += _of_checkpoint(path, inputs)
     tell_all(inputs.problems)
-    covered: Covered = "part" if inputs.problems else "all" if files or checkpoints else "versions"
-    _show(ordered(diagnostics), inputs.looked_at, inputs.problems, as_json, config["ui.language"], covered)
+    found, language = ordered(diagnostics), config["ui.language"]
+    if as_json:
+        report = to_json(found, inputs.looked_at, inputs.problems, language)
+    else:
+        covered: Covered = "part" if inputs.problems else "all" if files or checkpoints else "versions"
+        report = rendered(
+            lambda console: print_check(found, inputs.looked_at, console, language, covered=covered),
+            coloured=sys.stdout.isatty(),
+        )
+    click.echo(report, nl=False)
     if inputs.problems or config.problems:
         raise click.exceptions.Exit(_UNREADABLE)
     stops = ("fails", "likely") if strict else ("fails",)
-    raise click.exceptions.Exit(_WILL_FAIL if any(one.severity in stops for one in diagnostics) else 0)
+    raise click.exceptions.Exit(_WILL_FAIL if any(one.severity in stops for one in found) else 0)
 
 
-def _versions(
-    python: str | None, file: Path | None, problems: list[str], looked_at: list[str]
-) -> dict[str, str]:
-    from stallwatch.cli.check_inputs import (
-        EnvironmentUnknown,
-        versions_here,
-        versions_in_file,
-        versions_of_python,
-    )
-
-    try:
-        if file is not None:
-            versions, where = versions_in_file(file), str(file)
-        elif python is not None:
-            versions, where = versions_of_python(python), python
-        else:
-            versions, where = versions_here(), "this Python"
-    except EnvironmentUnknown as error:
-        problems.append(str(error))
-        return {}
-    stack = [name for name in ("deepspeed", "torch", "transformers", "trl") if name in versions]
-    if stack:
-        looked_at.append(f"{', '.join(f'{name} {versions[name]}' for name in stack)} ({where})")
-    return versions
-
-
-def _signatures(python: str | None) -> Signatures:
-    from stallwatch.cli.check_inputs import sources_of
-    from stallwatch_lint.signatures import Signatures
-
-    return Signatures(sources_of(python))
-
-
-def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> list[Diagnostic]:
+def _of_checkpoint(path: Path, inputs: Inputs) -> list[Diagnostic]:
     from stallwatch_exporter.checkpoints.checking import MOST_NAMES, check_checkpoint, diagnostic_of, listed
     from stallwatch_exporter.checkpoints.checking import looked_at as find_files
     from stallwatch_exporter.checkpoints.formats import examples
@@ -147,10 +122,10 @@ def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> lis
     try:
         below = listed(path, tell=lambda names: tell_all([f"{path}: {names:,} names so far"]))
     except FileNotFoundError:
-        problems.append(f"{path}: no such file or folder")
+        inputs.problems.append(f"{path}: no such file or folder")
         return []
     if not below.whole:
-        problems.append(
+        inputs.problems.append(
             f"{path}: more than {MOST_NAMES:,} files and folders lie below it, the rest was not looked at;"
             " name the checkpoint's own folder"
         )
@@ -159,30 +134,7 @@ def _of_checkpoint(path: Path, problems: list[str], looked_at: list[str]) -> lis
     others = f"{examples(foreign)}: neither zip archive nor pickle" if foreign else ""
     if not count and below.whole:
         wanted = f"{path}: holds no file of a checkpoint (.safetensors, .bin, .pt, latest)"
-        problems.append(f"{wanted}; {others}" if others else wanted)
+        inputs.problems.append(f"{wanted}; {others}" if others else wanted)
     left_out = f", without {others}" if others else ""
-    looked_at.append(f"{path} ({counted(count, 'file')}{left_out})")
+    inputs.looked_at.append(f"{path} ({counted(count, 'file')}{left_out})")
     return [diagnostic_of(fault) for fault in faults]
-
-
-def _show(
-    diagnostics: list[Diagnostic],
-    looked_at: list[str],
-    problems: list[str],
-    as_json: bool,
-    language: str,
-    covered: Covered,
-) -> None:
-    from stallwatch_lint.report import print_check, to_json
-
-    if as_json:
-        click.echo(to_json(diagnostics, looked_at, problems, language), nl=False)
-        return
-    coloured = sys.stdout.isatty()
-    click.echo(
-        rendered(
-            lambda console: print_check(diagnostics, looked_at, console, language, covered=covered),
-            coloured=coloured,
-        ),
-        nl=False,
-    )

@@ -38,6 +38,23 @@ class Inputs:
     problems: list[str] = field(default_factory=list)  #: on what could not be read
     looked_at: list[str] = field(default_factory=list)
 
+    def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
+        """Versions of a file, of another Python or of this one; none if they cannot be found out."""
+        try:
+            if file is not None:
+                versions, where = versions_in_file(file), str(file)
+            elif python is not None:
+                versions, where = versions_of_python(python), python
+            else:
+                versions, where = versions_here(), "this Python"
+        except EnvironmentUnknown as error:
+            self.problems.append(str(error))
+            return {}
+        stack = [name for name in ("deepspeed", "torch", "transformers", "trl") if name in versions]
+        if stack:
+            self.looked_at.append(f"{', '.join(f'{name} {versions[name]}' for name in stack)} ({where})")
+        return versions
+
 
 def read_inputs(files: Iterable[Path]) -> Inputs:
     """Read configurations (``.json``, ``.yaml``) and scripts (``.py``)."""
@@ -150,10 +167,8 @@ def versions_here() -> dict[str, str]:
     """Of the Python that runs Stallwatch."""
     found = {}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 

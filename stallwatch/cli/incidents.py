@@ -168,8 +168,10 @@ def silence(
     if not (run or rule or severity or everything):
         raise click.UsageError(say("silence-what", language))
     seconds = _seconds(duration, language)
-    if rule:
-        _refuse_unknown(config, rule, language)
+    near = near_rules(rule, known_rules(catalogue_of(config))) if rule else None
+    if near is not None:
+        key = "no-rule-near" if near else "no-rule"
+        raise click.UsageError(say(key, language, rule=rule, names=", ".join(near)))
     _, people = opened(config)
     wanted = Silence(now, now + seconds, run, rule, severity or "", who(), comment)
     number = people.silence(wanted)
@@ -204,9 +206,7 @@ def _tell_none(name: str, found: Meant, language: str) -> None:
     elif found.over:
         tell(say("over", language, name=name))
         for one in found.over[:3]:
-            since = local_time(one.resolved_at or one.updated_at)
-            how = say(one.resolution or "ended", language)
-            tell("  " + say("became", language, incident=one.id, how=how, when=since))
+            tell(f"  {_over('became', one, language)}")
     else:
         tell(say("no-incident", language, name=name))
 
@@ -214,9 +214,14 @@ def _tell_none(name: str, found: Meant, language: str) -> None:
 def _acknowledged(incident: Incident, language: str) -> str:
     if incident.status == "open" or incident.is_last_word:
         return say("acknowledged", language, incident=incident.id)
-    since = local_time(incident.resolved_at or incident.updated_at)
+    return _over("acknowledged-over", incident, language)
+
+
+def _over(key: str, incident: Incident, language: str) -> str:
+    """Say how and when an incident ended."""
+    when = local_time(incident.resolved_at or incident.updated_at)
     how = say(incident.resolution or "ended", language)
-    return say("acknowledged-over", language, incident=incident.id, how=how, when=since)
+    return say(key, language, incident=incident.id, how=how, when=when)
 
 
 def _state(incident: Incident, home: Path, language: str) -> str:
@@ -231,15 +236,6 @@ def _is_unwatched(incident: Incident, home: Path) -> bool:
 
     info = read_info(runs_home(home) / incident.run)
     return info is not None and info.ended_at is None and not agent_alive(info)
-
-
-def _refuse_unknown(config: Config, rule: str, language: str) -> None:
-    known = known_rules(catalogue_of(config))
-    near = near_rules(rule, known)
-    if near:
-        raise click.UsageError(say("no-rule-near", language, rule=rule, names=", ".join(near)))
-    if near is not None:
-        raise click.UsageError(say("no-rule", language, rule=rule))
 
 
 def _seconds(text: str, language: str) -> float:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +13,13 @@ import click
 from stallwatch.cli.context import FOLDER, PATH, App, any_key, catalogue_of, rules_option, tell, tell_all
 from stallwatch.config.handover import rule_folders
 from stallwatch.config.loading import Setting
+from stallwatch.config.values import nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stallwatch_logs.inputs import InputProblem
     from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.pages.page import RulePage
-    from stallwatch_rules.reading import RunReading
     from stallwatch_rules.records import Line
 
 _STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
@@ -112,7 +110,8 @@ def check(app: App, folder: Path | None) -> None:
         if unfinished:
             tell(f"warning: {page.path}: still to be written: {', '.join(unfinished)}")
     click.echo(f"{_count(pages, 'page')}, {_count(len(problems), 'problem')}")
-    _exit_with_problems(config.problems or problems)
+    if config.problems or problems:
+        raise click.exceptions.Exit(2)
 
 
 @rules.command()
@@ -167,10 +166,14 @@ def _lines(file: Path) -> Iterator[Line]:
 def _page(catalogue: Catalogue, rule: str) -> RulePage:
     page = catalogue.pages.get(rule)
     if page is None:
-        near = difflib.get_close_matches(rule, list(catalogue.pages), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = _did_you_mean(rule, catalogue.pages)
         raise click.UsageError(f"no rule {rule!r}; {hint}stallwatch rules list names all")
     return page
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = nearest(name, known, cutoff=0.4)
+    return f"did you mean {near}? " if near else ""
 
 
 def _lies_in(path: str, folder: Path) -> bool:
@@ -179,11 +182,6 @@ def _lies_in(path: str, folder: Path) -> bool:
 
 def _count(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
-
-
-def _exit_with_problems(problems: object) -> None:
-    if problems:
-        raise click.exceptions.Exit(2)
 
 
 @rules.command(name="list")
@@ -207,7 +205,11 @@ def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> 
     config = app.config()
     catalogue = catalogue_of(config)
     pages = sorted(catalogue.pages.values(), key=lambda page: (page.family, page.id))
-    _refuse_unknown(families, sorted({page.family for page in pages}))
+    known = sorted({page.family for page in pages})
+    for family in families:
+        if family not in known:
+            hint = _did_you_mean(family, known)
+            raise click.UsageError(f"no family {family!r}; {hint}they are: {', '.join(known)}")
     chosen = [
         page
         for page in pages
@@ -246,14 +248,6 @@ def print_tables(pages: Sequence[RulePage], console: Console, language: str = "e
         console.print()
 
 
-def _refuse_unknown(families: Sequence[str], known: Sequence[str]) -> None:
-    for family in families:
-        if family not in known:
-            near = difflib.get_close_matches(family, known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise click.UsageError(f"no family {family!r}; {hint}they are: {', '.join(known)}")
-
-
 def _title(page: RulePage, language: str) -> str:
     return page.title_zh if language == "zh" else page.title
 
@@ -283,13 +277,15 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
 
     Exit code: 2 when the log cannot be read or holds no unknown failure, or the page exists; else 0.
     """
+    from stallwatch_logs.parallel_reading import read_run
     from stallwatch_rules import __version__
     from stallwatch_rules.authoring.drafting import DraftError, propose
     from stallwatch_rules.pages.page import KEBAB
 
     config = app.config()
     catalogue = catalogue_of(config)
-    reading, unread = _read(log, catalogue)
+    reading, unread = read_run([log], catalogue=catalogue)
+    tell_all(unread)
     if unread and not reading.streams:  # which was told: no word of what is in a log that nobody read
         raise click.exceptions.Exit(2)
     try:
@@ -319,14 +315,6 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     tell(f"drafted {rule} from: {proposal.failure.line}")
     tell(f"next: write its sections, then stallwatch rules check {output}")
     tell(f"then: stallwatch diagnose {log} --rules {output}")
-
-
-def _read(log: str, catalogue: Catalogue) -> tuple[RunReading, list[InputProblem]]:
-    from stallwatch_logs.parallel_reading import read_run
-
-    reading, problems = read_run([log], catalogue=catalogue)
-    tell_all(problems)
-    return reading, problems
 
 
 @rules.command()

@@ -13,8 +13,6 @@ import msgspec
 from stallwatch.cli.context import PATH, App, local_time, plain_table, show_table, tell
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
 
@@ -68,17 +66,13 @@ def _row(info: AgentInfo) -> tuple[str, ...]:
     from stallwatch_rules.locale import span
 
     alive = agent_alive(info)
-    end = info.ended_at or (time.time() if alive else info.updated_at)
-    return (
-        info.run,
-        _state(info) if alive or info.ended_at is not None else "agent gone",
-        local_time(info.started_at),
-        span(end - info.started_at),
-        _ending(info)
-        if alive or info.ended_at is not None
-        else f"not heard of since {local_time(info.updated_at)}",
-        (info.endpoint or "-") if alive else "-",
-    )
+    if alive or info.ended_at is not None:
+        state, ending = _state(info), _ending(info)
+    else:
+        state, ending = "agent gone", f"not heard of since {local_time(info.updated_at)}"
+    lasted = (info.ended_at or (time.time() if alive else info.updated_at)) - info.started_at
+    metrics = (info.endpoint or "-") if alive else "-"
+    return info.run, state, local_time(info.started_at), span(lasted), ending, metrics
 
 
 def _state(info: AgentInfo) -> str:

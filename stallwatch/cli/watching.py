@@ -9,7 +9,7 @@ import time
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from stallwatch.cli.context import rendered, say, tell
 from stallwatch.config.chats import checked_settings, connecting
@@ -62,7 +62,7 @@ class Listeners:
             from stallwatch_alerts.store_sink import StoreSink
 
             self._store = StoreSink(
-                lambda: open_store(config),
+                partial(open_store, config),
                 report=tell,
                 url=config["alerts.incidents_url"],
                 keep_days=config["alerts.keep_days"],
@@ -78,18 +78,17 @@ class Listeners:
             else:
                 from stallwatch_alerts.sink import ChatSink
 
-                kept: dict[str, Any] = {
-                    "connect": partial(connecting, config),
-                    "warning_seconds": _WARNING_SECONDS,
-                }
-                if self._store is not None:
-                    kept |= {
-                        "spool": lambda: open_spool(config),
-                        "people": lambda: open_people(config),
-                        "delivered": self._store.told,
-                        "settled": notified_elsewhere(config),
-                    }
-                self._chat = ChatSink(settings, catalogue, report=tell, **kept)
+                self._chat = ChatSink(
+                    settings,
+                    catalogue,
+                    report=tell,
+                    connect=partial(connecting, config),
+                    warning_seconds=_WARNING_SECONDS,
+                    spool=partial(open_spool, config),
+                    people=partial(open_people, config),
+                    delivered=self._store.told,
+                    settled=notified_elsewhere(config),
+                )
 
     @property
     def sinks(self) -> list[Sink]:
