@@ -129,10 +129,10 @@ def _takes(loss: ast.FunctionDef) -> bool:
 
 def _replaced(script: Script) -> bool:
     """Whether the file may call ``compute_loss`` in a way of its own, or put another function there."""
+    if any("training_step" in _methods(one) for one in script.classes):
+        return True
     stored = (node for node in script.nodes if isinstance(node, (ast.Name, ast.Attribute)))
-    return any("training_step" in _methods(one) for one in script.classes) or any(
-        isinstance(node.ctx, ast.Store) and last_name(node) in _STEPS for node in stored
-    )
+    return any(isinstance(node.ctx, ast.Store) and last_name(node) in _STEPS for node in stored)
 
 
 def _is_trainer(script: Script, node: ast.ClassDef) -> bool:

@@ -9,10 +9,10 @@ from packaging.version import Version
 
 from stallwatch_lint.batch import SIZES
 from stallwatch_lint.conditions import is_nothing
-from stallwatch_lint.diagnostic import Diagnostic, diagnostic
+from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import AUTO, DsConfig
 from stallwatch_lint.run import Run
-from stallwatch_lint.script import Call, Script, dotted, is_constant, last_name, scopes
+from stallwatch_lint.script import Call, Script, is_constant, scopes
 from stallwatch_rules.text.lazy import lazy
 
 
@@ -46,38 +46,14 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     for call in script.called("OnlineDPOTrainer"):
         reference, peft = call.argument("ref_model", 1), call.argument("peft_config")
         none = reference is None or is_constant(reference, None)
-        if (
-            run.fits("trl", "<0.13")
-            and none
-            and not call.open
-            and peft is not None
-            and not is_constant(peft, None)
-        ):
-            yield diagnostic(
-                "online-dpo-without-reference",
-                script.at(call),
-                severity="fails" if _made_here(script, peft) else "likely",
-                trl=trl,
-            )
+        adapts = peft is not None and not is_constant(peft, None)
+        if run.fits("trl", "<0.13") and none and adapts and not call.open:
+            made = script.made_by(peft)  # and so not perhaps ``None``
+            severity: Severity = "fails" if made and made.last.endswith("Config") else "likely"
+            yield diagnostic("online-dpo-without-reference", script.at(call), severity=severity, trl=trl)
     if run.stage == 3 and run.fits("trl", ">=0.11,<0.16"):
         for call in script.called("PPOTrainer", "PPOv2Trainer"):
             yield diagnostic("ppo-save-unwrapped", script.at(call), call=call.last, trl=trl)
-
-
-def _made_here(script: Script, value: ast.expr) -> bool:
-    """Whether it is an object made in this script (``LoraConfig(…)``), and so not perhaps ``None``."""
-    if isinstance(value, ast.Name):
-        found = [
-            node.value
-            for node in script.assignments
-            if any(dotted(target) == value.id for target in node.targets)
-        ]
-        return bool(found) and all(_is_config(one) for one in found)
-    return _is_config(value)
-
-
-def _is_config(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and last_name(value.func).endswith("Config")
 
 
 def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:

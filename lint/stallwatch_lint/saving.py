@@ -20,7 +20,7 @@ from stallwatch_lint.kinds import kinds_of
 from stallwatch_lint.names import Names
 from stallwatch_lint.partitioned import models_of
 from stallwatch_lint.run import Run
-from stallwatch_lint.script import Call, Script, dotted, is_constant, last_name, parts, scopes
+from stallwatch_lint.script import Call, Script, dotted, last_name, parts, scopes
 from stallwatch_rules.text.lazy import lazy
 
 _GATHER = "stage3_gather_16bit_weights_on_model_save"
@@ -57,17 +57,12 @@ def _places(script: Script) -> Iterator[Diagnostic]:
         elif call.last in ("save_16bit_model", "save_fp16_model") or (
             call.last == "save_model"
             and kinds.of_owner(call.node) == "trainer"
-            and _transformers(script, call)
+            and script.imports & {"transformers", "trl"}
+            and call.constant("_internal_call") is not True
         ):
             kind = "gather-on-save-call"
         if kind:
             yield diagnostic(kind, script.at(call), call=call.name)
-
-
-def _transformers(script: Script, call: Call) -> bool:
-    return bool(script.imports & {"transformers", "trl"}) and not is_constant(
-        call.argument("_internal_call"), True
-    )
 
 
 _SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")

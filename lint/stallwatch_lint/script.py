@@ -8,11 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 from stallwatch_lint.diagnostic import Diagnostic, Place, diagnostic
 from stallwatch_lint.newer_python import NewerPython, newer_syntax
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Node = TypeVar("_Node", bound=ast.AST)
 Scope = ast.Module | Function | ast.Lambda
 
 
@@ -59,6 +61,11 @@ class Call:
             return self.node.args[position]
         return None
 
+    def constant(self, name: str) -> Any:
+        """The constant that is given as the argument with this name; ``None`` if there is none."""
+        value = self.argument(name)
+        return value.value if isinstance(value, ast.Constant) else None
+
 
 @dataclass(frozen=True)
 class Script:
@@ -72,31 +79,31 @@ class Script:
         """All nodes, from outside to inside."""
         return list(ast.walk(self.tree))
 
+    def of(self, *types: type[_Node]) -> list[_Node]:
+        """The nodes of these types, from outside to inside."""
+        return [node for node in self.nodes if isinstance(node, types)]
+
     @cached_property
     def names(self) -> frozenset[str]:
         """Every name and attribute that the text uses."""
-        return frozenset(
-            {node.id for node in self.nodes if isinstance(node, ast.Name)}
-            | {node.attr for node in self.nodes if isinstance(node, ast.Attribute)}
-            | {alias.name for node in self.nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
-        )
+        imported = (alias.name for node in self.of(ast.ImportFrom) for alias in node.names)
+        attributes = (node.attr for node in self.of(ast.Attribute))
+        return frozenset({*(node.id for node in self.of(ast.Name)), *attributes, *imported})
 
     @cached_property
     def calls(self) -> list[Call]:
         """All calls, in the order of their lines."""
-        found = [Call.of(node) for node in self.nodes if isinstance(node, ast.Call)]
-        return sorted(found, key=lambda call: call.line)
+        return sorted(map(Call.of, self.of(ast.Call)), key=lambda call: call.line)
 
     @cached_property
     def assignments(self) -> list[ast.Assign]:
         """All assignments, in the order of their lines."""
-        found = [node for node in self.nodes if isinstance(node, ast.Assign)]
-        return sorted(found, key=lambda node: node.lineno)
+        return sorted(self.of(ast.Assign), key=lambda node: node.lineno)
 
     @cached_property
     def functions(self) -> list[Function]:
         """All functions and methods of the file."""
-        return [node for node in self.nodes if isinstance(node, Function)]
+        return self.of(ast.FunctionDef, ast.AsyncFunctionDef)
 
     @cached_property
     def imports(self) -> frozenset[str]:
@@ -112,12 +119,9 @@ class Script:
     @cached_property
     def strings(self) -> list[tuple[str, int]]:
         """String constants with their lines, without docstrings and other bare texts."""
-        bare = {id(node.value) for node in self.nodes if isinstance(node, ast.Expr)}
-        return [
-            (node.value, node.lineno)
-            for node in self.nodes
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare
-        ]
+        bare = {id(node.value) for node in self.of(ast.Expr)}
+        found = (node for node in self.of(ast.Constant) if id(node) not in bare)
+        return [(node.value, node.lineno) for node in found if isinstance(node.value, str)]
 
     def at(self, call: Call) -> Place:
         """Return the place of a call."""
@@ -176,14 +180,12 @@ class Script:
     @cached_property
     def classes(self) -> list[ast.ClassDef]:
         """All classes of the file."""
-        return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
+        return self.of(ast.ClassDef)
 
     @cached_property
     def stored(self) -> frozenset[str]:
         """The plain names that get a value other than by one import; classes of the file left out."""
-        found = {
-            node.id for node in self.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
+        found = {node.id for node in self.of(ast.Name) if isinstance(node.ctx, ast.Store)}
         imported: dict[str, set[str]] = defaultdict(set)
         for node in self.nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -194,6 +196,19 @@ class Script:
             elif not isinstance(node, (ast.alias, ast.ClassDef)):
                 found.update(name for name in bound_by(node) if name)
         return frozenset(found | {name for name, sources in imported.items() if len(sources) > 1})
+
+    def made_by(self, value: ast.expr | None) -> Call | None:
+        """The call that makes this object: itself, or all that the file ever assigns to the name."""
+        if isinstance(value, ast.Name):
+            name = value.id
+            stored = [
+                one for one in self.of(ast.Name) if one.id == name and not isinstance(one.ctx, ast.Load)
+            ]
+            assigned = [one.value for one in self.assignments if [*map(dotted, one.targets)] == [name]]
+            if len(stored) != 1 or len(assigned) != 1 or any(name in bound_by(node) for node in self.nodes):
+                return None
+            value = assigned[0]
+        return Call.of(value) if isinstance(value, ast.Call) else None
 
     def full(self, name: str) -> str:
         """A dotted name as its package knows it."""

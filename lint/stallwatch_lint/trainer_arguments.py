@@ -22,7 +22,7 @@ from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import AUTO, DsConfig
 from stallwatch_lint.facts import TRAINERS
 from stallwatch_lint.run import Run
-from stallwatch_lint.script import Call, Script, bound_by, dotted, is_constant, is_own
+from stallwatch_lint.script import Call, Script, is_constant, is_own
 
 #: what transformers itself defines, with the defaults below; others' classes may have other ones
 _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
@@ -37,7 +37,7 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
     if not script.imports & {"transformers", "trl"}:
         return
     for call in _settings(script):
-        if is_constant(call.argument("fp16"), True) and is_constant(call.argument("bf16"), True):
+        if call.constant("fp16") is True and call.constant("bf16") is True:
             yield diagnostic("fp16-and-bf16-arguments", script.at(call), call=call.last)
         if run.config is not None and not run.config.accelerate and _trains(call):
             yield from _compared(script, call, run.config)
@@ -55,8 +55,8 @@ def _trains(call: Call) -> bool:
 
 
 def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnostic]:
-    named, own = call.argument("deepspeed"), call.last in _OWN
-    file = named.value if isinstance(named, ast.Constant) and isinstance(named.value, str) else None
+    own = call.last in _OWN
+    file = named if isinstance(named := call.constant("deepspeed"), str) else None
     if file is not None and PurePath(file).name != PurePath(config.file).name:
         return
     for key, argument in TRAINERS.compared.items():
@@ -97,8 +97,7 @@ def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
     """``save_only_model`` with ``load_best_model_at_end`` raises under DeepSpeed (transformers 5.23.0,
     ``trainer.py``; since 4.38)."""
     for call in _settings(script) if run.config is not None else ():
-        both = (call.argument("save_only_model"), call.argument("load_best_model_at_end"))
-        if all(is_constant(one, True) for one in both):
+        if call.constant("save_only_model") is True and call.constant("load_best_model_at_end") is True:
             yield diagnostic("best-model-without-optimizer", script.at(call))
 
 
@@ -113,32 +112,26 @@ def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
     if not script.imports & {"transformers", "trl"}:
         return
     for call in _settings(script):
-        if is_constant(call.argument("load_best_model_at_end"), True):
-            yield from _of_call(script, call)
-
-
-def _of_call(script: Script, call: Call) -> Iterator[Diagnostic]:
-    # 4.48.3 takes both names, 4.57.6 the new one alone
-    older = call.argument("eval_strategy") is None and call.argument("evaluation_strategy") is not None
-    evaluates = _strategy(call, "evaluation_strategy" if older else "eval_strategy")
-    saves = _strategy(call, "save_strategy")
-    if evaluates is None or saves is None:
-        return
-    if evaluates != saves:
-        yield diagnostic("best-model-strategies", script.at(call), evaluates=evaluates, saves=saves)
-    elif evaluates == "steps":
-        every, kept = _steps(call, "eval_steps"), _steps(call, "save_steps")
-        if every is not None and kept is not None and kept % every:
-            yield diagnostic("best-model-strategies-steps", script.at(call), every=every, kept=kept)
+        if call.constant("load_best_model_at_end") is not True:
+            continue
+        # 4.48.3 takes both names, 4.57.6 the new one alone
+        older = call.argument("eval_strategy") is None and call.argument("evaluation_strategy") is not None
+        evaluates = _strategy(call, "evaluation_strategy" if older else "eval_strategy")
+        saves = _strategy(call, "save_strategy")
+        if evaluates is None or saves is None:
+            continue
+        if evaluates != saves:
+            yield diagnostic("best-model-strategies", script.at(call), evaluates=evaluates, saves=saves)
+        elif evaluates == "steps":
+            every, kept = _steps(call, "eval_steps"), _steps(call, "save_steps")
+            if every is not None and kept is not None and kept % every:
+                yield diagnostic("best-model-strategies-steps", script.at(call), every=every, kept=kept)
 
 
 def _strategy(call: Call, name: str) -> str | None:
     """``"steps"`` of ``"steps"`` and ``IntervalStrategy.STEPS``; ``None`` where it cannot be told."""
-    value = _given(call, name)
-    if isinstance(value, ast.Attribute):
-        value = value.attr.lower()
-    elif isinstance(value, ast.Constant):
-        value = value.value
+    named = call.argument(name)
+    value = named.attr.lower() if isinstance(named, ast.Attribute) else _given(call, name)
     return value if value in _INTERVALS else None
 
 
@@ -147,16 +140,13 @@ def _steps(call: Call, name: str) -> int | None:
     if name == "eval_steps" and (call.argument(name) is None or is_constant(call.argument(name), None)):
         name = "logging_steps"
     value = _given(call, name)
-    if isinstance(value, ast.Constant):
-        value = value.value
     return value if type(value) is int and value > 0 else None
 
 
-def _given(call: Call, name: str) -> object:
-    """The expression that the call gives; else the default, where it is known that it counts."""
-    value = call.argument(name)
-    if value is not None:
-        return value
+def _given(call: Call, name: str) -> Any:
+    """The constant that the call gives; else the default, where it is known that it counts."""
+    if call.argument(name) is not None:
+        return call.constant(name)
     own = call.last in _OWN and not call.open and not call.node.args[1:]
     return TRAINERS.defaults.get(name) if own else None
 
@@ -175,7 +165,7 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
         if not is_theirs(script, call, *_TRAINERS) or call.open:
             continue
         data = call.argument("eval_dataset", _EVAL_DATASET)
-        arguments = made_by(script, call.argument("args", _ARGS))
+        arguments = script.made_by(call.argument("args", _ARGS))
         if (data is not None and not is_constant(data, None)) or arguments is None:
             continue
         if arguments.open or not is_theirs(script, arguments, *_ARGUMENTS):
@@ -190,30 +180,10 @@ def is_theirs(script: Script, call: Call, *names: str) -> bool:
     return script.full(call.name) in names and not is_own(script, call.name)
 
 
-def made_by(script: Script, value: ast.expr | None) -> Call | None:
-    """The call that makes this object: itself, or the only thing that the file ever assigns to the name."""
-    if isinstance(value, ast.Name):
-        if any(value.id in bound_by(node) for node in script.nodes):
-            return None
-        stored = [
-            node
-            for node in script.nodes
-            if isinstance(node, ast.Name) and node.id == value.id and not isinstance(node.ctx, ast.Load)
-        ]
-        assigned = [
-            node.value for node in script.assignments if [dotted(one) for one in node.targets] == [value.id]
-        ]
-        if len(stored) != 1 or len(assigned) != 1:
-            return None
-        value = assigned[0]
-    return Call.of(value) if isinstance(value, ast.Call) else None
-
-
 def sets_attribute(script: Script, *names: str) -> bool:
     """Whether the file sets such an attribute (``args.eval_strategy = "no"``), or may do so unseen."""
     return bool(script.names & {"setattr", "__dict__"}) or any(
-        isinstance(node, ast.Attribute) and node.attr in names and not isinstance(node.ctx, ast.Load)
-        for node in script.nodes
+        node.attr in names and not isinstance(node.ctx, ast.Load) for node in script.of(ast.Attribute)
     )
 
 
@@ -259,5 +229,5 @@ def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
 
 
 def _number(call: Call, name: str) -> int | None:
-    node = call.argument(name)
-    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+    value = call.constant(name)
+    return value if type(value) is int else None

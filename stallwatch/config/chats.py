@@ -100,14 +100,13 @@ def unusable(config: Config) -> list[ConfigError]:
 
     found = []
     placed = list(_placed(config))
-    for file, line, key, url in placed:
+    for place, key, url in placed:
         if (error := _refused(url)) is not None:
             said = f"{key}: {mask_url(url)} cannot be used: {error}"
             advice = remedy(error.chat, error.code, config["ui.language"])
-            found.append(ConfigError(file, line, said, advice or "docs/chats.md lists the forms of URLs"))
+            found.append(ConfigError(place, None, said, advice or "docs/chats.md lists the forms of URLs"))
     if found and len(found) == len(placed):
-        file, line, *_ = placed[-1]
-        found.append(ConfigError(file, line, _NOBODY, "mend it, then try stallwatch alerts test"))
+        found.append(ConfigError(placed[-1][0], None, _NOBODY, "mend it, then try stallwatch alerts test"))
     return found
 
 
@@ -140,21 +139,16 @@ def _refused(url: str) -> ChannelError | None:
 
 def places(config: Config, url: str) -> list[str]:
     """Where the URL stands: file and line with the key, or the variable."""
-    return [
-        f"{file}:{line} ({key})" if line else f"{file} ({key})"
-        for file, line, key, one in _placed(config)
-        if one == url
-    ]
+    return [f"{place} ({key})" for place, key, one in _placed(config) if one == url]
 
 
-def _placed(config: Config) -> Iterator[tuple[str, int | None, str, str]]:
-    """File (or variable), line, key and URL."""
-    source, colon, line = config.settings["alerts.urls"].source.rpartition(":")
-    known = bool(colon) and line.isdigit()
+def _placed(config: Config) -> Iterator[tuple[str, str, str]]:
+    """The file with its line (or the variable), the key and the URL of every chat."""
     for url in config["alerts.urls"]:
-        place = source if known else config.settings["alerts.urls"].source
-        yield place, int(line) if known else None, "alerts.urls", url
+        yield config.settings["alerts.urls"].source, "alerts.urls", url
     for number, route in enumerate(config["alerts.routes"]):
         for key, urls in (("urls", route.urls or ()), ("escalate_urls", route.escalate_urls)):
+            line = _line(config, number, key)
+            place = f"{config.file}:{line}" if line else str(config.file)
             for url in urls:
-                yield str(config.file), _line(config, number, key), f"alerts.routes[{number + 1}].{key}", url
+                yield place, f"alerts.routes[{number + 1}].{key}", url
