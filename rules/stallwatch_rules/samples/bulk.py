@@ -8,20 +8,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.table import RowReader
-from stallwatch_rules.samples.templates import EMPTY_PICTURE, PICTURE, Template, learn
+from stallwatch_rules.samples.templates import EMPTY_PICTURE, PICTURE, Template, clock, learn
 from stallwatch_rules.text.lazy import lazy
 
 _DIGITS = b"0123456789"
 
-# Without its digits, a line that `extract` takes anything from holds one of these, and so does one that may
-# have a time: hours stand behind no letter but a "T".
-_TELLING = lazy(
-    rb"[Ss][Tt][Ee][Pp]|[Ii][Tt][Ee][Rr]|[Ll][Oo][Ss][Ss]|[Nn][Uu][Mm]_[Uu][Pp][Dd]|OVERFLOW|overflow"
-    rb"|train_runtime|MA |MemAlloc|memory \(MB\) \||\xe2\x94\x81|Average reward|amples/sec:|Progress on:"
-    rb"|\xe6\x8d\x9f\xe5\xa4\xb1|\xcb\xf0\xca\xa7|s: t[re]l:|/ \[:*<|[^A-SU-Za-z_]::"
+# Without its digits and in lower case, a line that `extract` takes anything from holds one of these.
+_WORDS = (
+    *(
+        b"step",
+        b"iter",
+        b"loss",
+        b"/ [",
+        b"it [",
+        b"num_upd",
+        b"overflow",
+        b"train_runtime",
+        b"memalloc",
+        b"max_ma ",
+    ),
+    *(b"memory (mb) |", b"average reward", b"amples/sec:", b"progress on:", b"s: trl:", b"s: tel:"),
+    *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
 )
+_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: hours stand behind no letter but a "T"
+# Lines that begin with a full stamp, and name no rank, tell their source's time; a journal's entry may hold
+# a stamp of its own.
+_CLOCK = lazy(rb"\[?--(?: |T(?!.*\]: ))::(?!.*(?:ank|ANK|\[default|\]<std|\[trainer|\[worker))")
 _BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # something was printed behind a bar's end
 _WORTH_LEARNING = 6  # lines
 _MOST_TEMPLATES = 20_000
@@ -51,6 +66,7 @@ class BulkReader:
         )
         self._keys: dict[bytes, _Kind] = {}
         self._kinds: dict[bytes, _Kind] = {}
+        self._clock = _Kind(_WORTH_LEARNING, clock(reader.rank))
 
     def read(self, data: bytes) -> None:
         """Add the rows of a block."""
@@ -72,6 +88,8 @@ class BulkReader:
     def _segment(self, number: int, raw: bytes, key: bytes, kind: _Kind | None) -> None:
         if kind is None:
             kind = self._kind(key)
+        if kind is _NOTHING:
+            return
         if kind is _GLUED:
             for part in _BEHIND_BAR.split(raw):
                 its_key = part.translate(None, _DIGITS)
@@ -111,11 +129,15 @@ class BulkReader:
         if len(self._keys) >= _MOST_KEYS or len(self._kinds) >= _MOST_TEMPLATES:
             self._keys.clear()
             self._kinds.clear()
-        if _TELLING.search(key) is None:
-            kind = _NOTHING
+        kind, lower = None, key.lower()
+        if not may_hold(lower, _WORDS):
+            if b"::" not in key or _STAMP.search(key) is None:
+                kind = _NOTHING
+            elif _CLOCK.match(key) is not None:
+                kind = self._clock
         elif _BEHIND_BAR.search(key) is not None:
             kind = _GLUED
-        else:
+        if kind is None:
             kind = self._kinds.setdefault(PICTURE.sub(EMPTY_PICTURE, key), _Kind())
         if len(key) <= _LONGEST_KEY:
             self._keys[key] = kind

@@ -67,6 +67,12 @@ class Template(NamedTuple):
         return Sample(rank, time, step, total or None, values, bool(bare))
 
 
+def clock(rank: int | None) -> Template:
+    """The template of all lines of a source that begin with a full stamp and hold nothing else."""
+    stamp = "time", lambda text: own_time(text.decode("utf-8", "replace"))
+    return Template(re.compile(rb"(?s)(.{,48}).*"), [stamp], {**_NOTHING, "rank": rank}, False, True, True)
+
+
 def learn(raw: bytes, rank: int | None) -> Template | None:
     """Learn a template from one of its lines, in a source of this rank; ``None`` if there is none."""
     raw = PICTURE.sub(EMPTY_PICTURE, raw)
