@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 
 from stallwatch_rules.hints import may_hold
@@ -11,13 +10,14 @@ from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
-_GIVEN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?(" + NUMBER + r")"
+_SIGN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?"
+_GIVEN = _SIGN + "(" + NUMBER + ")"
 
 # Python looks fast for letters with which an expression begins: so what may not stand before them is asked
 # behind the first one.
 _TOKENS = lazy(
     r"(?:t(?<![\w/]t)(?:ps|gs|ok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)(?:gpu|device))?"
-    r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _GIVEN + r"([km]\b)?"
+    r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _SIGN + "(" + NUMBER + r"(?:[km]\b)?)"
 )
 _TOKENS_COUNTED = lazy(r"(?<![\w.])(" + NUMBER + r") tok(?:ens)?/s(?![ec]*\s?[:=])")
 _SAMPLES = lazy(
@@ -34,7 +34,6 @@ _EVAL_LOSS = lazy(
     r"(?<![\w/])(?:eval|val|valid|validation|dev|test)[_/ ](?:lm[_ ])?loss(?:_epoch)?(?![\w/])"
     r"\s{0,3}[:=]?\s{0,4}(" + NUMBER + r")(?!\w)"
 )
-_EVALUATED = ("val", "dev", "test")  # one of them names the loss
 _SKIPPED = lazy(r"number of skipped iterations" + _GIVEN)
 # torchtitan, DETR and mmengine (MiB), verl (GB); what a bar or a line calls the memory without saying which
 _MEMORY = lazy(
@@ -48,46 +47,29 @@ _THOUSANDS = {"k": 1e3, "m": 1e6}  # nanotron's "52.1K"
 _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
-def _tokens(lower: str) -> re.Match[str] | None:
-    return _first(_TOKENS.search(lower), _TOKENS_COUNTED.search(lower) if " tok" in lower else None)
-
-
-def _samples(lower: str) -> re.Match[str] | None:
-    return _first(_SAMPLES.search(lower), _SAMPLES_COUNTED.search(lower) if " samples/s" in lower else None)
-
-
-def _first(one: re.Match[str] | None, two: re.Match[str] | None) -> re.Match[str] | None:
-    if one is None or two is None:
-        return one or two
-    return one if one.start() <= two.start() else two
-
-
-_SIMPLE: tuple[tuple[str, str, Callable[[str], re.Match[str] | None]], ...] = (
-    # a word that is in the line then, our field, what finds the number
-    ("tok", "tokens_per_second", _tokens),
-    ("tps", "tokens_per_second", _tokens),
-    ("tgs", "tokens_per_second", _tokens),
-    ("throughput", "tokens_per_second", _tokens),
-    ("samples", "samples_per_second", _samples),
-    ("reward", "reward", _REWARD.search),
-    ("kl", "kl", _KL.search),
-    ("skipped it", "skipped_iterations", _SKIPPED.search),
+_QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]], ...] = (
+    # our field, and what finds its number where one of some words is in the line; what comes first counts
+    ("tokens_per_second", ((("tok", "tps", "tgs", "throughput"), _TOKENS), ((" tok",), _TOKENS_COUNTED))),
+    ("samples_per_second", ((("samples",), _SAMPLES), ((" samples/s",), _SAMPLES_COUNTED))),
+    ("reward", ((("reward",), _REWARD),)),
+    ("kl", ((("kl",), _KL),)),
+    ("skipped_iterations", ((("skipped it",), _SKIPPED),)),
+    ("eval_loss", ((("val", "dev", "test"), _EVAL_LOSS),)),
 )
 
 
 def rates(lower: str, values: dict[str, float]) -> None:
     """Add to the values what the text (in lower case) tells beside loss and learning rate."""
-    for word, field, find in _SIMPLE:
-        if word in lower and field not in values:
-            found = find(lower)
+    for field, finders in _QUANTITIES:
+        if field not in values:
+            found = [
+                match
+                for words, pattern in finders
+                if may_hold(lower, words) and (match := pattern.search(lower))
+            ]
             if found:
-                counted = field == "tokens_per_second" and found.re.pattern == _TOKENS.pattern
-                more = found[2] if counted else None
-                values[field] = number(found[1]) * (_THOUSANDS[more] if more else 1)
-    if "loss" in lower and may_hold(lower, _EVALUATED) and "eval_loss" not in values:
-        found = _EVAL_LOSS.search(lower)
-        if found:
-            values["eval_loss"] = number(found[1])
+                amount = min(found, key=re.Match.start)[1]
+                values[field] = number(amount.rstrip("km")) * _THOUSANDS.get(amount[-1], 1)
     if "mem" in lower and "memory_peak_bytes" not in values:
         _memory(lower, values)
 
