@@ -132,12 +132,9 @@ class LineReader:
         """
         out: list[Line] = []
         self._joined(self._joiner.left() if self._joiner else [], None, out)
-        if self._held:
-            raw, self._held = bytes(self._held), bytearray()
+        if raw := self._unfinished():
             self._segment(raw, True, None, out)
-        left, self._partials = sorted(self._partials.values(), key=lambda p: p[1]), {}
-        for text, number, stamp in left:
-            self._emit(text, number, stamp, None, out)
+        self._end_partials(None, out)
         self.number += ends
         self._line_start = True
         self._record = None
@@ -152,8 +149,7 @@ class LineReader:
         """
         at = since if self._held_at is None else self._held_at
         out: list[Line] = []
-        if self._held and self._redrawn and at <= since:
-            raw, self._held = bytes(self._held), bytearray()
+        if self._redrawn and at <= since and (raw := self._unfinished()):
             self._segment(raw, False, at, out)
         return out
 
@@ -167,14 +163,20 @@ class LineReader:
         if self._utf16 is not None:
             data = self._utf16.decode(data, True).encode("utf-8", "replace")
         out = self._feed(data, time)
-        if self._held:
-            raw, self._held = bytes(self._held), bytearray()
+        if raw := self._unfinished():
             self._physical(raw, time, out)
         self._joined(self._joiner.left() if self._joiner else [], time, out)
+        self._end_partials(time, out)
+        return self._tables.take(out)
+
+    def _unfinished(self) -> bytes:
+        raw, self._held = bytes(self._held), bytearray()
+        return raw
+
+    def _end_partials(self, time: float | None, out: list[Line]) -> None:
         left, self._partials = sorted(self._partials.values(), key=lambda p: p[1]), {}
         for text, number, stamp in left:
             self._emit(text, number, stamp, time, out)
-        return self._tables.take(out)
 
     def _begin(self, data: bytes) -> bytes:
         data = (self._head or b"") + data
@@ -200,8 +202,7 @@ class LineReader:
         if not end:
             hold(self._held, data)
             return out
-        complete = bytes(self._held) + data[:end]
-        self._held = bytearray()
+        complete = self._unfinished() + data[:end]
         hold(self._held, data[end:])
         self._redrawn = data[end - 1 : end] == b"\r"
         *ended, last = complete.split(b"\n")
