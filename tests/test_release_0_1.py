@@ -14,7 +14,7 @@ from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.report import to_json
+from stallwatch_rules.report.json import to_json
 
 KEPT = Path(__file__).with_name("release_0_1")
 RUN = KEPT / "runs" / "sft"

@@ -21,8 +21,8 @@ from stallwatch_dashboard.settings import DashboardSettings, to_environment
 from stallwatch_dashboard.theme import STYLE
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
-from stallwatch_rules.report import to_markdown
 from stallwatch_rules.report.html import to_html
+from stallwatch_rules.report.markdown import to_markdown
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 pytest.importorskip("streamlit.testing.v1")

@@ -26,13 +26,13 @@ from typing import Any
 
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.locale import rendered
-from stallwatch_rules.matching.literals import branches
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.pages.page import RulePage
 
 TESTS = Path(__file__).parents[1]
 sys.path.append(str(TESTS.parent / "tools"))
 
+from wordings.branches import branches  # noqa: E402
 from wordings.pieces import pieces_of  # noqa: E402
 from wordings.search import same_package  # noqa: E402
 

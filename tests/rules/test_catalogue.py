@@ -36,7 +36,7 @@ def test_every_packaged_page_shows_at_least_two_lines_that_must_not_match() -> N
 def test_extra_pages_join_the_packaged_ones(write_page: WritePage, pages: Path) -> None:
     write_page("my-rule")
     catalogue = load_catalogue([pages])
-    assert catalogue.page("my-rule").title == "No room"
+    assert catalogue.pages["my-rule"].title == "No room"
     assert set(catalogue.pages) == {*load_catalogue().pages, "my-rule"}
 
 
@@ -54,7 +54,7 @@ def test_a_second_page_of_the_same_id_is_a_problem(write_page: WritePage, pages:
     second = write_page("twice", family="b-family", title="second")
     catalogue = load_catalogue([pages])
     (problem,) = catalogue.problems
-    assert catalogue.page("twice").title == "first"
+    assert catalogue.pages["twice"].title == "first"
     assert (problem.path, problem.line) == (str(second), 2)
     assert str(first) in problem.message
 
@@ -93,8 +93,8 @@ def test_an_edited_page_is_read_again(write_page: WritePage, pages: Path) -> Non
     write_page("edited", title="before")
     before = load_catalogue([pages])
     write_page("edited", title="after!")
-    assert before.page("edited").title == "before"
-    assert load_catalogue([pages]).page("edited").title == "after!"
+    assert before.pages["edited"].title == "before"
+    assert load_catalogue([pages]).pages["edited"].title == "after!"
 
 
 def test_the_digest_follows_the_patterns_only(write_page: WritePage, pages: Path) -> None:

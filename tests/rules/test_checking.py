@@ -17,7 +17,7 @@ PACKAGED = load_catalogue()
 
 @pytest.mark.parametrize("rule", sorted(PACKAGED.pages))
 def test_the_samples_of_every_packaged_page(rule: str) -> None:
-    problems = check_page(PACKAGED.page(rule), PACKAGED)
+    problems = check_page(PACKAGED.pages[rule], PACKAGED)
     assert [str(problem) for problem in problems] == []
 
 

@@ -131,11 +131,11 @@ def test_kept_pages_are_read_again_if_a_fragment_changed(
     monkeypatch.setattr(catalogue_module, "files", lambda package: tmp_path / "nothing")
     (tmp_path / "nothing" / "catalogue").mkdir(parents=True)
     load = lambda: load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache")  # noqa: E731
-    assert load().page("my-rule").patterns == ["(?:ValueError|OSError): no room"]
+    assert load().pages["my-rule"].patterns == ["(?:ValueError|OSError): no room"]
     (few / "few.yaml").write_text(FRAGMENTS.replace("OSError", "IOError"), encoding="utf-8")
     shared_fragments.cache_clear()
     catalogue_module._read.cache_clear()
-    assert load().page("my-rule").patterns == ["(?:ValueError|IOError): no room"]
+    assert load().pages["my-rule"].patterns == ["(?:ValueError|IOError): no room"]
 
 
 @pytest.mark.parametrize("name", shared_fragments())

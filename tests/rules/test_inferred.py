@@ -123,7 +123,7 @@ def test_words_of_one_page_alone_name_it_with_less_confidence(read: Read, catalo
     )
     assert primary.confidence <= 0.4
     assert render(primary.title).startswith("The cause is not known for certain; perhaps: ")
-    page = catalogue.page(primary.rule)
+    page = catalogue.pages[primary.rule]
     assert render(primary.title, "zh") == f"原因不能确定，可能是：{page.title_zh}"
 
 

@@ -20,7 +20,7 @@ CATALOGUE = load_catalogue()
 MATCHER = Matcher(CATALOGUE)
 RULES = sorted(CATALOGUE.pages)
 # A judged rule's samples are whole runs.
-MATCHED = [rule for rule in RULES if not CATALOGUE.page(rule).judged]
+MATCHED = [rule for rule in RULES if not CATALOGUE.pages[rule].judged]
 
 ROLES = {
     "cause": """
@@ -114,12 +114,12 @@ def fired(line: str) -> set[str]:
     ("role", "rule"), [(role, rule) for role, rules in ROLES.items() for rule in rules.split()]
 )
 def test_the_class_has_a_page_of_this_role(role: str, rule: str) -> None:
-    assert CATALOGUE.page(rule).role == role
+    assert CATALOGUE.pages[rule].role == role
 
 
 @pytest.mark.parametrize("line", NOISE.strip().splitlines())
 def test_a_healthy_run_s_line_does_no_harm(line: str) -> None:
-    harmful = {rule for rule in fired(line) if CATALOGUE.page(rule).role != "notice"}
+    harmful = {rule for rule in fired(line) if CATALOGUE.pages[rule].role != "notice"}
     assert harmful == set()
 
 
@@ -206,7 +206,7 @@ BOTH = {"deepspeed-launcher-exit-code", "torchrun-child-failed"}
 
 @pytest.mark.parametrize("rule", MATCHED)
 def test_a_page_s_samples_name_one_failure(rule: str) -> None:
-    page = CATALOGUE.page(rule)
+    page = CATALOGUE.pages[rule]
     for sample in page.fires:
         others = fired(sample) - {rule} - set(page.explains)
         if rule in BOTH:
@@ -216,7 +216,7 @@ def test_a_page_s_samples_name_one_failure(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_page_is_written_for_readers(rule: str) -> None:
-    page = CATALOGUE.page(rule)
+    page = CATALOGUE.pages[rule]
     assert page.sections.harmless
     assert page.references
     assert all(reference.startswith("https://") for reference in page.references)
@@ -234,11 +234,11 @@ def test_explanations_do_not_go_round_in_circles() -> None:
         assert page.id not in above, " -> ".join((*above, page.id))
         if page.id not in done:
             for consequence in page.explains:
-                visit(CATALOGUE.page(consequence), (*above, page.id))
+                visit(CATALOGUE.pages[consequence], (*above, page.id))
             done.add(page.id)
 
     for rule in RULES:
-        visit(CATALOGUE.page(rule), ())
+        visit(CATALOGUE.pages[rule], ())
 
 
 def test_the_example_of_the_documentation_is_a_sound_page() -> None:
@@ -247,7 +247,7 @@ def test_the_example_of_the_documentation_is_a_sound_page() -> None:
     assert example
     page = parse_page(example[1], "collectives/nccl-duplicate-gpu.md")
     assert check_page(page) == []
-    assert page.id not in CATALOGUE.pages or page.patterns == CATALOGUE.page(page.id).patterns
+    assert page.id not in CATALOGUE.pages or page.patterns == CATALOGUE.pages[page.id].patterns
 
 
 def test_every_family_is_documented() -> None:

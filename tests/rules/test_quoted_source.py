@@ -90,5 +90,5 @@ def test_the_neighbours_of_the_statement_that_failed_do_not_count() -> None:
 
 @pytest.mark.parametrize("rule", [page.id for page in CATALOGUE.pages.values() if page.patterns])
 def test_no_page_needs_source_to_fire(rule: str) -> None:
-    for sample in CATALOGUE.page(rule).fires:
+    for sample in CATALOGUE.pages[rule].fires:
         assert rule in fired(sample), sample

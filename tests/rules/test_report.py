@@ -9,6 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
+from stallwatch_rules.messages import message
 from stallwatch_rules.records import (
     Diagnosis,
     Finding,
@@ -20,9 +21,11 @@ from stallwatch_rules.records import (
     Stats,
     UnknownException,
 )
-from stallwatch_rules.report import print_report, to_json, to_markdown
 from stallwatch_rules.report.brief import to_brief
+from stallwatch_rules.report.json import to_json
+from stallwatch_rules.report.markdown import to_markdown
 from stallwatch_rules.report.phrases import exception_in_short
+from stallwatch_rules.report.terminal import print_report
 
 HOSTILE = "[bold red]x[/bold red] <script>alert(1)</script> ```` @everyone ![](http://x/y.png) :smile:"
 
@@ -305,9 +308,8 @@ def test_an_exception_in_short_keeps_its_place_where_it_is_cut() -> None:
 
 
 def test_a_run_that_was_stopped_by_hand_says_so() -> None:
-    place = Place(0, "train.log", 9, None, 7, "KeyboardInterrupt")
-    stopped = Finding("keyboard-interrupt", "Stopped", "notice", "harmless", 1, [0], place, place)
-    found = diagnosis(verdict="healthy", primary=None, findings=[stopped], unknown=[])
+    notes = [message("diagnosis.interrupted")]
+    found = diagnosis(verdict="healthy", primary=None, findings=[], unknown=[], notes=notes)
     assert "STOPPED BY HAND" in printed(found).splitlines()[0]
     assert "HEALTHY" not in printed(found)
     assert "人为中断" in printed(found, "zh").splitlines()[0]

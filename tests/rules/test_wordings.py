@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from wordings.branches import branches
 from wordings.pieces import covers, pieces_of
 from wordings.search import (
     NEAR,
@@ -15,7 +16,6 @@ from wordings.search import (
     same_package,
 )
 
-from stallwatch_rules.matching.literals import branches
 from stallwatch_rules.pages.page import parse_page
 
 PageText = Callable[..., str]

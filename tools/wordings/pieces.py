@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import builtins
 
-from stallwatch_rules.matching.literals import Branch
 from stallwatch_rules.text.lazy import lazy
+from wordings.branches import Branch
 
 GAP = "\0"  #: in a template: where a value is put in
 LEAST = 6  #: characters of a piece that are worth looking for

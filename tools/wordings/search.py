@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from stallwatch_rules.matching.literals import branches
 from stallwatch_rules.pages.page import EmittedBy, RulePage
+from wordings.branches import branches
 from wordings.phrases import Phrase, Phrases, rare_phrases
 from wordings.pieces import WORD, covers, pieces_of, telling
 

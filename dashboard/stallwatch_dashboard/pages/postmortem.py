@@ -32,9 +32,10 @@ from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, to
 from stallwatch_dashboard.uploads.reports import Kept, Reports
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis, JobTold, Place
-from stallwatch_rules.report import to_json, to_markdown
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.jobtable import shown_name, table
+from stallwatch_rules.report.json import to_json
+from stallwatch_rules.report.markdown import to_markdown
 from stallwatch_rules.report.phrases import environment_line, new_line_where, progress_line, stats_line, word
 from stallwatch_rules.text.digest import fold_ranks
 

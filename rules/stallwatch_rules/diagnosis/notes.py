@@ -12,7 +12,7 @@ from stallwatch_rules.diagnosis.snapshot import Assessment, Question, Snapshot
 from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
 from stallwatch_rules.failures.flight import all_flights, flight_note
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
-from stallwatch_rules.judgements.silence import stopped_late
+from stallwatch_rules.judgements.standstill import stopped_late
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis
 from stallwatch_rules.text.digest import fold_ranks

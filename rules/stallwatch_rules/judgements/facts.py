@@ -9,6 +9,7 @@ import msgspec
 from stallwatch_rules.messages import Text
 from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
+from stallwatch_rules.text.digest import short_duration
 
 
 class RunFacts(msgspec.Struct, frozen=True):
@@ -37,6 +38,16 @@ class RunFacts(msgspec.Struct, frozen=True):
         was raised, a log may know a little less than the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
+
+    @property
+    def lengths(self) -> dict[str, str]:
+        """That time and the threshold, for messages."""
+        return {"silence": short_duration(self.waited), "threshold": short_duration(self.threshold)}
+
+    @property
+    def stands(self) -> bool:
+        """Whether the run stands, or stood until a timeout ended it, and nothing else is known to be why."""
+        return (self.stalled or self.timed_out) and not self.complete and not self.failed_otherwise
 
 
 class Judgement(msgspec.Struct, frozen=True):

@@ -1,28 +1,31 @@
-"""Standstills that have a name: in an evaluation, of a mixture of experts, in the first collectives."""
+"""Runs that stand: without a word, in an evaluation, in collectives, or for want of a rank that left."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import msgspec
+
+from stallwatch_rules.endings import GONE_ON, Left
 from stallwatch_rules.failures.flight import START_UP
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
-from stallwatch_rules.messages import message
-from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.messages import Message, Text, message
+from stallwatch_rules.progress.threshold import Limits, limit_of_steps
+from stallwatch_rules.text.digest import fold_ranks, short_duration
 
-
-def stands(facts: RunFacts) -> bool:
-    """Whether the run stands, or stood until a timeout ended it, and nothing else is known to be why."""
-    return (facts.stalled or facts.timed_out) and not facts.complete and not facts.failed_otherwise
+LATE = 10.0  #: seconds without a step that are no news where somebody stops a run
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
     """A run whose last sign of life is an evaluation that does not end."""
-    if facts.phase != "eval" or not stands(facts):
+    if facts.phase != "eval" or not facts.stands:
         return None
     if facts.timed_out:
         return Judgement("fatal", message("diagnosis.stands-in-evaluation-by-timeout"))
     if facts.silence is None:
         return Judgement("fatal", message("diagnosis.stands-in-evaluation-by-watch"))
-    silence, threshold = short_duration(facts.waited), short_duration(facts.threshold)
-    return Judgement("fatal", message("diagnosis.stands-in-evaluation", silence=silence, threshold=threshold))
+    return Judgement("fatal", message("diagnosis.stands-in-evaluation", **facts.lengths))
 
 
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
@@ -30,7 +33,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 
     ``witness``: the order of modules was seen to change, or ranks that gather different parameters.
     """
-    if not (experts and witness and stands(facts)):
+    if not (experts and witness and facts.stands):
         return None
     return Judgement("fatal", message("diagnosis.moe-stands"))
 
@@ -41,8 +44,81 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
     ``direct``: NCCL chose peer-to-peer, or the kernel complained of it. ``first_work``: the number of the
     collective that timed out.
     """
-    if not direct or facts.advances or not stands(facts):
+    if not direct or facts.advances or not facts.stands:
         return None
     if facts.timed_out and (first_work is None or first_work > START_UP):
         return None
     return Judgement("fatal", message("diagnosis.p2p-stands"))
+
+
+def judge_silence(facts: RunFacts) -> Judgement | None:
+    """A hang without a message: steps, then nothing for longer than the run's own rhythm allows."""
+    if facts.complete or not facts.stalled:
+        return None
+    if facts.silence is None:
+        return Judgement("fatal", message("diagnosis.silent-placed") + message("diagnosis.nothing-says-why"))
+    if facts.ended:
+        return Judgement("fatal", message("diagnosis.silent-then-ended", **facts.lengths))
+    note = message("diagnosis.silent", **facts.lengths) + message("diagnosis.nothing-says-why")
+    return Judgement("fatal", note)
+
+
+def beside_silence(facts: RunFacts, exception: str) -> Message:
+    """The note of a silence before which an exception came that training survived at first."""
+    return message("diagnosis.silent-beside", **facts.lengths, exception=exception)
+
+
+def stopped_late(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
+    """That a run which was stopped by hand may have been standing: steps, then none for much longer than one.
+
+    ``durations`` are the seconds from one sign of a step to the next, ``paces`` those that steps took.
+    """
+    if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
+        return ""
+    usual = short_duration(median(paces or durations))
+    return message("diagnosis.stopped-late", silence=short_duration(silence), usual=usual)
+
+
+def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
+    """Ranks that left, where the others stand, ended for want of them, or came to the end without them.
+
+    Of a run that ended well, hand it those alone that it went on without.
+    """
+    if went_on_without(left, facts):
+        return Judgement("degrading", _told_of_missed(left))
+    if not left or facts.complete or facts.failed_otherwise:
+        return None
+    if not (facts.stalled or facts.timed_out or facts.lost):
+        return None
+    return Judgement("fatal", told_of(left, stepped=facts.advances > 0))
+
+
+def went_on_without(left: Sequence[Left], facts: RunFacts) -> list[Left]:
+    """Those without whom a run went on that ended well; the others of it only ended before its last rank."""
+    return [one for one in left if one.behind >= GONE_ON] if facts.ended_well else []
+
+
+def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Left]:
+    """The same, with the last steps of ``steps`` (by rank, as a log tells them) where no other is known."""
+    return [
+        one
+        if one.step is not None or one.rank is None
+        else msgspec.structs.replace(one, step=steps.get(one.rank))
+        for one in left
+    ]
+
+
+def told_of(left: Sequence[Left], *, stepped: bool) -> Message:
+    """``Rank 2 left without an error at step 40; …``. ``stepped``: steps of the run were seen."""
+    ranks = sorted({one.rank for one in left if one.rank is not None})
+    steps = [one.step for one in left if one.step is not None]
+    who = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
+    key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
+    return message(f"diagnosis.{key}", who=who, step=min(steps, default=0))
+
+
+def _told_of_missed(missed: Sequence[Left]) -> Message:
+    """``Rank 2 left without an error at step 40; …``, of a run that ended well."""
+    who = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
+    step = min((one.step for one in missed if one.step is not None), default=0)
+    return message("diagnosis.left-behind", who=who, step=step, more=max(one.behind for one in missed))

@@ -16,8 +16,7 @@ _FEW, _SELDOM = 8, 5.0  # matches in all, and steps from one to the next
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     """Harm of ZeRO-3's trace-cache invalidations."""
-    stands = (facts.stalled or facts.timed_out) and not facts.complete and not facts.failed_otherwise
-    if stands:
+    if facts.stands:
         if recurs_to_the_end(trace):
             if facts.elsewhere and not rose(trace):
                 return Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
@@ -95,8 +94,7 @@ def _standstill(trace: Trace, facts: RunFacts) -> Message:
         before, now = _first_and_last(trace)
         last += message("diagnosis.came-more-often", before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")
     if facts.silence is not None and facts.stalled:
-        silence, threshold = short_duration(facts.waited), short_duration(facts.threshold)
-        return message("diagnosis.stands", silence=silence, threshold=threshold) + last
+        return message("diagnosis.stands", **facts.lengths) + last
     return message("diagnosis.stands-by-timeout" if facts.timed_out else "diagnosis.stands-by-watch") + last
 
 

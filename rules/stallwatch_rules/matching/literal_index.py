@@ -15,9 +15,11 @@ import functools
 import itertools
 import math
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +27,12 @@ import msgspec
 
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
-from stallwatch_rules.matching.literals import sre, sre_parse
 from stallwatch_rules.pages.patterns import hyperscan, widened
 from stallwatch_rules.text.lazy import lazy
+
+# Python's own parser of expressions: no public name, and another one since 3.11.
+sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
+sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
 _LEAST = 6  # letters below which a text stands on too many lines
 _ENOUGH = 12  # letters that are left where a text is cut

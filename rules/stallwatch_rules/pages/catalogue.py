@@ -107,10 +107,6 @@ class Catalogue:
         """Return the rule with this tag, a packaged one before a user's own; empty if there is none."""
         return next((page.id for page in self.pages.values() if tag in page.tags), "")
 
-    def page(self, rule: str) -> RulePage:
-        """The page with this id; ``KeyError`` where there is none."""
-        return self.pages[rule]
-
 
 def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None) -> Catalogue:
     """Read the packaged pages and those of the extra folders (``<family>/<id>.md``).

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from stallwatch_rules.failures.raised import own_frame
 from stallwatch_rules.locale import render
+from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Diagnosis, JobTold, UnknownException
 from stallwatch_rules.report import phrases
-from stallwatch_rules.report.clean import clean_diagnosis
-from stallwatch_rules.report.phrases import word
+from stallwatch_rules.report.phrases import Shown, word
 
 
 def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:
     """At most five lines; below them one for each of several `jobs`."""
-    lines = [*_lines(clean_diagnosis(diagnosis), language)]
+    lines = [*_lines(phrases.shown(diagnosis, language), language)]
     if jobs:
         from stallwatch_rules.report import jobtable  # seldom wanted
 
@@ -24,27 +24,24 @@ def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _lines(diagnosis: Diagnosis, language: str) -> Iterator[str]:
-    yield f"{render(phrases.badge(diagnosis), language)}: {render(phrases.headline(diagnosis), language)}"
-    primary = diagnosis.primary
-    notes = [render(note, language) for note in diagnosis.notes[:1]]
+def _lines(shown: Shown, language: str) -> Iterator[str]:
+    yield f"{shown.badge}: {shown.headline}"
+    diagnosis, primary = shown.diagnosis, shown.diagnosis.primary
     if primary is None:
         if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
-            yield from _unknown(diagnosis.unknown[0], notes, language)
-            return
-        yield from (f"  {note}" for note in notes)
+            yield from _unknown(diagnosis.unknown[0], diagnosis.notes[:1], language)
+        else:
+            yield from (f"  {note}" for note in diagnosis.notes[:1])
         return
-    facts = [primary.rule, phrases.certainty(primary, language), phrases.where(diagnosis, language)]
-    yield f"  {' · '.join(fact for fact in facts if fact)}"
-    note = phrases.primary_note(diagnosis)
-    if note and not primary.evidence:
-        yield f"  {render(note, language)}"
-    yield from (f"  | {render(line, language)}" for line in primary.evidence[:1])
+    yield f"  {' · '.join(filter(None, [primary.rule, shown.certainty, shown.where]))}"
+    if shown.note and not primary.evidence:
+        yield f"  {shown.note}"
+    yield from (f"  | {line}" for line in primary.evidence[:1])
     for fix in primary.fixes[:1]:
-        yield f"  {word('fixes', language)}: {' '.join(render(fix, language).split())}"
+        yield f"  {word('fixes', language)}: {' '.join(render(fix).split())}"
 
 
-def _unknown(unknown: UnknownException, notes: Sequence[str], language: str) -> Iterator[str]:
+def _unknown(unknown: UnknownException, notes: Sequence[Text], language: str) -> Iterator[str]:
     """Where it was seen, the user's own line that led to it, and where to go on."""
     yield f"  {phrases.exception_where(unknown, language)}"
     frame = own_frame(unknown.frames)

@@ -10,10 +10,8 @@ from jinja2 import Environment, PackageLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.records import Diagnosis, JobTold, Series
 from stallwatch_rules.report import phrases
-from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.phrases import word
 from stallwatch_rules.report.svg import line_chart
 
@@ -30,42 +28,32 @@ def to_html(
 
     Where it is that of one of several `jobs`, a table of them stands on top.
     """
-    diagnosis = clean_diagnosis(diagnosis)
-    primary = diagnosis.primary
-    shown = rendered(diagnosis, language)
-    say = functools.partial(word, language=language)
-    about = []
-    if primary is not None:
-        about = [primary.rule, phrases.certainty(primary, language), phrases.where(diagnosis, language)]
+    shown = phrases.shown(diagnosis, language)
+    diagnosis, primary = shown.diagnosis, shown.diagnosis.primary
+    about = [primary.rule, shown.certainty, shown.where] if primary is not None else []
+    unknown = [
+        (
+            phrases.exception_where(one, language),
+            [phrases.exception_line(one, language), *one.frames],
+            phrases.nearest_line(one, language),
+        )
+        for one in diagnosis.unknown
+    ]
     return (
         _environment()
         .get_template("page.html.jinja")
         .render(
             language="zh" if language.startswith("zh") else "en",
-            diagnosis=shown,
-            primary=shown.primary,
-            verdict=render(phrases.badge(diagnosis), language),
-            headline=render(phrases.headline(diagnosis), language),
+            shown=shown,
+            diagnosis=diagnosis,
+            primary=primary,
             about=[part for part in about if part],
-            note=phrases.primary_note(shown),
             context=context,
             jobs=_jobs(jobs, language),
             charts=list(_charts(diagnosis, language)),
-            findings=[
-                (one, phrases.finding_line(one, primary, language)) for one in phrases.other_findings(shown)
-            ],
-            unknown=[
-                (
-                    phrases.exception_where(one, language),
-                    [phrases.exception_line(one, language), *one.frames],
-                    phrases.nearest_line(one, language),
-                )
-                for one in diagnosis.unknown
-            ],
+            unknown=unknown,
             new_lines=[(one.exemplar, phrases.new_line_where(one, language)) for one in diagnosis.new_lines],
-            facts=list(_facts(diagnosis, language)),
-            stats=phrases.stats_line(diagnosis, language),
-            word=say,
+            word=functools.partial(word, language=language),
             prose=_prose,
         )
     )
@@ -93,16 +81,6 @@ def _title(name: str, series: list[Series], language: str) -> str:
     ranks = sorted({one.rank for one in series if one.rank is not None})
     told = phrases.ranks_of(ranks, language)
     return f"{word(name, language)} ({told})" if told else word(name, language)
-
-
-def _facts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, str]]:
-    for key, line in (
-        ("progress", phrases.progress_line(diagnosis, language)),
-        ("environment", phrases.environment_line(diagnosis)),
-        ("ending", render(diagnosis.ending, language)),
-    ):
-        if line:
-            yield word(key, language), line
 
 
 @functools.lru_cache(maxsize=1)

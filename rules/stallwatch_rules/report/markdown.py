@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, UnknownException
 from stallwatch_rules.report import phrases
-from stallwatch_rules.report.clean import clean_diagnosis
-from stallwatch_rules.report.phrases import word
+from stallwatch_rules.report.phrases import Shown, word
 from stallwatch_rules.text.lazy import lazy
 
 _BACKTICKS = lazy(r"`+")
@@ -17,34 +16,32 @@ _MARKUP = lazy(r"([\\`*_\[\]<>|#~@])")
 
 def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:
     """The diagnosis as Markdown; with a table on top where it is that of one of several `jobs`."""
-    diagnosis = clean_diagnosis(diagnosis)
+    shown = phrases.shown(diagnosis, language)
+    diagnosis = shown.diagnosis
     blocks = _jobs(jobs, language) if jobs else []
-    badge, headline = (
-        render(one, language) for one in (phrases.badge(diagnosis), phrases.headline(diagnosis))
-    )
-    blocks += [f"## {badge}: {plain(headline)}"]
+    blocks.append(f"## {shown.badge}: {plain(shown.headline)}")
     if diagnosis.primary is not None:
-        blocks += _primary(diagnosis, diagnosis.primary, language)
+        blocks += _primary(shown, diagnosis.primary, language)
     if diagnosis.digest:
         blocks.append(f"### {word('digest', language)}")
-        blocks.append("\n".join(f"- {plain(render(line, language))}" for line in diagnosis.digest))
-    others = phrases.other_findings(diagnosis)
-    if others:
+        blocks.append("\n".join(f"- {plain(render(line))}" for line in diagnosis.digest))
+    if shown.others:
         blocks.append(f"### {word('findings', language)}")
-        rows = []
-        for finding in others:
-            about = phrases.finding_line(finding, diagnosis.primary, language)
-            rows.append(
-                f"- {code(finding.rule)}: {plain(render(finding.note or finding.title, language))} ({about})"
+        blocks.append(
+            "\n".join(
+                f"- {code(finding.rule)}: {plain(render(finding.note or finding.title))} ({about})"
+                for finding, about in shown.others
             )
-        blocks.append("\n".join(rows))
+        )
     if diagnosis.unknown:
         blocks.append(f"### {word('unknown', language)}")
         blocks += [_unknown(one, language) for one in diagnosis.unknown]
     if diagnosis.new_lines:
         blocks.append(f"### {word('new-lines', language)}")
         blocks.append(fence(line for one in diagnosis.new_lines for line in _new(one, language)))
-    blocks += _facts(diagnosis, language)
+    facts = [f"- {name}: {plain(line)}" for name, line in shown.facts]
+    facts += [f"- {plain(render(note))}" for note in diagnosis.notes]
+    blocks.append("\n".join([*facts, f"- {shown.stats}"]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -64,26 +61,20 @@ def _jobs(jobs: Sequence[JobTold], language: str) -> list[str]:
     return [*blocks, *(plain(line) for line in (told.more, told.summary) if line)]
 
 
-def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> Iterable[str]:
-    about = [f"{word('rule', language)} {code(primary.rule)}", phrases.certainty(primary, language)]
-    place = phrases.where(diagnosis, language)
-    if place:
-        about.append(plain(place))
-    yield " · ".join(about)
-    note = phrases.primary_note(diagnosis)
-    if note:
-        yield plain(render(note, language))
+def _primary(shown: Shown, primary: Primary, language: str) -> Iterable[str]:
+    about = [f"{word('rule', language)} {code(primary.rule)}", shown.certainty]
+    yield " · ".join([*about, plain(shown.where)] if shown.where else about)
+    if shown.note:
+        yield plain(shown.note)
     if primary.evidence:
         yield f"### {word('evidence', language)}"
-        yield fence(render(line, language) for line in primary.evidence)
+        yield fence(map(render, primary.evidence))
     if primary.why:
         yield f"### {word('why', language)}"
-        yield render(primary.why, language)  # the rule page's own Markdown
+        yield render(primary.why)  # the rule page's own Markdown
     if primary.fixes:
         yield f"### {word('fixes', language)}"
-        yield "\n".join(
-            _numbered(number, render(fix, language)) for number, fix in enumerate(primary.fixes, 1)
-        )
+        yield "\n".join(_numbered(number, render(fix)) for number, fix in enumerate(primary.fixes, 1))
 
 
 def _numbered(number: int, fix: str) -> str:
@@ -103,20 +94,6 @@ def _unknown(unknown: UnknownException, language: str) -> str:
 
 def _new(new: NewLines, language: str) -> tuple[str, str]:
     return new.exemplar, f"    {phrases.new_line_where(new, language)}"
-
-
-def _facts(diagnosis: Diagnosis, language: str) -> Iterable[str]:
-    rows = []
-    for key, line in (
-        ("progress", phrases.progress_line(diagnosis, language)),
-        ("environment", phrases.environment_line(diagnosis)),
-        ("ending", render(diagnosis.ending, language)),
-    ):
-        if line:
-            rows.append(f"- {word(key, language)}: {plain(line)}")
-    rows += [f"- {plain(render(note, language))}" for note in diagnosis.notes]
-    rows.append(f"- {phrases.stats_line(diagnosis, language)}")
-    yield "\n".join(rows)
 
 
 def fence(lines: Iterable[str]) -> str:

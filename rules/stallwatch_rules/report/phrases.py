@@ -6,15 +6,16 @@ The verdict and the headline are messages: a job's line in a table keeps them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from stallwatch_rules.failures.raised import own_frame
-from stallwatch_rules.locale import say, says
+from stallwatch_rules.locale import render, rendered, say, says
 from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Progress, UnknownException
+from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.stacks.words import titled
 from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration
 
-INTERRUPTED = "keyboard-interrupt"  #: the rule of a run that somebody stopped
 MAX_HEADLINE = 160  #: characters of an exception's message
 
 
@@ -32,10 +33,7 @@ def badge(diagnosis: Diagnosis) -> Message:
 
 def by_hand(diagnosis: Diagnosis) -> bool:
     """Return whether nothing is wrong with the run but that somebody stopped it."""
-    if diagnosis.verdict != "healthy":
-        return False
-    stopped = any(finding.rule == INTERRUPTED for finding in diagnosis.findings)
-    return stopped or _noted(diagnosis, "interrupted", "stopped-late")
+    return diagnosis.verdict == "healthy" and _noted(diagnosis, "interrupted", "stopped-late")
 
 
 def record_ends(diagnosis: Diagnosis) -> bool:
@@ -274,3 +272,40 @@ def primary_note(diagnosis: Diagnosis) -> Text:
     primary = diagnosis.primary
     notes = (finding.note for finding in diagnosis.findings if primary and finding.rule == primary.rule)
     return next(notes, "")
+
+
+class Shown(NamedTuple):
+    """A diagnosis as all forms of the report show it: cleaned, and in the words of one language."""
+
+    diagnosis: Diagnosis  #: all its messages in words
+    badge: str
+    headline: str
+    note: str  #: the evidence behind the primary's harm
+    where: str  #: of the primary
+    certainty: str  #: of the primary
+    others: list[tuple[Finding, str]]  #: the other findings, each with its line
+    facts: list[tuple[str, str]]  #: heading and line, of what is known
+    stats: str
+
+
+def shown(diagnosis: Diagnosis, language: str) -> Shown:
+    """Return the diagnosis in words."""
+    diagnosis = clean_diagnosis(diagnosis)
+    words = rendered(diagnosis, language)
+    primary = words.primary
+    facts = {
+        "progress": progress_line(words, language),
+        "environment": environment_line(words),
+        "ending": render(words.ending),
+    }
+    return Shown(
+        words,
+        render(badge(diagnosis), language),
+        render(headline(diagnosis), language),
+        render(primary_note(words)),
+        where(words, language),
+        certainty(primary, language) if primary is not None else "",
+        [(finding, finding_line(finding, primary, language)) for finding in other_findings(words)],
+        [(word(key, language), line) for key, line in facts.items() if line],
+        stats_line(words, language),
+    )

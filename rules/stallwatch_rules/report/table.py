@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report import phrases
-from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.markdown import plain
 from stallwatch_rules.report.phrases import word
 
@@ -16,14 +14,13 @@ Row = tuple[str, str, str, str]  #: file, verdict, what it is about, how far it 
 
 def rows(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> list[Row]:
     """The table's rows, in the order given."""
-    return [_row(name, clean_diagnosis(diagnosis), language) for name, diagnosis in found]
+    return [_row(name, phrases.shown(diagnosis, language), language) for name, diagnosis in found]
 
 
-def _row(name: str, diagnosis: Diagnosis, language: str) -> Row:
-    about = render(phrases.headline(diagnosis), language)
-    if diagnosis.primary is not None:
-        about = f"{diagnosis.primary.rule}: {about}"
-    return name, render(phrases.badge(diagnosis), language), about, phrases.progress_line(diagnosis, language)
+def _row(name: str, shown: phrases.Shown, language: str) -> Row:
+    primary = shown.diagnosis.primary
+    about = f"{primary.rule}: {shown.headline}" if primary is not None else shown.headline
+    return name, shown.badge, about, phrases.progress_line(shown.diagnosis, language)
 
 
 def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:

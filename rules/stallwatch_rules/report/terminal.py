@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.records import Diagnosis, Finding, JobTold, NewLines, Primary, UnknownException, Verdict
+from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, UnknownException, Verdict
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.phrases import word
@@ -66,29 +66,23 @@ def _print(told: RenderableType, console: Console) -> None:
 
 def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = False) -> RenderableType:
     """The report as something rich can print."""
-    diagnosis = clean_diagnosis(diagnosis)
-    parts: list[RenderableType] = [_verdict(diagnosis, language)]
-    if diagnosis.primary is not None:
-        parts += _primary(diagnosis, diagnosis.primary, language)
-    parts += _section("digest", [Text(f"- {render(line, language)}") for line in diagnosis.digest], language)
-    if diagnosis.verdict == "unknown-failure":
-        parts += _unknown(diagnosis.unknown, language)
-    parts += _findings(phrases.other_findings(diagnosis), diagnosis.primary, language)
-    if diagnosis.verdict != "unknown-failure":
-        parts += _unknown(diagnosis.unknown, language)
-    parts += _new_lines(diagnosis.new_lines, language)
-    for key, line in (
-        ("progress", phrases.progress_line(diagnosis, language)),
-        ("environment", phrases.environment_line(diagnosis)),
-        ("ending", render(diagnosis.ending, language)),
-    ):
-        if line:
-            parts.append(Text.assemble((word(key, language), "bold"), "  ", line))
-    parts += _section("notes", [Text(f"- {render(note, language)}") for note in diagnosis.notes], language)
+    shown = phrases.shown(diagnosis, language)
+    words = shown.diagnosis
+    badge = Text(f" {shown.badge} ", style=_STYLES[words.verdict])
+    parts: list[RenderableType] = [Text.assemble(badge, "  ", (shown.headline, "bold")), Text()]
+    if words.primary is not None:
+        parts += _primary(shown, words.primary, language)
+    parts += _section("digest", [Text(f"- {line}") for line in words.digest], language)
+    unknown = _unknown(words.unknown, language)
+    findings = _findings(shown, language)
+    parts += [*unknown, *findings] if words.verdict == "unknown-failure" else [*findings, *unknown]
+    parts += _new_lines(words.new_lines, language)
+    parts += [Text.assemble((name, "bold"), "  ", line) for name, line in shown.facts]
+    parts += _section("notes", [Text(f"- {note}") for note in words.notes], language)
     if explain:
-        parts += _section("explained", [_explanation(diagnosis, language)], language)
-    parts.append(Text(phrases.stats_line(diagnosis, language), style="dim"))
-    if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
+        parts += _section("explained", [_explanation(clean_diagnosis(diagnosis), language)], language)
+    parts.append(Text(shown.stats, style="dim"))
+    if words.verdict == "unknown-failure" and words.unknown:
         parts.append(Text(word("next-draft", language), style="dim"))
     return Group(*parts)
 
@@ -124,28 +118,15 @@ def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType
     return Group(*parts, Text(), Text(told.summary))
 
 
-def _verdict(diagnosis: Diagnosis, language: str) -> RenderableType:
-    badge = Text(f" {render(phrases.badge(diagnosis), language)} ", style=_STYLES[diagnosis.verdict])
-    return Group(Text.assemble(badge, "  ", (render(phrases.headline(diagnosis), language), "bold")), Text())
-
-
-def _primary(diagnosis: Diagnosis, primary: Primary, language: str) -> list[RenderableType]:
-    about = f"{word('rule', language)} {primary.rule} · {phrases.certainty(primary, language)}"
-    parts: list[RenderableType] = [_indent(Text(about))]
-    place = phrases.where(diagnosis, language)
-    if place:
-        parts.append(_indent(Text(place)))
-    note = phrases.primary_note(diagnosis)
-    if note:
-        parts.append(_indent(Text(render(note, language))))
-    parts.append(Text())
-    parts += _section(
-        "evidence", [Text(f"| {render(line, language)}") for line in primary.evidence], language
-    )
-    parts += _section("why", [Text(render(primary.why, language))] if primary.why else [], language)
-    fixes: list[RenderableType] = [
-        _numbered(number, render(fix, language)) for number, fix in enumerate(primary.fixes, 1)
+def _primary(shown: phrases.Shown, primary: Primary, language: str) -> list[RenderableType]:
+    about = f"{word('rule', language)} {primary.rule} · {shown.certainty}"
+    parts: list[RenderableType] = [
+        *(_indent(Text(line)) for line in (about, shown.where, shown.note) if line),
+        Text(),
     ]
+    parts += _section("evidence", [Text(f"| {line}") for line in primary.evidence], language)
+    parts += _section("why", [Text(render(primary.why))] if primary.why else [], language)
+    fixes = [_numbered(number, render(fix)) for number, fix in enumerate(primary.fixes, 1)]
     return parts + _section("fixes", fixes, language)
 
 
@@ -159,14 +140,13 @@ def _numbered(number: int, text: str) -> RenderableType:
     return grid
 
 
-def _findings(findings: list[Finding], primary: Primary | None, language: str) -> list[RenderableType]:
+def _findings(shown: phrases.Shown, language: str) -> list[RenderableType]:
     rows: list[RenderableType] = []
-    for finding in findings[:MAX_FINDINGS]:
-        about = phrases.finding_line(finding, primary, language)
+    for finding, about in shown.others[:MAX_FINDINGS]:
         rows.append(Text.assemble((finding.rule, _HARM_STYLES[finding.harm]), f"  {about}"))
-        rows.append(_indent(Text(render(finding.note or finding.title, language))))
-    if len(findings) > MAX_FINDINGS:
-        rows.append(Text(f"… {len(findings) - MAX_FINDINGS}"))
+        rows.append(_indent(Text(render(finding.note or finding.title))))
+    if len(shown.others) > MAX_FINDINGS:
+        rows.append(Text(f"… {len(shown.others) - MAX_FINDINGS}"))
     return _section("findings", rows, language)
 
 
@@ -194,7 +174,7 @@ def _new_lines(new: list[NewLines], language: str) -> list[RenderableType]:
     return _section("new-lines", rows, language)
 
 
-def _section(key: str, rows: list[RenderableType], language: str) -> list[RenderableType]:
+def _section(key: str, rows: Sequence[RenderableType], language: str) -> list[RenderableType]:
     if not rows:
         return []
     return [Text(word(key, language), style="bold"), *(_indent(row) for row in rows), Text()]

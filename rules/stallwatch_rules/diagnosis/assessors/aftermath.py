@@ -25,8 +25,8 @@ from stallwatch_rules.diagnosis.unrelated import of_another
 from stallwatch_rules.diagnosis.verdict import AT_EXIT, WITH_STATUS
 from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
-from stallwatch_rules.judgements.early_exit import told_of
 from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.judgements.standstill import told_of
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy

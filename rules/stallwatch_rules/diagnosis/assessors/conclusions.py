@@ -28,7 +28,6 @@ from stallwatch_rules.judgements.conclusions import (
     STEP_TIME,
     STRAGGLER,
 )
-from stallwatch_rules.judgements.early_exit import judge_left, shown_as, went_on_without, with_steps
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
     finite_losses,
@@ -40,8 +39,16 @@ from stallwatch_rules.judgements.loss import (
     last_run,
 )
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
-from stallwatch_rules.judgements.silence import beside_silence, judge_silence
-from stallwatch_rules.judgements.standstill import judge_evaluation, judge_moe, judge_peer_to_peer
+from stallwatch_rules.judgements.standstill import (
+    beside_silence,
+    judge_evaluation,
+    judge_left,
+    judge_moe,
+    judge_peer_to_peer,
+    judge_silence,
+    went_on_without,
+    with_steps,
+)
 from stallwatch_rules.judgements.step_time import (
     as_quick,
     judge_step_time,
@@ -49,6 +56,7 @@ from stallwatch_rules.judgements.step_time import (
     slowdown,
     slowed_from,
 )
+from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
 from stallwatch_rules.progress.curve import Point, leading_curve
 from stallwatch_rules.progress.rhythm import begins_in_mid_run
@@ -85,7 +93,7 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     left = with_steps(went_on_without(run.left, facts) or run.left, run.tracker.steps)
     gone = judge_left(left, facts)
     if gone is not None:  # it was seen
-        where = shown_as(left, run.left_line, SOURCE, facts)
+        where = run.left_line or Line(render(gone.note), SOURCE, 0, left[0].rank)
         step = min((one.step for one in left if one.step is not None), default=None)
         fields = {"seen": True, "facts": frozenset(["left-early"]), "where": where, "step": step}
         yield LEFT_EARLY, gone, fields

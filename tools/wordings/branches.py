@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any
 
-# Python's own parser of expressions: no public name, and another one since 3.11.
-sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
-sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+from stallwatch_rules.matching.literal_index import sre, sre_parse
 
 MAX_BRANCHES = 64  #: alternatives of one pattern that are followed
 
