@@ -15,7 +15,7 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis, Primary
-from stallwatch_rules.stacks.concluding import of_one_process
+from stallwatch_rules.stacks.concluding import ONE_PROCESS, with_advice
 from stallwatch_rules.stacks.records import StackGroup
 
 Stall = Callable[..., Incident]
@@ -322,7 +322,7 @@ def test_a_run_of_one_process_hears_nothing_of_other_ranks(stall: Stall, languag
     hung = Primary(
         SILENT_HANG, "No step", "symptom", "fatal", 0.5, 0, "log", 1, None, 9, [], {}, "A collective.", []
     )
-    found = of_one_process(Diagnosis("stalled", primary=hung))
+    found = with_advice(Diagnosis("stalled", primary=hung), ONE_PROCESS)
     incident = stall(rule=SILENT_HANG, primary=found.primary)
     text = render(incident, language, load_catalogue().pages[SILENT_HANG]).text
     assert not any(word in text for word in ("collective", "all_gather", "集合通信", "每个 rank"))

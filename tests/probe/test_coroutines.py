@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.probe.answers import stacks
+from stallwatch_rules.report.stacks import listing
 from stallwatch_rules.stacks.doing import doing_of
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.listing import listing
 from stallwatch_rules.stacks.reading import from_probe
 from stallwatch_rules.stacks.records import Asked, ThreadStack
 

@@ -29,7 +29,7 @@ from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.verdict import in_state, rule_name
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import Event, Incident
-from stallwatch_rules.stacks.listing import folded
+from stallwatch_rules.report.stacks import folded
 from stallwatch_rules.stacks.words import sentence
 
 _ICONS = {"open": "■", "resolved": "✔"}

@@ -34,7 +34,7 @@ from stallwatch_dashboard.pages.incident import incident_table, remember_chosen
 from stallwatch_dashboard.safetext import markdown, plain, verbatim
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.stacks.listing import folded
+from stallwatch_rules.report.stacks import folded
 from stallwatch_rules.stacks.words import sentence
 
 _FRESH_SECONDS = 4.0  #: younger numbers need no word about their age

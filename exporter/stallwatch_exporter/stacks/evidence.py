@@ -13,8 +13,8 @@ import msgspec
 from stallwatch_exporter.stacks.gathering import gather
 from stallwatch_exporter.stacks.local_ranks import is_launching, local_ranks, sole_program
 from stallwatch_exporter.stacks.processes import is_suspended
+from stallwatch_rules.report.stacks import listing
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.listing import listing
 from stallwatch_rules.stacks.records import Asked, StallStacks
 from stallwatch_rules.text.redact import redact
 

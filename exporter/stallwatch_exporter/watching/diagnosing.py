@@ -16,7 +16,13 @@ from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.stacks.concluding import of_no_rank, of_one_process, stands_elsewhere, with_stacks
+from stallwatch_rules.stacks.concluding import (
+    NO_RANK,
+    ONE_PROCESS,
+    stands_elsewhere,
+    with_advice,
+    with_stacks,
+)
 from stallwatch_rules.stacks.records import StallStacks
 
 DIAGNOSE_SECONDS = 5.0  #: how often a run in which something happens is diagnosed anew
@@ -93,9 +99,9 @@ class Diagnoser:
             if ending is None and not self._reading.tracker.progressed:
                 self._launching = self._response.launching()  # its processes are gone at the end
             if self._response.alone():
-                found = of_one_process(found)
+                found = with_advice(found, ONE_PROCESS)
             elif self._launching and not self._reading.tracker.progressed:
-                found = of_no_rank(found)
+                found = with_advice(found, NO_RANK)
         if self.stacks is not None:
             found = with_stacks(found, self.stacks)
         return redacted(found)

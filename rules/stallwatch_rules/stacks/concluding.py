@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.particulars import named, waited_in_vain
@@ -13,6 +13,15 @@ from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.words import sentence
 
 HARDLY = 0.3  #: how sure a trace cache is the cause where the rank that is missed is in no collective
+Advice = tuple[str, ...]  #: ids of messages: why, and the fixes
+#: A run that is one process, of which no stack is known: its advice speaks of no other ranks.
+ONE_PROCESS: Advice = ("diagnosis.single-why", "diagnosis.single-fix", "diagnosis.alone-fix")
+#: A launcher that has started no rank yet.
+NO_RANK: Advice = ("diagnosis.launcher-why", "diagnosis.joining-fix", "diagnosis.single-fix")
+_ENDED: Advice = ("diagnosis.ended-why", "diagnosis.ended-fix")
+_ALONE: Advice = ("diagnosis.alone-why", "diagnosis.alone-fix")
+_JOINING: Advice = ("diagnosis.joining-why", "diagnosis.joining-fix")
+
 TAKE_STACKS = "py-spy dump"  #: in the advice to find out where the ranks are
 _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for others
 
@@ -31,7 +40,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
     alone = _in_no_collective(stacks)
     if primary is not None and primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
         rank = stacks.odd[0] if stacks.odd else stacks.groups[0].ranks[0]
-        primary = msgspec.structs.replace(
+        primary = replace(
             primary, rank=rank, evidence=[told, *(line for line in primary.evidence if line != told)]
         )
     elif primary is not None and waited_in_vain(primary) and len(stacks.odd) == 1:
@@ -41,24 +50,22 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
         if stacks.file:
             look = look + message("diagnosis.all-stacks", file=stacks.file)
         if primary.rule == SILENT_HANG:
-            if stacks.why == "ended":
-                why, fixes = _of_ended(look)
-                primary = msgspec.structs.replace(primary, why=why, fixes=fixes)
-            else:
-                primary = _advised(primary, look, alone=alone, joining=_all_join(stacks))
+            joining = _JOINING if _all_join(stacks) else None
+            advice = _ENDED if stacks.why == "ended" else joining or (_ALONE if alone else None)
+            primary = _advised(primary, advice, look) if advice else _shown(primary, look)
             findings = [_without_riddle(one) for one in findings]
         elif any(map(asks_for_stacks, primary.fixes)):
-            primary = _advised(primary, look)
+            primary = _shown(primary, look)
         if primary.rule == TRACE_CACHE and (apart := _elsewhere(stacks)):
-            advice = message("diagnosis.stands-elsewhere")
-            primary = msgspec.structs.replace(
+            hint = message("diagnosis.stands-elsewhere")
+            primary = replace(
                 primary,
-                fixes=[primary.fixes[0], advice, *(fix for fix in primary.fixes[1:] if fix != advice)],
+                fixes=[primary.fixes[0], hint, *(fix for fix in primary.fixes[1:] if fix != hint)],
                 confidence=min(primary.confidence, HARDLY),
-                apart=[msgspec.structs.replace(group, frames=[]) for group in apart],
+                apart=[replace(group, frames=[]) for group in apart],
             )
     digest = [told, *(line for line in diagnosis.digest if line != told)]
-    return msgspec.structs.replace(diagnosis, primary=primary, findings=findings, digest=digest)
+    return replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
 
 def asks_for_stacks(fix: Text) -> bool:
@@ -70,47 +77,23 @@ def _of_missing(primary: Primary, rank: int, told: Message) -> Primary:
     """What ranks say that waited in vain, pointing to the rank that the stacks showed to hold up the run."""
     evidence = [told, *(line for line in primary.evidence if line != told)]
     if primary.rank == rank:
-        return msgspec.structs.replace(primary, evidence=evidence)
+        return replace(primary, evidence=evidence)
     primary = named(primary, [rank], message("diagnosis.look-there", told=told))
-    return msgspec.structs.replace(primary, rank=rank, file="", line=0, step=None, evidence=evidence)
+    return replace(primary, rank=rank, file="", line=0, step=None, evidence=evidence)
 
 
-def of_one_process(diagnosis: Diagnosis) -> Diagnosis:
-    """The diagnosis of a run that is one process: a silent hang's advice speaks of no other ranks."""
-    return _with_advice(diagnosis, *_of_one())
-
-
-def of_no_rank(diagnosis: Diagnosis) -> Diagnosis:
-    """The diagnosis of a run whose launcher has started no rank yet: the advice is about the launcher."""
-    return _with_advice(diagnosis, *_of_launcher())
-
-
-def _with_advice(diagnosis: Diagnosis, why: Text, fixes: list[Text]) -> Diagnosis:
+def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
     """The diagnosis with this advice in place of the silent hang's own."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
-    primary = msgspec.structs.replace(primary, why=why, fixes=fixes)
-    return msgspec.structs.replace(diagnosis, primary=primary)
+    return replace(diagnosis, primary=_advised(primary, advice))
 
 
-def _of_ended(look: Message) -> tuple[Text, list[Text]]:
-    return message("diagnosis.ended-why"), [look, message("diagnosis.ended-fix")]
-
-
-def _of_alone(look: Text) -> tuple[Text, list[Text]]:
-    return message("diagnosis.alone-why"), [look, message("diagnosis.alone-fix")]
-
-
-def _of_one() -> tuple[Text, list[Text]]:
-    return message("diagnosis.single-why"), [message("diagnosis.single-fix"), message("diagnosis.alone-fix")]
-
-
-def _of_launcher() -> tuple[Text, list[Text]]:
-    return message("diagnosis.launcher-why"), [
-        message("diagnosis.joining-fix"),
-        message("diagnosis.single-fix"),
-    ]
+def _advised(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
+    """The primary with this advice, behind what the stacks showed."""
+    why, *fixes = map(message, advice)
+    return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
 
 def _in_no_collective(stacks: StallStacks) -> bool:
@@ -147,19 +130,15 @@ def _known(stacks: StallStacks) -> bool:
     return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
 
 
-def _advised(primary: Primary, look: Message, *, alone: bool = False, joining: bool = False) -> Primary:
-    """Nobody is sent to take the stacks that were taken, nor to other ranks where there is only one."""
-    if joining or alone:
-        joined = message("diagnosis.joining-why"), [look, message("diagnosis.joining-fix")]
-        why, fixes = joined if joining else _of_alone(look)
-        return msgspec.structs.replace(primary, why=why, fixes=fixes)
-    first = msgspec.structs.replace(look, then=())  # as it was before the file with the stacks was written
+def _shown(primary: Primary, look: Message) -> Primary:
+    """The primary that tells what the stacks showed: nobody is sent to take them once more."""
+    first = replace(look, then=())  # as it was before the file with the stacks was written
     others = [fix for fix in primary.fixes if not asks_for_stacks(fix) and fix not in (look, first)]
-    return msgspec.structs.replace(primary, fixes=[look, *others])
+    return replace(primary, fixes=[look, *others])
 
 
 def _without_riddle(finding: Finding) -> Finding:
     """A standstill's note does not say that nothing tells why, where the stacks do."""
     if finding.rule != SILENT_HANG:
         return finding
-    return msgspec.structs.replace(finding, note=without(finding.note, "diagnosis.nothing-says-why"))
+    return replace(finding, note=without(finding.note, "diagnosis.nothing-says-why"))

@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 
 from stallwatch_rules.records import Phase
-from stallwatch_rules.stacks.blame import odd_ones
 from stallwatch_rules.stacks.doing import Doing, caller, doing_of, evaluates, own_places
 from stallwatch_rules.stacks.flight import blamed
+from stallwatch_rules.stacks.folding import odd_ones
 from stallwatch_rules.stacks.records import Asked
 
 SHORT = 6.0  #: floors: an evaluation, the first batch of an epoch, the network, a child process

@@ -11,7 +11,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.report.brief import to_brief
 from stallwatch_rules.report.phrases import primary_note
-from stallwatch_rules.stacks.concluding import of_no_rank, stands_elsewhere, with_stacks
+from stallwatch_rules.stacks.concluding import NO_RANK, stands_elsewhere, with_advice, with_stacks
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.words import titled
 
@@ -114,11 +114,11 @@ def test_a_rank_that_has_ended_is_said_to_be_nowhere_else(known: Catalogue, lang
 def test_a_launcher_without_ranks_is_told_as_such_in_either_language(known: Catalogue) -> None:
     reading = RunReading(known)
     reading.feed(lines_of("W1122 torch/distributed/run.py:874] Setting OMP_NUM_THREADS\n"))
-    found = of_no_rank(reading.diagnose(stalled=True))
+    found = with_advice(reading.diagnose(stalled=True), NO_RANK)
     assert "has not started any rank" in told(found) and "--rdzv-endpoint" in told(found)
     assert "启动器还没有启动任何 rank" in told(found, "zh")
     untouched = reading.diagnose()
-    assert of_no_rank(untouched) == untouched
+    assert with_advice(untouched, NO_RANK) == untouched
 
 
 LEADS = [

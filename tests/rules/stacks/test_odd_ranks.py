@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from stallwatch_rules.locale import render
+from stallwatch_rules.report.stacks import folded, listing
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.listing import folded, listing
 from stallwatch_rules.stacks.records import Asked, Frame, StallStacks, ThreadStack
 from stallwatch_rules.stacks.words import sentence
 
