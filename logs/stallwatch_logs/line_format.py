@@ -42,8 +42,8 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
     """
     lead = lead_of(head)
     width = broken_at(head) if lead is None else None
-    text = as_pasted(head)
-    if len(text) >= _PASTED:
+    text = as_pasted(head) if len(head) < HEAD else b""
+    if not text or len(text) >= _PASTED:
         return Fold(width, False, lead)
     likely, leads = likely_fold(text) if lead is None else None, likely_leads(text)
     if likely is None and not leads:

@@ -123,11 +123,13 @@ def _looked_at(head: bytes) -> tuple[tuple[str, ...], tuple[Lead, ...]]:
 def _lines(head: bytes) -> list[str]:
     """The first lines that say something, without what is taken off before a lead is looked for."""
     lines = []
+    coded = b"\x1b" in head
     for text in as_pasted(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
         if not text or text.isspace():
             continue
         record = record_of(text)
-        lines.append(TERMINAL_CODES.sub("", text if record is None else record.text))
+        text = text if record is None else record.text
+        lines.append(TERMINAL_CODES.sub("", text) if coded or record is not None else text)
         if len(lines) == _LOOKED_AT:
             break
     return lines

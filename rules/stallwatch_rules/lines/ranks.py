@@ -155,8 +155,9 @@ class TaskLabels:
         self._hosts: set[str] = set()
         self._hosts_row: list[str] = []
 
-    def learn(self, texts: Iterable[str]) -> None:
-        """Look at a source's first lines before any of them is read."""
+    def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
+        """Look at a source's first lines before any of them is read. If they will be ``alike`` when they are,
+        nothing need be looked for again."""
         ahead = TaskLabels()
         for text in texts:
             ahead.take(text)
@@ -164,6 +165,8 @@ class TaskLabels:
         if ahead._numbered:
             self._numbered, self._of_nodes, self._processes = True, ahead._of_nodes, ahead._processes
             self.searching = False
+        elif alike:
+            self.searching = ahead.searching
 
     def take(self, text: str) -> tuple[int | None, str]:
         """The rank that a label names, and the line without it; no rank where the labels are of nodes."""

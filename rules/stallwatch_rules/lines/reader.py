@@ -90,7 +90,7 @@ class LineReader:
 
     def look_ahead(self, head: bytes) -> LineReader:
         """Set to read a file that begins so: labels before its lines are known from the first line on."""
-        self._labels.learn(first_lines(head))
+        self._labels.learn(first_lines(head), alike=self.lead is None and b"\r" not in head)
         return self
 
     @property

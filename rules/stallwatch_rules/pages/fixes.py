@@ -56,9 +56,6 @@ def fixes_for(page: RulePage, environment: Mapping[str, str]) -> list[Text]:
     A fix whose condition is known to be false is left out. A condition that cannot be decided, because the
     log does not tell the version, becomes words. What is still to be written is left out.
     """
-    from packaging.utils import canonicalize_name
-
-    versions = {canonicalize_name(name): version for name, version in environment.items()}
     fixes: list[Text] = []
     for english, chinese in zip_longest(page.sections.fixes, page.sections.zh_fixes):
         fix, other = parse_fix(english or chinese), parse_fix(chinese or english)
@@ -68,13 +65,20 @@ def fixes_for(page: RulePage, environment: Mapping[str, str]) -> list[Text]:
         if fix.package is None or fix.specifier is None:
             fixes.append(text)
             continue
-        holds = _holds(fix.specifier, versions.get(canonicalize_name(fix.package)))
+        holds = _holds(fix.specifier, _version_of(fix.package, environment))
         if holds:
             fixes.append(text)
         elif holds is None:
             condition = f"{fix.package}{fix.specifier}"
             fixes.append(message("diagnosis.with-versions", condition=condition, fix=text))
     return fixes
+
+
+def _version_of(package: str, environment: Mapping[str, str]) -> str | None:
+    from packaging.utils import canonicalize_name  # takes longer to load than most pages to read
+
+    name = canonicalize_name(package)
+    return next((version for one, version in environment.items() if canonicalize_name(one) == name), None)
 
 
 def with_page_words(primary: Primary, page: RulePage) -> Primary:

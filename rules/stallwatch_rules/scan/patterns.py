@@ -24,6 +24,7 @@ from stallwatch_rules.matching.database import BlockScanner, DatabaseStore
 from stallwatch_rules.matching.literal_index import LiteralIndex, anchored, certain, raw_form
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import scanned_rules
+from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.segments import Segments
@@ -69,13 +70,34 @@ COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
 class Target(NamedTuple):
     """A rule, or a rule's context, whose lines are counted together."""
 
-    rule: str
-    patterns: tuple[str, ...]
+    page: RulePage
     is_context: bool
-    sure: bool  #: every place that is found is a match
-    free: bool  #: its patterns match a raw line if they match the line that is made of it
-    by_progress: bool  #: the steps around its matches tell what they did
     matcher: Matcher
+
+    @property
+    def rule(self) -> str:
+        """Its id."""
+        return self.page.id
+
+    @property
+    def patterns(self) -> Sequence[str]:
+        """Those that are looked for."""
+        return self.page.requires if self.is_context else self.page.patterns
+
+    @property
+    def sure(self) -> bool:
+        """Whether every place that is found is a match."""
+        return not self.page.unless and all(map(certain, self.patterns))
+
+    @property
+    def free(self) -> bool:
+        """Whether its patterns match a raw line if they match the line that is made of it."""
+        return not self.page.unless and not any(map(anchored, self.patterns))
+
+    @property
+    def by_progress(self) -> bool:
+        """Whether the steps around its matches tell what they did."""
+        return self.page.harm == "by-progress"
 
     def fires(self, line: Line) -> bool:
         """Whether the rule fires on the line, once it is read."""
@@ -170,15 +192,11 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
         target_of.extend([target] * len(more))
 
     for page in scanned_rules(matcher.catalogue.pages.values()):
-        for own, is_context in ((page.patterns, False), (page.requires, True)):
-            if not own:
-                continue
-            # What another rule requires mostly stands near its match, where all is read, or at the start.
-            add(len(targets), own, is_context)
-            sure = not page.unless and all(map(certain, own))
-            free = not page.unless and not any(map(anchored, own))
-            by_progress = page.harm == "by-progress"
-            targets.append(Target(page.id, tuple(own), is_context, sure, free, by_progress, matcher))
+        for target in (Target(page, False, matcher), Target(page, True, matcher)):
+            if target.patterns:
+                # What another rule requires mostly stands near its match, where all is read, or at the start.
+                add(len(targets), target.patterns, target.is_context)
+                targets.append(target)
     for number, watch in enumerate(WATCHES):
         add(len(targets) + number, watch.patterns, watch.seldom)
     store = matcher.catalogue.store

@@ -95,7 +95,7 @@ def looks_binary(head: bytes) -> bool:
     if not solid:
         return False
     control = len(solid) - len(solid.translate(None, _CONTROL))
-    nuls = solid.count(0) - _longest_holes(solid)
+    nuls = solid.count(0) - _longest_holes(solid) if b"\0" in solid else 0
     strange = control + nuls
     return strange > 0.05 * len(solid) or (
         _not_utf8(solid) and (strange > 0.01 * len(solid) or _noise(solid))
@@ -104,7 +104,7 @@ def looks_binary(head: bytes) -> bool:
 
 def _not_utf8(data: bytes) -> bool:
     """Whether this is no UTF-8 at all, rather than UTF-8 that broke at some places."""
-    return data.decode(errors="replace").count("\ufffd") > 0.3 * len(data)
+    return not data.isascii() and data.decode(errors="replace").count("\ufffd") > 0.3 * len(data)
 
 
 def _noise(data: bytes) -> bool:
