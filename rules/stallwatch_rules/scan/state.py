@@ -14,7 +14,7 @@ from stallwatch_rules.text.masking import template_key
 _BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar that it found in its line
 _KEY_BYTES = 200
 _RUN_WHOLE = 256 * 1024  # bytes of a run's heads and tails together
-_LEAST_WHOLE = 0.05  # of a source's head and tail are read however many sources there are
+_LEAST_WHOLE = 0.025  # of a source's head and tail are read however many sources there are
 
 
 @dataclass(frozen=True)
