@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -117,6 +118,8 @@ def diagnose(
     Exit code: 1 when the run, or any of the jobs, failed, stalled or died of something unknown; 2 when
     something could not be read (the rest is still diagnosed); else 0.
     """
+    # numpy starts threads for its linear algebra, which wait in a loop for work that never comes.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
     from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs
     from stallwatch_logs.parallel_reading import Parallel, default_workers
