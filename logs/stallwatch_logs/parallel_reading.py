@@ -13,15 +13,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
-from stallwatch_logs.file_reading import Engines, FileRead, read_file
+from stallwatch_logs.file_reading import Engines, FileRead
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, on_bytes_read
-from stallwatch_logs.sharing import RangeReading, Sharing, ranges_of
-from stallwatch_logs.workers import Board, Pages, begin, begin_forked, scan_away
+from stallwatch_logs.sharing import Sharing, batches, ranges_of
+from stallwatch_logs.workers import Board, Pages, Range, begin
 from stallwatch_rules.failures.unexplained import Baseline
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -89,135 +89,73 @@ def read_all(
     With ``whole`` this process reads every line, without sampling.
     """
     parallel = parallel or Parallel()
+    engines = Engines(reading.matcher, lambda: None) if whole else Engines.of(reading.matcher)
+    sizes = ScanSizes() if whole else ScanSizes.of_run(file.size for file in files)
+    share = functools.partial(Sharing, files, engines, sizes, on_bytes, limits=parallel.limits)
     if whole:
-        yield from _one_by_one(files, reading, Engines(reading.matcher, lambda: None), on_bytes, ScanSizes())
+        yield from share().read(reading)
         return
-    engines, sizes = Engines.of(reading.matcher), ScanSizes.of_run(file.size for file in files)
-    away = [file for file in files if file.path]
-    if _few_are_large(away, parallel):
-        yield from _in_ranges(files, reading, engines, parallel, on_bytes)
-        return
-    workers = min(parallel.workers, len(away))
-    apart = parallel.executor is None and workers > 1 and sum(file.size for file in away) >= parallel.least
-    # A daemonic process may start none.
-    if parallel.executor is None and (not apart or multiprocessing.current_process().daemon):
-        yield from _one_by_one(files, reading, engines, on_bytes, sizes)
-        return
-    pages, board = Pages.of(reading.catalogue), Board(len(files))
-    share = functools.partial(
-        Sharing,
-        files,
-        engines=engines,
-        sizes=sizes,
-        board=board,
-        on_bytes=on_bytes,
-        digest=pages.digest,
-        limits=parallel.limits,
-    )
     if parallel.executor is not None:
-        window = 2 * max(parallel.workers, MAX_WORKERS)
-        yield from share(parallel.executor, window, pages=pages).read(reading)
+        pages, window = Pages.of(reading.catalogue), 2 * max(parallel.workers, MAX_WORKERS)
+        shared = share(executor=parallel.executor, window=window, jobs=batches(files), pages=pages)
+        yield from shared.read(reading)
+        return
+    # A daemonic process may start none.
+    pays = sum(file.size for file in files if file.path) >= parallel.least
+    ranges = _ranges(files, parallel, engines, sizes) if pays else []
+    helpers = min(parallel.workers, sum(bool(file.path) for file in files) + len(ranges)) - 1
+    if helpers < 1 or not pays or multiprocessing.current_process().daemon:
+        yield from share().read(reading)
         return
     engines.scan()  # compiled here and kept, so that the others only load it
+    pages, board = Pages.of(reading.catalogue), Board(len(files))
     # This process reads, too: it is ready while the others still start. Between two portions it hands out the
-    # next batch, so none need lie with a process that is busy while another one has nothing left to do.
-    with _processes(workers - 1, pages, board, engines if parallel.forks else None) as pool:
-        yield from share(pool, workers - 1, here=True).read(reading)
-
-
-def _few_are_large(files: Sequence[LogFile], parallel: Parallel) -> bool:
-    """Whether reading files at the same time would leave processes without work, or one with most of it."""
-    if parallel.executor is not None or parallel.workers < 2 or multiprocessing.current_process().daemon:
-        return False
-    total, largest = sum(file.size for file in files), max(files, key=lambda file: file.size, default=None)
-    if largest is None or total < parallel.least or not ranges_of(largest, ScanSizes()):
-        return False
-    return len(files) < parallel.workers or largest.size > total / 2
-
-
-def _in_ranges(
-    files: Sequence[LogFile], reading: RunReading, engines: Engines, parallel: Parallel, on_bytes: OnBytes
-) -> Iterator[tuple[LogFile, FileRead]]:
-    """One file after the other, the large ones with the help of other processes."""
-    pages, board = Pages.of(reading.catalogue), Board(0)
-    engines.scan()  # compiled here and kept, so that the others only load it
-    helpers = parallel.workers - 1
+    # next job, so none need lie with a process that is busy while another one has nothing left to do.
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
-        before = 0
-        for file in files:
-            within = functools.partial(_report, on_bytes, before, file.size)
-            scan = functools.partial(scan_away, pages.digest)
-            read = RangeReading(pool, helpers, scan, engines, within).read(file, reading)
-            yield file, read if read is not None else read_file(file, reading, engines, within, ScanSizes())
-            before += file.size
-            on_bytes(before)
+        jobs = batches(files, ranges)
+        shared = share(executor=pool, window=helpers, jobs=jobs, board=board, pages=pages.named(), here=True)
+        yield from shared.read(reading)
 
 
-def _one_by_one(
-    files: Sequence[LogFile], reading: RunReading, engines: Engines, on_bytes: OnBytes, sizes: ScanSizes
-) -> Iterator[tuple[LogFile, FileRead]]:
-    before = 0
-    for file in files:
-        within = functools.partial(_report, on_bytes, before, file.size)
-        read = read_file(file, reading, engines, within, sizes)
-        before += file.size
-        on_bytes(before)
-        yield file, read
+def _ranges(files: Sequence[LogFile], parallel: Parallel, engines: Engines, sizes: ScanSizes) -> list[Range]:
+    """The ranges of large files, if reading files at the same time would leave processes without work, or one
+    with most of it."""
+    away = [file.size for file in files if file.path]
+    if parallel.workers < 2 or (len(away) >= parallel.workers and max(away) <= sum(away) / 2):
+        return []
+    found = [one for file in files for one in ranges_of(file, sizes)]
+    return found if found and engines.scan() is not None else []
 
 
-def _report(on_bytes: OnBytes, before: int, size: int, read: int) -> None:
-    """A compressed file counts by its size on disk, once it is read."""
-    on_bytes(before + min(read, size))
+@contextlib.contextmanager
+def _processes(
+    count: int, pages: Pages, board: Board, engines: Engines | None = None
+) -> Iterator[Executor | None]:
+    """Processes of our own, which give up at once when this one does, and without a word.
 
-
-class _Nobody(Executor):
-    """Processes that could not be started."""
-
-    def submit(self, *_job: Any, **_with: Any) -> NoReturn:
-        """No job is taken."""
-        raise BrokenExecutor
-
-
-def _forked(count: int, pages: Pages, board: Board, engines: Engines) -> Executor:
-    """Forked processes: all of them or, where the system refuses one or its thread, none."""
+    With ``engines`` they are forked: all of them or, where the system refuses one or its thread, none.
+    """
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
         count,
-        mp_context=multiprocessing.get_context("fork"),
-        initializer=begin_forked,
-        initargs=(pages.digest, engines, board),
+        mp_context=multiprocessing.get_context("spawn" if engines is None else "fork"),
+        initializer=begin,
+        initargs=(pages.shared(), board, None) if engines is None else (pages, board, engines),
     )
     try:
-        # It forks with its first job: now, before somebody starts a thread to report the progress.
-        pool.submit(os.getpid)
+        if engines is not None:
+            # It forks with its first job: now, before somebody starts a thread to report the progress.
+            pool.submit(os.getpid)
     except BaseException as error:
         # Those that were started wait for jobs that nobody hands them, and this process for their end.
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
             child.join()
         pool.shutdown(wait=False)
-        if isinstance(error, (OSError, RuntimeError)):
-            return _Nobody()
-        raise
-    return pool
-
-
-@contextlib.contextmanager
-def _processes(count: int, pages: Pages, board: Board, engines: Engines | None = None) -> Iterator[Executor]:
-    """Processes of our own, which give up at once when this one does, and without a word.
-
-    With ``engines`` they are forked.
-    """
-    pool: Executor
-    if engines is None:
-        pool = ProcessPoolExecutor(
-            count,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=begin,
-            initargs=(pages.shared(), board),
-        )
-    else:
-        pool = _forked(count, pages, board, engines)
+        if not isinstance(error, (OSError, RuntimeError)):
+            raise
+        yield None
+        return
     try:
         yield pool
     except BaseException:

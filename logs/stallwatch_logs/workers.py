@@ -47,6 +47,10 @@ class Pages(NamedTuple):
         packed = msgspec.msgpack.encode(list(catalogue.pages.values()))
         return cls(hashlib.sha256(packed).hexdigest(), packed, catalogue.store.folder)
 
+    def named(self) -> Pages:
+        """Only what they are known by, for who was given them before."""
+        return self._replace(packed=b"")
+
     def shared(self) -> Pages:
         """The same in memory that processes share.
 
@@ -57,6 +61,9 @@ class Pages(NamedTuple):
         memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))
         memory.raw = packed
         return self._replace(packed=memory)
+
+
+NO_PAGES = Pages("", b"", None)
 
 
 class Wanted(NamedTuple):
@@ -74,16 +81,6 @@ class Wanted(NamedTuple):
         return cls(number, file.path, file.name, file.rank, file.asked_for)
 
 
-class Job(NamedTuple):
-    """Some files, to be read one after the other."""
-
-    files: tuple[Wanted, ...]
-    sizes: ScanSizes  #: how much of them is read
-    limits: Limits | None
-    digest: str  #: of the catalogue
-    pages: Pages | None  #: ``None`` for who was given them at its start
-
-
 class Range(NamedTuple):
     """Whole sections of a file, in chunks."""
 
@@ -91,6 +88,15 @@ class Range(NamedTuple):
     first: int
     behind: int
     lead: Lead | None = None  #: before its lines
+
+
+class Job(NamedTuple):
+    """Some files or ranges, to be read one after the other."""
+
+    tasks: tuple[Wanted | Range, ...]
+    sizes: ScanSizes  #: how much of them is read
+    limits: Limits | None
+    pages: Pages
 
 
 class ScannedRange(NamedTuple):
@@ -124,10 +130,13 @@ def scan_range(wanted: Range, engine: ScanEngine, sizes: ScanSizes, within: With
 class Board:
     """Progress that processes share while they read: memory with one writer for each place."""
 
-    def __init__(self, files: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._read: Any = context.RawArray(ctypes.c_longlong, max(files, 1))
-        self._stop: Any = context.RawValue(ctypes.c_byte, 0)
+    def __init__(self, files: int, *, shared: bool = True) -> None:
+        self._read: Any = [0] * files
+        self._stop: Any = ctypes.c_byte()
+        if shared:
+            context = multiprocessing.get_context("spawn")
+            self._read = context.RawArray(ctypes.c_longlong, max(files, 1))
+            self._stop = context.RawValue(ctypes.c_byte, 0)
 
     def report(self, number: int, read: int) -> None:
         """So many bytes of a file were read."""
@@ -153,34 +162,33 @@ _engines: dict[str, Engines] = {}  # by the catalogue's digest; the last one
 _board: Board | None = None
 
 
-def begin(pages: Pages, board: Board) -> None:
-    """A process's start: it ends with who started it, and leaves interrupts to it."""
+def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
+    """A process's start: it ends with who started it, and leaves interrupts to it.
+
+    One that was forked has the ``engines`` already.
+    """
     global _board  # what a pool prepares at its start can lie nowhere else
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
-    _prepared(pages.digest, pages)
+    if engines is None:
+        _prepared(pages)
+    else:
+        _engines.clear()
+        _engines[pages.digest] = engines
     _board = board
 
 
-def begin_forked(digest: str, engines: Engines, board: Board) -> None:
-    """The same of a process that was forked, and has the compiled patterns already."""
-    global _board  # what a pool prepares at its start can lie nowhere else
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-    _engines.clear()
-    _engines[digest] = engines
-    _board = board
+def read_away(job: Job) -> list[FileRead | ScannedRange]:
+    """Read files and ranges in this process, for another one."""
+    engines = _prepared(job.pages)
+    return [
+        _scan(task, job, engines) if isinstance(task, Range) else _read(task, job, engines)
+        for task in job.tasks
+    ]
 
 
-def read_away(job: Job) -> list[FileRead]:
-    """Read files in this process, for another one."""
-    engines = _prepared(job.digest, job.pages)
-    return [_read(wanted, job, engines) for wanted in job.files]
-
-
-def scan_away(digest: str, wanted: Range) -> ScannedRange:
-    """Scan a range of a file in this process, for another one."""
-    engine = _prepared(digest, None).scan()
+def _scan(wanted: Range, job: Job, engines: Engines) -> ScannedRange:
+    engine = engines.scan()
     if engine is None:
         raise LookupError("blocks cannot be scanned here")
 
@@ -188,7 +196,7 @@ def scan_away(digest: str, wanted: Range) -> ScannedRange:
         if _board is not None:
             _board.go_on()  # who waits for it reports the progress
 
-    return scan_range(wanted, engine, ScanSizes(), within)
+    return scan_range(wanted, engine, job.sizes, within)
 
 
 def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
@@ -205,18 +213,18 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
     return read_apart(file, engines, within, job.sizes)
 
 
-def _prepared(digest: str, pages: Pages | None) -> Engines:
+def _prepared(pages: Pages) -> Engines:
     """The compiled patterns, once for all jobs of a process."""
     with _lock:
-        engines = _engines.get(digest)
+        engines = _engines.get(pages.digest)
         if engines is None:
-            if pages is None:
+            if not pages.packed:
                 raise LookupError("the rules were not handed over")
             store = DatabaseStore(pages.cache)
             rules: Iterable[RulePage] = msgspec.msgpack.decode(bytes(pages.packed), type=list[RulePage])
             engines = Engines.of(Matcher(Catalogue.of(rules, store=store)))
             _engines.clear()
-            _engines[digest] = engines
+            _engines[pages.digest] = engines
         return engines
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
-from stallwatch_logs import parallel_reading, sharing
+from stallwatch_logs import parallel_reading
 from stallwatch_logs.file_reading import Engines, FileRead, read_file
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.parallel_reading import Parallel
-from stallwatch_logs.sharing import RangeReading, ranges_of
-from stallwatch_logs.workers import Range, ScannedRange, scan_range
+from stallwatch_logs.sharing import Sharing, batches, ranges_of
+from stallwatch_logs.workers import Pages, Range
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -70,6 +70,21 @@ def alone(file: LogFile, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> t
     return reading, read_file(file, reading, engines, lambda _: None, SMALL)
 
 
+def shared(
+    file: LogFile, engines: Engines, executor: Executor, sizes: ScanSizes, told: list[int]
+) -> tuple[RunReading, FileRead]:
+    """Read a file whose ranges an executor scans."""
+    catalogue = engines.matcher.catalogue
+    jobs, pages = batches([file], ranges_of(file, sizes)), Pages.of(catalogue)
+    assert any(isinstance(task, Range) for job in jobs for task in job)
+    reading = RunReading(catalogue, engines.matcher)
+    sharing = Sharing(
+        [file], engines, sizes, told.append, executor=executor, window=2, jobs=jobs, pages=pages, here=True
+    )
+    ((_, read),) = sharing.read(reading)
+    return reading, read
+
+
 class Helper(Executor):
     """Does each job at once, or fails as it is told to."""
 
@@ -102,21 +117,12 @@ def test_the_reading_is_that_of_one_process(
     file: LogFile, engines: Engines, helper: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, read_alone = alone(file, engines, monkeypatch)
-    sifted: list[Range] = []
-    engine = engines.scan()
-    assert engine is not None
-
-    def sift(wanted: Range) -> ScannedRange:
-        sifted.append(wanted)
-        return scan_range(wanted, engine, SMALL, lambda _: None)
-
-    reading, told = RunReading(engines.matcher.catalogue, engines.matcher), []
-    read = RangeReading(helper, 2, sift, engines, told.append).read(file, reading, SMALL)
+    told: list[int] = []
+    reading, read = shared(file, engines, helper, SMALL, told)
     assert read == read_alone
     assert reading.diagnose() == expected.diagnose()
-    assert told == sorted(told) or told[-1] == file.size
-    if not isinstance(helper, Helper) or helper.jobs > len(ranges_of(file, SMALL)):
-        assert sifted
+    assert told == sorted(told) and told[-1] == file.size
+    assert not isinstance(helper, Helper) or helper.jobs
 
 
 def test_what_has_no_ranges(tmp_path: Path) -> None:
@@ -146,7 +152,6 @@ def test_processes_sieve_a_large_file(
         while out.tell() < 12 * sizes.chunk:
             out.write(data)
     few = Range(file.path, 2, 4), Range(file.path, 4, 8)
-    monkeypatch.setattr(sharing, "ranges_of", lambda *_: list(few))
     monkeypatch.setattr(parallel_reading, "ranges_of", lambda *_: list(few))
     diagnosis, problems = diagnose_paths(
         [file.path], Options(catalogue, parallel=Parallel(workers=2, worth=0))
@@ -157,20 +162,13 @@ def test_processes_sieve_a_large_file(
 
 
 def test_ranges_behind_a_lead_are_counted(tmp_path: Path, engines: Engines) -> None:
-    engine, sizes = engines.scan(), replace(SMALL, rule_lines=5, dense=0)
-    assert engine is not None
-
-    def sift(wanted: Range) -> ScannedRange:
-        return scan_range(wanted, engine, sizes, lambda _: None)
-
+    sizes = replace(SMALL, rule_lines=5, dense=0)
     lines = [f"step {at}/9000 loss 2.5 {'.' * 400}" for at in range(2400)]
     lines[0], lines[300:2100:3] = "{'loss': 2.5}", ["KeyError: 'param_groups'"] * 600
     path = tmp_path / "train.log"
     path.write_text("".join(f"gpu07: {line}\n" for line in lines))
     (file,), _ = expand([str(path)], limits=Limits())
-    assert ranges_of(file, sizes)
-    reading = RunReading(engines.matcher.catalogue, engines.matcher)
     with ThreadPoolExecutor(1) as pool:
-        assert RangeReading(pool, 1, sift, engines, lambda _: None).read(file, reading, sizes) is not None
+        reading, _ = shared(file, engines, pool, sizes, [])
     counts = {finding.rule: finding.count for finding in reading.diagnose().findings}
     assert counts["resume-checkpoint-failed"] == 600
