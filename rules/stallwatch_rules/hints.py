@@ -50,6 +50,15 @@ _WARNING = lazy(
 )
 
 
+_FIGURES = str.maketrans("123456789", "0" * 9)
+_with_figures = {
+    word: word.translate(_FIGURES)
+    for words in (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS)
+    for word in words
+    if not word.isalpha()
+}
+
+
 class Hints(msgspec.Struct, frozen=True):
     """The words of each kind of line that a portion holds."""
 
@@ -63,21 +72,22 @@ class Hints(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str) -> Hints:
-        """Look at a portion's text."""
+        """Look at a portion's text; of lines that differ in their figures only, at one."""
+        text = "\n".join(dict.fromkeys(text.translate(_FIGURES).split("\n")))
         return cls(
             held(text, TRACEBACK),
             held(text, VERSION),
             held(text, LAUNCHER),
             held(text, WARNING),
-            may_hold(text, RUN_WORDS),
+            bool(held(text, RUN_WORDS)),
             held(text, SIGN_WORDS),
             held(text, SERVING_WORDS),
         )
 
 
 def held(text: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Which of the words stand in the text."""
-    return tuple([word for word in words if word in text])
+    """Which of the words may stand in the text, whose figures are zeros."""
+    return tuple([word for word in words if _with_figures.get(word, word) in text])
 
 
 def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:

@@ -23,7 +23,7 @@ class ScanSizes:
 
     chunk: int = 4 * 1024 * 1024
     head: int = 64 * 1024  #: of a source, read whole
-    head_segments: int = 600  #: and at least so many
+    head_segments: int = 300  #: and at least so many
     tail: int = 96 * 1024  #: bytes of a source's end, read whole
     section: int = 32  #: chunks
     dense: int = 4  #: chunks at a section's start, in which everything is looked for
