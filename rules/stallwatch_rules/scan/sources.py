@@ -18,6 +18,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _TOGETHER = 8  # chunks that are searched, and then read, at once
+_AT_ONCE = 1024  # lines that are read at once
 _LONG_HEAD = 8  # times the head's size at most, however few lines it holds
 
 
@@ -51,6 +52,8 @@ class SourceReading:
         self._in_head = True
         self._whole = True  # whether the last chunk was read to its end
         self._searched: list[SearchedChunk] = []  # they wait to be selected from
+        self._found: list[Line] = []  # they wait until they are many, as each portion has its price
+        self._asides: list[Aside] = []
         self.bytes = 0
 
     @property
@@ -107,20 +110,26 @@ class SourceReading:
                 self._read(Chunk(chunk.data[end:], chunk.start + end, chunk.place, False))
         self._waiting.clear()
         self._select()
-        self._reading.feed(self._lines.finish())
+        self._found += self._lines.finish()
+        self._feed()
 
     def apply(self, parts: Iterable[Skipped | Window]) -> None:
         """Read what a scan selected of this source, here or elsewhere."""
-        lines: list[Line] = []
-        asides: list[Aside] = []
+        lines, asides, source = self._found, self._asides, self._lines.source
         for part in parts:
             if isinstance(part, Skipped):
                 lines += self._lines.skip(part.ends)
-                asides.append(Aside(len(lines), self._lines.source, part.segments, part.kinds, part.losses))
+                asides.append(Aside(len(lines), source, part.segments, part.kinds, part.losses))
             else:
                 if part.more:
-                    asides.append(Aside(len(lines), self._lines.source, more=part.more))
+                    asides.append(Aside(len(lines), source, more=part.more))
                 lines += self._lines.feed(part.head + part.data)
+            if len(lines) >= _AT_ONCE:
+                self._feed()
+                lines, asides = self._found, self._asides
+
+    def _feed(self) -> None:
+        lines, asides, self._found, self._asides = self._found, self._asides, [], []
         self._reading.feed(lines, asides)
 
     def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
