@@ -18,7 +18,7 @@ from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.hooks.checkpoints import (
     AGAIN_SECONDS,
     FOLDER_SECONDS,
-    MOST_TOLD,
+    MOST_REPORTS,
     Written,
     folder_of,
 )
@@ -303,7 +303,7 @@ def test_a_path_is_told_of_again_when_it_may_be_another_checkpoint(probe: Probe,
     clock = Turn()
     written = Written(probe, clock)
     for clock.now in (0.0, AGAIN_SECONDS - 1, AGAIN_SECONDS):
-        written.tell("last.pt", "torch.save")
+        written.report("last.pt", "torch.save")
     events = told(tmp_path)
     assert [(event["kind"], event["path"]) for event in events] == [
         ("checkpoint", str(Path("last.pt").absolute()))
@@ -314,8 +314,8 @@ def test_the_files_of_a_checkpoint_are_told_of_as_one_folder(probe: Probe, tmp_p
     clock = Turn()
     written = Written(probe, clock)
     for clock.now, name in ((0.0, "optimizer.pt"), (1.0, "scheduler.pt"), (FOLDER_SECONDS, "rng_state.pth")):
-        written.tell(folder_of(Path("/out/checkpoint-8", name)), "torch.save")
-    written.tell("/out/checkpoint-8", "trainer")  # that it is complete
+        written.report(folder_of(Path("/out/checkpoint-8", name)), "torch.save")
+    written.report("/out/checkpoint-8", "trainer")  # that it is complete
     assert [(event["path"], event["by"]) for event in told(tmp_path)] == [
         ("/out/checkpoint-8", "torch.save"),
         ("/out/checkpoint-8", "torch.save"),
@@ -326,9 +326,9 @@ def test_the_files_of_a_checkpoint_are_told_of_as_one_folder(probe: Probe, tmp_p
 
 def test_checkpoints_that_are_too_many_are_counted(probe: Probe, tmp_path: Path) -> None:
     written = Written(probe, Turn())
-    for number in range(MOST_TOLD + 3):
-        written.tell(f"/out/{number}.pt", "torch.save")
-    assert len(told(tmp_path)) == MOST_TOLD
+    for number in range(MOST_REPORTS + 3):
+        written.report(f"/out/{number}.pt", "torch.save")
+    assert len(told(tmp_path)) == MOST_REPORTS
     (ring,) = map(RingReader, tmp_path.glob("*.ring"))
     ring.read()
     assert ring.dropped_events == 3

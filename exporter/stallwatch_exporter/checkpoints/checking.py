@@ -117,7 +117,7 @@ def _is_foreign(path: Path) -> bool:
     try:
         return path.name.endswith(_TORCH) and path.stat().st_size > 0 and not is_torch(path)
     except OSError:
-        return False  # which is told as a fault
+        return False  # which is a fault itself
 
 
 def _known(name: str) -> bool:
@@ -152,7 +152,7 @@ def _index_faults(path: Path) -> Iterator[Fault]:
         yield fault(path, "index-unreadable")
         return
     shards = sorted(set(named.values()))
-    # A shard stands beside its index: a name that leads elsewhere is not followed.
+    # A shard lies beside its index: a name that leads elsewhere is not followed.
     outside = [shard for shard in shards if Path(shard).name != shard]
     missing = [shard for shard in shards if shard not in outside and not (path.parent / shard).is_file()]
     if outside:

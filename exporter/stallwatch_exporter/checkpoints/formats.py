@@ -199,7 +199,7 @@ class PickleFacts(msgspec.Struct):
     """What was found in one pickle."""
 
     tensors: int = 0
-    empty: list[str] = []  #: names of tensors of shape [0], as far as they can be told
+    empty: list[str] = []  #: names of tensors of shape [0], as far as they are known
     keys: set[str] = set()  #: of the storages that are referred to
     numbers: dict[str, int] = {}  #: DeepSpeed's world sizes
 

@@ -74,15 +74,15 @@ def stacks(*, main_alone: bool = False) -> dict[str, Any]:
     for ident, frame in sys._current_frames().items():
         if ident == main or (ident != own and not main_alone):
             name = str(getattr(known.get(ident), "name", "") or "")
-            told = {"name": name, "main": ident == main, "frames": _frames(frame)}
+            thread = {"name": name, "main": ident == main, "frames": _frames(frame)}
             try:
-                told["tasks"] = tasks(frame)
+                thread["tasks"] = tasks(frame)
             except Exception:  # the names that are read there are those of the versions so far
                 pass
-            found.append(told)
+            found.append(thread)
         if ident == main:
             workers = _awaited_workers(frame)
-    found.sort(key=lambda thread: not thread["main"])
+    found.sort(key=lambda each: not each["main"])
     return {
         "time": time.time(),
         "pid": os.getpid(),
@@ -182,19 +182,19 @@ def _awaited_workers(frame: FrameType | None) -> list[int]:
 
 
 def counters(probe: Probe) -> dict[str, Any]:
-    """Return totals by name, by which a rank that computes is told from one that hangs; zero is a count."""
-    told: dict[str, Any] = {"phase": probe.doing, "steps": probe.steps}
+    """Return totals by name, which distinguish a rank that computes from one that hangs."""
+    found: dict[str, Any] = {"phase": probe.doing, "steps": probe.steps}
     saves = {name: longest for name, (times, longest) in probe.saves.items() if times >= _USUAL}
     if saves:
-        told["saves"] = saves
+        found["saves"] = saves
     for name in _COUNTED:
         value = probe.row[INDEX[name]]
         if value == value:  # NaN was never counted
-            told[name] = value
+            found[name] = value
     begun = _begun_collectives()
     if begun is not None:
-        told["collectives"] = begun
-    return told
+        found["collectives"] = begun
+    return found
 
 
 def _begun_collectives() -> int | None:
@@ -223,14 +223,14 @@ def collectives() -> dict[str, Any]:
         return {}
     import json
 
-    told: dict[str, Any] = {"world_size": int(distributed.get_world_size())}
+    answer: dict[str, Any] = {"world_size": int(distributed.get_world_size())}
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):  # which of them there is depends on torch
         dump: Callable[..., Any] | None = getattr(c10d, name, None)
         if dump is not None:
             recorder = json.loads(dump(includeCollectives=True, onlyActive=True))
             entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
-            told["status"] = recorder.get("pg_status", {})
-            told["groups"] = recorder.get("pg_config", {})
-            told["entries"] = [{key: one.get(key) for key in _ENTRY} for one in entries[-MOST_ENTRIES:]]
+            answer["status"] = recorder.get("pg_status", {})
+            answer["groups"] = recorder.get("pg_config", {})
+            answer["entries"] = [{key: one.get(key) for key in _ENTRY} for one in entries[-MOST_ENTRIES:]]
             break
-    return told
+    return answer

@@ -1,8 +1,8 @@
-"""The probe of one process: what hooks and users tell of a step goes into the ring.
+"""The probe of one process: what hooks and users report of a step goes into the ring.
 
 Each step and count is stored in the ring's draft at once. A record is kept every ``RECORD_SECONDS``, and as
 the phase changes. Nothing here raises, waits, or asks a device for a number that is not ready (``draft``).
-Until there is something to tell, nothing is made: most Python processes of a command are no ranks.
+Until there is something to report, nothing is made: most Python processes of a command are no ranks.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Probe:
         if clock is not None:
             self.monotonic, self.offset = clock, 0.0
         self._draft = Draft(clock=self.clock)
-        self.row = self._draft.cells  #: the draft, for whoever counts: ``INDEX`` says where
+        self.row = self._draft.cells  #: the draft, for hooks that count: ``INDEX`` says where
         #: Called about once a second, within a step; each gives some fields their values.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
         self.saves: dict[str, tuple[int, float]] = {}  #: how many, and the longest, by caller
@@ -129,7 +129,7 @@ class Probe:
             steps = self.steps + 1.0
             self.steps = row[_STEP] = steps if number is None else number
             self._begun_with += self.steps - steps
-            # NaN, so not told, where no step was before.
+            # NaN, so unknown, if there was no step before.
             row[_SECONDS] = (now - self._begun_at) / (self.steps - self._begun_with)
             row[_PHASE] = _TRAIN
             usual = (loss, grad_norm, learning_rate, loss_scale, skipped_steps)
@@ -188,13 +188,13 @@ class Probe:
 
     @property
     def doing(self) -> str:
-        """The phase told last; ``init`` before any."""
+        """The current phase; ``init`` before any."""
         phase = self.row[_PHASE]
         return PHASES[int(phase)] if phase == phase else "init"
 
     @property
-    def tells(self) -> bool:
-        """Whether this very process has told of anything: a fork is no rank for being a rank's child."""
+    def reports(self) -> bool:
+        """Whether this very process has reported anything: the fork of a rank need not be one."""
         return self._ring is not None
 
     @_in_turn
@@ -208,7 +208,7 @@ class Probe:
     # ---- text
 
     def event(self, kind: str, key: str | None = None, **about: Any) -> None:
-        """Text for the side file; what has the same `key` is told once, then counted."""
+        """Text for the side file; what has the same `key` is written once, then counted."""
         if self._off or not (self.is_rank or self._ring):
             return  # a launcher's warnings are no rank's
         try:
@@ -225,7 +225,7 @@ class Probe:
             self.failed()
 
     def left_out(self) -> None:
-        """An event was not told, because there were too many of its kind: count it as dropped."""
+        """Count an event as dropped, because there were too many of its kind."""
         ring, events = self._ring, self._events
         if ring is not None and events is not None:
             events.dropped += 1
@@ -300,7 +300,7 @@ class Probe:
                 self.failed()
 
     def _open(self) -> RingWriter:
-        """The ring, made where there is none; only for whoever has entered, or two threads made two."""
+        """Return the ring; make it if there is none, in turn only, or two threads would make two."""
         if self._ring is None:
             assert self._folder is not None
             from .answers import ranks  # not at start: most Python processes are no ranks

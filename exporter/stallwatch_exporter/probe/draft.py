@@ -19,7 +19,7 @@ from .layout import FIELDS
 NUMBER, TIME = 0, 1  #: of the record, in ``Draft.cells``; the number is an integer there
 FIRST = 2  #: the first field
 INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: where a field lies in ``Draft.cells``
-NAN = float("nan")  #: not told
+NAN = float("nan")  #: unknown
 _TOLD_NAN = INDEX["told_nan"]
 OFFER_SECONDS = 1.0  #: a tensor on a device is read at most this often
 
@@ -65,7 +65,7 @@ class Draft:
 
     def _put(self, place: int, number: float) -> None:
         self.cells[place] = number
-        # NaN alone would say that it was not told, and the next step's number may cover either.
+        # NaN alone would say that it is unknown, and the next step's number may cover either.
         if number - number != 0.0:
             marked = self.cells[_TOLD_NAN]
             self.cells[_TOLD_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)

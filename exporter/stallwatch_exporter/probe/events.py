@@ -1,6 +1,6 @@
 """Text beside the numbers: warnings, exceptions, versions; one JSON object a line, bounded.
 
-A message that was told before is counted and not told again, and the file ends at a size: a rank that warns a
+A message that was written before is only counted, and the file ends at a size: a rank that warns a
 million times costs a megabyte at most. The last of it is kept for the exception that ends the rank.
 """
 
@@ -55,7 +55,7 @@ class EventFile:
             count = self._seen[key] = self._seen.get(key, 0) + 1
             if str(count).rstrip("0") != "1":  # 1, 10, 100, …
                 return False
-        import json  # not at start: most Python processes of a command have nothing to tell
+        import json  # not at start: most Python processes of a command have no event
 
         record = {"time": round(self._clock(), 3), "kind": kind, "count": count, **about}
         line = json.dumps(record, ensure_ascii=True, default=str).encode("ascii") + b"\n"

@@ -1,6 +1,6 @@
 """The form of a ring file: a header of one page, then records of one size.
 
-A record is its number (1, 2, …), the Unix time and one double a field; NaN says that the field was not told.
+A record is its number (1, 2, …), the Unix time and one double a field; NaN says that the field is unknown.
 A field that really is NaN, such as a loss, has its bit set in the field ``told_nan``.
 Record ``n`` lies in place ``(n - 1) % capacity``. The writer writes the record, then the header's counter of
 records written: a record whose number the counter has not reached is not there yet.
@@ -28,9 +28,9 @@ COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
 DRAFT_AT = 2048
 
-#: Told anew with each step: absent from the next record unless told again.
+#: New with each step: absent from the next record unless given again.
 PASSING = ("told_nan", "step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale")
-#: True until told otherwise: repeated in every record.
+#: Valid until changed: repeated in every record.
 LASTING = (
     "phase",
     "batches",

@@ -58,7 +58,7 @@ class Listening:
         cls.__call__ = ours
         self._cls, self._ours = cls, ours
         self._probe.ends_listening = self.end
-        self._probe.due_at = 0.0  # the next step is told, not only counted
+        self._probe.due_at = 0.0  # the next step gets a record, and is not only counted
 
     def end(self) -> None:
         """Put back what was there, unless somebody else has replaced it since."""

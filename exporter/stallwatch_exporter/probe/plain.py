@@ -1,8 +1,8 @@
 """A command that is one Python program, and maybe no rank: at a stall it can be asked all the same.
 
 A rank waits with a thread for that question. Here nobody knows yet that anything is trained, and a thread
-would be too much: since Python 3.12 ``os.fork`` warns where there is one. So only ``faulthandler`` stands
-ready on its signal, which costs nothing until it comes. If the process turns out to be a rank, the rank goes
+would be too much: since Python 3.12 ``os.fork`` warns where there is one. So only ``faulthandler`` is
+ready for its signal, which costs nothing until it comes. If the process turns out to be a rank, the rank goes
 on with it.
 """
 
@@ -42,7 +42,7 @@ def _words() -> Sequence[str]:
 
 
 def is_replay(words: Sequence[str]) -> bool:
-    """Whether a command is ``stallwatch replay``: its steps, and where it stands, are those of another time.
+    """Whether a command is ``stallwatch replay``: its steps are those of another time.
 
     Up to two words may come before it, such as a Python and its option. Other programs may have our name.
     """

@@ -71,7 +71,7 @@ class RingWriter:
 
 
 def _create(path: Path, header: Header) -> mmap.mmap:
-    """The file in its full length, mapped. It gets its name last: whoever finds it finds it whole."""
+    """Make and map the file in its full length; it gets its name last, when it is whole."""
     unfinished = path.with_suffix(".new")
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -5,8 +5,8 @@ Two ways to answer, for two kinds of stall:
 * A thread waits on a named pipe beside the ring; that costs nothing until the agent writes to it. To a token
   it answers with all that it knows, collectives last. To ``main <token>`` it answers with the main thread's
   stack and the counts alone, which is cheap enough to be asked again and again.
-* A thread gets nowhere while other code holds the interpreter lock. So ``faulthandler`` stands ready on a
-  real-time signal that nobody uses: it needs no lock, and writes to a file of its own.
+* A thread gets nowhere while other code holds the interpreter lock. So ``faulthandler`` waits for a real-time
+  signal that nobody uses: it needs no lock, and writes to a file of its own.
 
 A process that was forked has neither; it gets its own when it turns out to be a rank. After ``exec`` there is
 neither: descriptors are closed and handlers are gone, and the agent looks before it sends the signal.
@@ -141,11 +141,11 @@ class Answerer:
         kind, _, token = question.rpartition(" ")
         probe = self.probe
 
-        def standing() -> dict[str, Any]:
+        def where() -> dict[str, Any]:
             counted = {"counters": counters(probe)} if probe is not None else {}
             return {**stacks(main_alone=kind == MAIN), **counted}
 
-        answers: list[tuple[str, Callable[[], dict[str, Any]]]] = [(ANSWER, standing)]
+        answers: list[tuple[str, Callable[[], dict[str, Any]]]] = [(ANSWER, where)]
         if kind != MAIN:
             answers.append((COLLECTIVES, collectives))
         for suffix, answer in answers:
@@ -207,7 +207,7 @@ def _remove(path: str) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    """In one piece: whoever reads it sees all of it."""
+    """Write a file in one piece, so that a reader sees all of it or none."""
     fresh = path + ".new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -234,7 +234,7 @@ def stand_by(probe: Probe, ring: str) -> None:
     try:
         if _answerer is None or _answerer.pid != os.getpid():
             _answerer = Answerer(ring)
-        elif _answerer.probe is None:  # it stood by alone
+        elif _answerer.probe is None:  # it was ready for the signal alone
             _answerer.move(ring)
         else:
             return

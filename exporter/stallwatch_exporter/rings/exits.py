@@ -1,9 +1,9 @@
-"""With which status processes end that are no children of ours, such as the ranks that a launcher started.
+"""Exit statuses of processes that are no children of ours, such as the ranks that a launcher started.
 
-Their parent is told the status, and whoever looks before it asks: until then the process is a zombie, whose
-line in ``/proc`` holds it (proc_pid_stat(5), ``exit_code``; for processes of the same user). A descriptor of
-the process wakes us at its end (pidfd_open(2), Linux 5.3), and from Linux 6.15 on it tells the status later,
-too (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``). Nothing in a rank is changed.
+Until its parent asks for the status, a process is a zombie, whose line in ``/proc`` holds it
+(proc_pid_stat(5), ``exit_code``; for processes of the same user). A descriptor of the process wakes us at its
+end (pidfd_open(2), Linux 5.3), and from Linux 6.15 on it has the status later, too (``PIDFD_GET_INFO``,
+``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``). Nothing in a rank is changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXIT_CODE = 49  # of the fields behind the name, from 0
 
 
 class Exits:
-    """Hand it processes while they are up; their codes come when they have ended, where anybody can tell."""
+    """Exit codes of processes that were handed to `watch` while they were up, if the kernel reveals them."""
 
     def __init__(self) -> None:
         self.codes: dict[Hashable, int] = {}  #: by what `watch` was given; ``-n`` for signal n
@@ -71,7 +71,7 @@ class Exits:
             epoll.close()
 
     def _waiting(self) -> select.epoll:
-        """What a thread of ours waits at; whoever asks holds the lock."""
+        """Return what a thread of ours waits at; the caller holds the lock."""
         if self._epoll is None:
             epoll = select.epoll()
             try:
@@ -101,7 +101,7 @@ class Exits:
 
 
 def exit_code(pid: int, fd: int) -> int | None:
-    """The exit code of a process that has ended, ``-n`` for signal n; ``None`` where nobody tells."""
+    """Return the exit code of a process that has ended, ``-n`` for signal n; ``None`` if it is unknown."""
     status = _of_zombie(pid)
     if status is None:
         status = _of_descriptor(fd)
@@ -112,15 +112,15 @@ def _of_zombie(pid: int) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         folder = Path(f"/proc/{pid}")
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] in "ZX" and folder.stat().st_uid == os.geteuid():  # to others it tells 0
+        if fields[0] in "ZX" and folder.stat().st_uid == os.geteuid():  # others read 0
             return int(fields[_EXIT_CODE])
     return None
 
 
 def _of_descriptor(fd: int) -> int | None:
-    with contextlib.suppress(OSError):  # a kernel that does not know the question, or may not tell
-        told = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
-        fcntl.ioctl(fd, _GET_INFO, told)
-        mask, *_, code = _INFO.unpack(told)
+    with contextlib.suppress(OSError):  # a kernel that does not know the request, or may not answer
+        info = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
+        fcntl.ioctl(fd, _GET_INFO, info)
+        mask, *_, code = _INFO.unpack(info)
         return int(code) if mask & _INFO_EXIT else None
     return None

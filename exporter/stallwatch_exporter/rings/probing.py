@@ -56,9 +56,9 @@ def _tag() -> str:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Folders that a killed agent left: ranks that outlived it keep their rings, which have names no more.
+    """Remove folders that a killed agent left: ranks that outlived it keep their rings without the names.
 
-    Where the agent's number is none of ours, as its container was another, only age tells that it is gone.
+    If the agent ran in another container, its number is none of ours, and only age shows that it is gone.
     """
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
@@ -167,7 +167,7 @@ class Probing:
         self._exits = Exits()
 
     def read(self) -> list[Record]:
-        """What all ranks told since the last look, in the order of time."""
+        """Return the records of all ranks since the last look, in the order of time."""
         found: list[Record] = []
         for process in self._found():
             # Asked first: of whoever is gone by now, the last words are there to read.
@@ -201,7 +201,7 @@ class Probing:
                     yield {"rank": process.header.rank, **without_secrets(event)}
 
     def ranks_up(self) -> dict[int, frozenset[Path]]:
-        """For each rank that has told anything the rings whose process is up: none when it is gone."""
+        """Return, for each rank with a ring, the rings whose process is up: none when it is gone."""
         return {
             rank: frozenset(each.path for each in own if each.is_up) for rank, own in self._by_rank().items()
         }
@@ -260,7 +260,7 @@ class Probing:
             return False
         if any(each.latest_step_at() is not None for each in own):
             return True
-        # Before any step: whoever was there first, and still is, is the rank.
+        # Before any step, the process that came first and is still there is the rank.
         return not any(each.header.started < process.header.started and each.is_up for each in own)
 
     def _own(self, rank: int) -> list[RankProcess]:
@@ -283,18 +283,18 @@ class Probing:
         return [*stepping, *(process for process in later if not process.beside)]
 
 
-def without_secrets(told: Any, name: str = "") -> Any:
-    """The same with the secrets in its texts masked; `name` is the key that the value stands under.
+def without_secrets(value: Any, name: str = "") -> Any:
+    """Return the same value with the secrets in its texts masked; `name` is its key.
 
     Text by text: a mask in the middle of JSON may take the quote that ends a text.
     """
-    if isinstance(told, str):
-        masked = redact(told)
+    if isinstance(value, str):
+        masked = redact(value)
         # A value may be a secret by its name alone, such as a password's.
         given = f'"{name}": "{_QUOTES.sub("", masked)}"'
         return "***" if name and redact(given) == f'"{name}": "***"' else masked
-    if isinstance(told, list):
-        return [without_secrets(each, name) for each in told]
-    if isinstance(told, dict):
-        return {redact(key): without_secrets(value, key) for key, value in told.items()}
-    return told
+    if isinstance(value, list):
+        return [without_secrets(each, name) for each in value]
+    if isinstance(value, dict):
+        return {redact(key): without_secrets(item, key) for key, item in value.items()}
+    return value

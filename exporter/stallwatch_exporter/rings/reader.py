@@ -38,7 +38,7 @@ _MOST_TRIES = 3
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a rank told at one moment; fields that it did not tell are absent."""
+    """The values of a rank at one moment; fields without a value are absent."""
 
     rank: int
     number: int
@@ -196,12 +196,13 @@ class RingReader:
         found, time, *values = self._record.unpack_from(data, offset)
         if number not in (None, found) or not math.isfinite(time):
             return None
-        told = {name: value for name, value in zip(self.header.fields, values, strict=True) if value == value}
-        marked = int(told.pop("told_nan", 0))
+        pairs = zip(self.header.fields, values, strict=True)
+        known = {name: value for name, value in pairs if value == value}
+        marked = int(known.pop("told_nan", 0))
         for place, name in enumerate(self.header.fields):
-            if marked >> place & 1 and not math.isinf(told.get(name, 0.0)):
-                told[name] = math.nan
-        return Record(self.header.rank, found, time, told)
+            if marked >> place & 1 and not math.isinf(known.get(name, 0.0)):
+                known[name] = math.nan
+        return Record(self.header.rank, found, time, known)
 
 
 def _lasting(values: dict[str, float]) -> dict[str, float]:

@@ -130,7 +130,7 @@ _TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # whi
 
 
 def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
-    """All samples of the paths; what could not be read is told in a warning."""
+    """Return all samples of the paths; warn of what could not be read."""
     try:
         import pandas as pd
     except ImportError as error:

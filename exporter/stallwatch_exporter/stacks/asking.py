@@ -41,14 +41,17 @@ def answer(ring: Path, question: str, suffix: str = ANSWER) -> dict[str, Any] | 
     """Return this part of the rank's answer to the question, once it is there."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
-            told = json.loads(file.read(MOST_BYTES + 1))
+            found = json.loads(file.read(MOST_BYTES + 1))
     except (OSError, ValueError):
         return None
-    return told if isinstance(told, dict) and told.get("asked") == question else None
+    return found if isinstance(found, dict) and found.get("asked") == question else None
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
-    """Whether the rank told that its program is over, or even `well`: its process may take a while to go."""
+    """Return whether the rank reported the end of its program, or even that it ended `well`.
+
+    Its process may take a while to go.
+    """
     try:
         with ring.with_suffix(".jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LINE))

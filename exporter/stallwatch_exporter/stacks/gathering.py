@@ -41,9 +41,9 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[Asked]
     wait_for(heard, lambda pair: _take_answer(*pair, question), ANSWER_SECONDS)
     answered = [pair for pair in heard if pair[1].origin]
     wait_for(answered, lambda pair: _take_recorder(*pair, question), COLLECTIVES_SECONDS)
-    deaf = [one.rank for one, _ in probed if one.rank not in {one.rank for one, _ in heard}]
-    _from_outside([(one, record) for one, record in probed if one.rank in deaf])
-    _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank not in deaf])
+    without_pipe = [one.rank for one, _ in probed if one.rank not in {one.rank for one, _ in heard}]
+    _from_outside([(one, record) for one, record in probed if one.rank in without_pipe])
+    _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank not in without_pipe])
     for _, record in heard:  # its thread has the question, and could not answer
         record.locked_out = record.origin == "signal"
     _late_answers(heard, question)
@@ -72,11 +72,11 @@ def _silent(pairs: _Pairs) -> _Pairs:
 
 def _take_answer(one: LocalRank, record: Asked, question: str) -> bool:
     """Fill in what the rank's own probe answered: its threads, and the totals that it counts."""
-    told = asking.answer(one.ring, question) if one.ring else None
-    if told is None:
+    answer = asking.answer(one.ring, question) if one.ring else None
+    if answer is None:
         return False
-    record.threads, record.origin = from_probe(told), "probe"
-    counters = told.get("counters")
+    record.threads, record.origin = from_probe(answer), "probe"
+    counters = answer.get("counters")
     if isinstance(counters, dict):
         record.counters, record.saves = _numbers(counters), _numbers(counters.get("saves"))
     return True
@@ -84,10 +84,10 @@ def _take_answer(one: LocalRank, record: Asked, question: str) -> bool:
 
 def _take_recorder(one: LocalRank, record: Asked, question: str) -> bool:
     """Fill in what torch's flight recorder holds; it comes after the stacks."""
-    told = asking.answer(one.ring, question, COLLECTIVES) if one.ring else None
-    if told is not None:
-        record.recorded = read_recorder(told)
-    return told is not None
+    answer = asking.answer(one.ring, question, COLLECTIVES) if one.ring else None
+    if answer is not None:
+        record.recorded = read_recorder(answer)
+    return answer is not None
 
 
 def _numbers(found: Any) -> dict[str, float]:
@@ -140,7 +140,7 @@ def _from_outside(pairs: _Pairs) -> None:
 
 
 def _look(pairs: _Pairs) -> None:
-    """What the kernel tells, looked at last: who is blocked still, and who waits for a lock."""
+    """Add what the kernel knows, last: who is still blocked, and who waits for a lock."""
     holders = processes.lock_holders()
     names = {one.pid: f"rank {one.rank} (PID {one.pid})" for one, _ in pairs}
     for one, record in pairs:

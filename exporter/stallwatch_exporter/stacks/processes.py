@@ -1,4 +1,4 @@
-"""What the kernel tells of a process from outside: stopped, blocked, ended, or waiting; and what it started.
+"""Facts about a process from outside: stopped, blocked, ended, or waiting; and what it started.
 
 Files of Linux's ``/proc`` (proc(5)); elsewhere, or where they may not be read, nothing is known.
 """
@@ -40,7 +40,7 @@ def family(command: int | None) -> list[psutil.Process]:
 
 
 def condition(pid: int, proc: Path = PROC) -> Condition:
-    """Whether the process runs, stands, or is gone."""
+    """Return whether the process runs, is stopped or blocked, or is gone."""
     status = _read(proc / str(pid) / "status")
     if status is None:
         return "ended" if proc.is_dir() else "alive"
@@ -60,15 +60,15 @@ def kernel_place(pid: int, proc: Path = PROC) -> str:
 
 def transferred(pid: int, proc: Path = PROC) -> int | None:
     """Bytes that the main thread has read and written so far (proc_pid_io(5)); ``None`` if hidden."""
-    told = _read(proc / str(pid) / "task" / str(pid) / "io") or ""
-    counts = re.findall(r"^[rw]char: (\d+)$", told, re.MULTILINE)
+    text = _read(proc / str(pid) / "task" / str(pid) / "io") or ""
+    counts = re.findall(r"^[rw]char: (\d+)$", text, re.MULTILINE)
     return sum(map(int, counts)) if counts else None
 
 
 def processor_seconds(pid: int, proc: Path = PROC) -> float | None:
     """Processor seconds of the main thread so far (proc_pid_stat(5)); ``None`` if it is gone."""
-    told = _read(proc / str(pid) / "task" / str(pid) / "stat")
-    fields = told.rpartition(")")[2].split() if told else []
+    text = _read(proc / str(pid) / "task" / str(pid) / "stat") or ""
+    fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
 
 

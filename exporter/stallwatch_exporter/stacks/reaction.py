@@ -59,7 +59,7 @@ def run_line(
     notice(f"the on_stall command {how}{_keep(kept, folder, when)}")
 
 
-def _run(line: str, told: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
+def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
     """Its exit status and output; ``None`` where it took too long and was killed with all of its group."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", line],
@@ -74,7 +74,7 @@ def _run(line: str, told: bytes, environ: Mapping[str, str], patience: float) ->
     # Threads that may outlive the command: what it leaves in the background may hold on to the pipes.
     reader = threading.Thread(target=output.read, daemon=True)
     reader.start()
-    threading.Thread(target=_tell, args=(process.stdin, told), daemon=True).start()
+    threading.Thread(target=_write, args=(process.stdin, incident), daemon=True).start()
     status: int | None = None
     try:
         status = process.wait(patience)
@@ -87,9 +87,9 @@ def _run(line: str, told: bytes, environ: Mapping[str, str], patience: float) ->
     return status, output.kept()
 
 
-def _tell(pipe: IO[bytes], told: bytes) -> None:
+def _write(pipe: IO[bytes], data: bytes) -> None:
     with contextlib.suppress(OSError), pipe:  # it need not read it
-        pipe.write(told)
+        pipe.write(data)
 
 
 class _Output:
@@ -136,7 +136,7 @@ def _keep(kept: bytes, folder: str, when: float) -> str:
 
 ABORT, COMMAND = "abort", "command "
 GRACE_SECONDS = 30.0  #: between SIGTERM and SIGKILL: torchrun itself gives its ranks that long
-LOOK_PATIENCE_SECONDS = 5.0  #: for what the system tells of processes, which is a matter of milliseconds
+LOOK_PATIENCE_SECONDS = 5.0  #: for facts about processes, which take milliseconds
 _Answer = TypeVar("_Answer")
 
 
@@ -221,7 +221,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """What the command is told in its environment; what is not known is empty."""
+    """Return the command's own environment variables; what is not known is empty."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,

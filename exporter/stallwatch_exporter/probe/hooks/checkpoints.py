@@ -1,6 +1,6 @@
 """Checkpoints that the first rank writes: where, so that the agent can look at them when they are done.
 
-Nothing is read here. ``torch.save`` is told of as it opens a file; a model of transformers as it writes its
+Nothing is read here. ``torch.save`` is reported as it opens a file; a model of transformers as it writes its
 configuration, which comes before the weights; a trainer's checkpoint when it is complete; DeepSpeed's as its
 tag is settled. ``safetensors.torch.save_file`` called directly is seen by nobody.
 """
@@ -19,9 +19,9 @@ from ..api import Probe
 from ..noticing import notice_method
 from .transformers import notice_event
 
-AGAIN_SECONDS = 30.0  #: the same path is told of at most this often
+AGAIN_SECONDS = 30.0  #: the same path is reported at most this often
 FOLDER_SECONDS = 5.0  #: for a checkpoint's folder as its files are written; the agent looks later
-MOST_TOLD = 2000  #: what comes after is counted as dropped
+MOST_REPORTS = 2000  #: what comes after is counted as dropped
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 
 
@@ -40,7 +40,7 @@ def watch_torch(module: Any, probe: Probe) -> None:
     """Watch ``torch.save``: a ``with`` asks for ``__exit__`` as it begins."""
 
     def saved(writer: Any, _: FrameType) -> None:
-        _written(probe).tell(folder_of(Path(writer.name)), "torch.save")
+        _written(probe).report(folder_of(Path(writer.name)), "torch.save")
 
     notice_method(module._open_zipfile_writer_file, "__exit__", saved, probe.failed)
 
@@ -52,7 +52,7 @@ def watch_engine(module: Any, probe: Probe) -> None:
     def tagged(_: Any, frame: FrameType) -> None:
         given = frame.f_locals
         if "save_dir" in given and "tag" in given:
-            _written(probe).tell(Path(given["save_dir"]) / given["tag"], "save_checkpoint")
+            _written(probe).report(Path(given["save_dir"]) / given["tag"], "save_checkpoint")
 
     notice_method(module.DeepSpeedEngine, "_checkpoint_tag_validation", tagged, probe.failed)
 
@@ -63,7 +63,7 @@ def watch_trainer(module: Any, probe: Probe) -> None:
 
     def complete(state: Any, given: Mapping[str, Any]) -> None:
         folder = f"checkpoint-{state.global_step}"
-        _written(probe).tell(Path(given["args"].output_dir) / folder, "trainer")
+        _written(probe).report(Path(given["args"].output_dir) / folder, "trainer")
 
     notice_event(module.CallbackHandler, {"on_save": complete}, probe)
 
@@ -76,7 +76,7 @@ def watch_models(module: Any, probe: Probe) -> None:
     def described(_: Any, frame: FrameType) -> None:
         folder = frame.f_locals.get("save_directory")
         if folder is not None and hasattr(frame.f_locals.get("self"), "state_dict"):
-            _written(probe).tell(folder, "save_pretrained")
+            _written(probe).report(folder, "save_pretrained")
 
     notice_method(config, "save_pretrained", described, probe.failed)
 
@@ -87,27 +87,27 @@ def folder_of(file: Path) -> Path:
 
 
 class Written:
-    """Paths that were told of, each not too often."""
+    """Reports paths, each not too often."""
 
     def __init__(self, probe: Probe, clock: Callable[[], float] = time.monotonic) -> None:
         self._probe = probe
         self._clock = clock
-        self._told: dict[tuple[str, str], float] = {}
-        self._left = MOST_TOLD
+        self._reported: dict[tuple[str, str], float] = {}
+        self._left = MOST_REPORTS
 
-    def tell(self, path: Any, by: str) -> None:
-        """Something is being written, or was written, to `path`."""
+    def report(self, path: Any, by: str) -> None:
+        """Report that something is being written, or was written, to `path`."""
         where = str(Path(path).absolute())
         now = self._clock()
         parts = by == "torch.save" and _CHECKPOINT.fullmatch(Path(where).name)
         again = FOLDER_SECONDS if parts else AGAIN_SECONDS
-        if now - self._told.get((where, by), float("-inf")) < again:
+        if now - self._reported.get((where, by), float("-inf")) < again:
             return
         if self._left <= 0:
             self._probe.left_out()
             return
         self._left -= 1
-        self._told[where, by] = now
+        self._reported[where, by] = now
         self._probe.event("checkpoint", path=where, by=by)
 
 

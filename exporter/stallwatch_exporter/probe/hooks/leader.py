@@ -41,7 +41,7 @@ class Leader:
         self.leader = _nobody
 
     def leads(self, one: Any) -> bool:
-        """Whether what `one` tells is the run's: nobody else has stepped."""
+        """Return whether the numbers of `one` are the run's: nobody else has stepped."""
         leader = self.leader()
         return leader is None or leader is one
 

@@ -30,15 +30,15 @@ _LAST = -100  # of multiprocessing's finalizers: when the program's own have run
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Tell of an exception that ends the process, and of the end itself; both are shown as before."""
-    told: list[BaseException] = []
+    """Report an exception that ends the process, and the end itself; both are shown as before."""
+    reported: list[BaseException] = []
     exits: list[bool] = []  # for each call of sys.exit whether its code says that something failed
     before = sys.excepthook
     leave = sys.exit
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        told.append(error)
-        tell(probe, error, trace)
+        reported.append(error)
+        report(probe, error, trace)
         before(kind, error, trace)
 
     @functools.wraps(leave)
@@ -50,26 +50,26 @@ def install(_: Any, probe: Probe) -> None:
     def leaving() -> None:
         try:
             last = getattr(sys, "last_value", None)
-            if last is not None and not any(one is last for one in told):
-                tell(probe, last, getattr(sys, "last_traceback", None))
+            if last is not None and not any(one is last for one in reported):
+                report(probe, last, getattr(sys, "last_traceback", None))
             probe.event("left", error=last is not None or True in exits, step=probe.steps)
         except Exception:
             probe.failed()
 
     def leaving_fork() -> None:
-        """The end of a child: a rank only if it has told of something, as workers of a loader have not."""
+        """The end of a child: a rank only if it has reported something, as workers of a loader have not."""
         error = sys.exc_info()[1]
-        if probe.tells:
+        if probe.reports:
             if isinstance(error, SystemExit):
                 exits[:] = [_fails(error.args)]
                 error = None
             if error is not None:
-                tell(probe, error, error.__traceback__)
+                report(probe, error, error.__traceback__)
             probe.event("left", error=error is not None or True in exits, step=probe.steps)
 
     def stand_by_in_child(_: object) -> None:
         exits.clear()
-        told.clear()
+        reported.clear()
         sys.modules["multiprocessing.util"].Finalize(None, quietly(leaving_fork, probe), exitpriority=_LAST)
 
     def before_fork() -> None:
@@ -92,8 +92,8 @@ def _fails(status: tuple[Any, ...]) -> bool:
     return bool(code % 256) if isinstance(code, int) else code is not None
 
 
-def tell(probe: Probe, error: BaseException, trace: TracebackType | None) -> None:
-    """Tell of an exception with its innermost frames."""
+def report(probe: Probe, error: BaseException, trace: TracebackType | None) -> None:
+    """Report an exception with its innermost frames."""
     try:
         if not isinstance(error, KeyboardInterrupt):
             tell_versions(probe)

@@ -24,8 +24,8 @@ _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
     """Tell that `rule` is about to come true; `seen` names the sentence, what has the same `about` is one."""
-    told = {name: str(value)[:300] for name, value in captures.items()}
-    probe.event("concern", f"{rule} {about}", rule=rule, seen=seen, step=int(probe.steps), **told)
+    texts = {name: str(value)[:300] for name, value in captures.items()}
+    probe.event("concern", f"{rule} {about}", rule=rule, seen=seen, step=int(probe.steps), **texts)
 
 
 def tell_versions(probe: Probe) -> None:

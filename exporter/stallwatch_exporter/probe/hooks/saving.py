@@ -1,7 +1,7 @@
-"""Weights that will not be saved: told as a training begins, or as they are asked for.
+"""Weights that will not be saved: reported as a training begins, or as they are asked for.
 
 Two things fail at the first checkpoint only, hours later: a trainer whose ``save_model`` puts a bare model in
-the engine's place (TRL's PPO trainers, 0.11 to 0.19), and ZeRO-3 that was not told to gather weights.
+the engine's place (TRL's PPO trainers, 0.11 to 0.19), and ZeRO-3 that is not set to gather weights.
 ``save_16bit_model`` returns ``False`` where ZeRO-3 does not gather, and says so at a level that nobody sees;
 accelerate asks whatever model it is given what only an engine can answer.
 """
@@ -55,7 +55,7 @@ def watch_accelerator(module: Any, probe: Probe) -> None:
 
 
 def watch_trainer(module: Any, probe: Probe) -> None:
-    """A trainer looks its handler up and tells it that a training begins."""
+    """Watch ``transformers.trainer``: a trainer looks its handler up and announces that a training begins."""
     asked: list[weakref.ref[Any]] = []  # the trainer that did so last
 
     def looked_up(trainer: Any, _: FrameType) -> None:

@@ -75,8 +75,8 @@ class EvalWatch:
     """What is known of the engines' modules.
 
     `arm` begins and ends the watching of a backward pass, which is done without while no module is suspect.
-    `refused` says whether this DeepSpeed lets such a module pass. Without it, DeepSpeed's version tells; that
-    is not known yet while DeepSpeed is being imported.
+    `refused` says whether this DeepSpeed refuses such a module. Without it, DeepSpeed's version decides,
+    which is not known yet while DeepSpeed is being imported.
     """
 
     def __init__(
