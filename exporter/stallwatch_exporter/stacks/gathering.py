@@ -41,9 +41,9 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[Asked]
     wait_for(heard, lambda pair: _take_answer(*pair, question), ANSWER_SECONDS)
     answered = [pair for pair in heard if pair[1].origin]
     wait_for(answered, lambda pair: _take_recorder(*pair, question), COLLECTIVES_SECONDS)
-    without_pipe = [one.rank for one, _ in probed if one.rank not in {one.rank for one, _ in heard}]
-    _from_outside([(one, record) for one, record in probed if one.rank in without_pipe])
-    _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank not in without_pipe])
+    with_pipe = {one.rank for one, _ in heard}
+    _from_outside([pair for pair in probed if pair[0].rank not in with_pipe])
+    _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank in with_pipe])
     for _, record in heard:  # its thread has the question, and could not answer
         record.locked_out = record.origin == "signal"
     _late_answers(heard, question)
