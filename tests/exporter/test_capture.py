@@ -226,7 +226,7 @@ while True:  # a signal that comes right before signal.pause() would be waited f
 def test_a_new_window_size_reaches_the_command() -> None:
     terminal, queue = Terminal(), ByteQueue()
     capture = Capture([sys.executable, "-c", RESIZED], queue, stdout=terminal.slave, stderr=terminal.slave)
-    assert queue.take(60)[0].data == b"ready\n"
+    assert queue.take(60, 1)[0].data == b"ready\n"
     set_size(terminal.slave, 20, 77)
     with SignalRelay() as relay:
         relay.attach(capture.send, capture.resize)
@@ -298,7 +298,7 @@ def test_signals_to_us_reach_the_command(number: signal.Signals, tmp_path: Path)
         capture = Capture([sys.executable, "-c", CATCHES], queue, stdout=out.fileno(), stderr=2)
         with SignalRelay() as relay:
             relay.attach(capture.send, capture.resize)
-            assert queue.take(60)[0].data == b"ready\n"
+            assert queue.take(60, 1)[0].data == b"ready\n"
             os.kill(os.getpid(), number)
             assert capture.wait() == 5
         capture.drain()
