@@ -245,7 +245,7 @@ class Agent:
             self._intake.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
             self._alarms.ending = self._intake.is_ending(now)
-            self._alarms.ranks_compared = self._intake.compares_ranks
+            self._alarms.ranks_compared = self._intake.late_ranks.compares
             self._suspicion.look(
                 present, progressed=self._reading.tracker.progressed, repeating=self._repeats.now
             )
@@ -253,7 +253,7 @@ class Agent:
             gone, held = self._intake.exits.gone, self._stall is not None or self._alarms.ending
             self._alarms.ranks.look(gone, self._progress, now, held=held, memory=self.memory.now)
         with self._guarded("the incidents"):
-            self._reporting.flush()
+            self._reporting.episodes.flush()
         with self._guarded("the metrics"):
             self.metrics.thresholds(self._watch.thresholds)
             self.metrics.progressed(self._watch.last_sign)
@@ -265,8 +265,10 @@ class Agent:
 
     def due_in(self) -> float:
         """Seconds until the clock should be looked at because of what was read; infinity for no reason."""
+        if self.response.evidence.under_way:  # its result should not wait for the next second
+            return 0.0
         now = self._clock()
-        return 0.0 if self._suspicion.due else min(self._alarms.due_in(now), self.witnesses.due_in(now))
+        return min(self._alarms.due_in(now), self.witnesses.due_in(now))
 
     def paused(self, seconds: float) -> None:
         """We stood still ourselves (Ctrl-Z, a suspended machine)."""
@@ -323,12 +325,12 @@ class Agent:
         if begins:
             self._responded = False
             self.response.explain(self._suspicion.nobody)
-        if self._responded or self._suspicion.due:
+        if self._responded or self.response.evidence.under_way:
             return
         for stall in self._book.of_kind("stall"):
             if stall.severity == "critical":
                 self._responded = True
-                self.response.react(self._reporting.incident_of(stall))
+                self.response.react(self._reporting.episodes.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
         """The state, and whether it is the stall of the last look; a recovery in between is told."""
@@ -385,7 +387,7 @@ class Agent:
         self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose, hear)
         with self._guarded("the incidents"):
             self._alarms.ended(self.ending, diagnosis, self._shown_lines(), quiet, now)
-            self._reporting.flush()
+            self._reporting.episodes.flush()
             self.metrics.ended(now, self.ending.kind)
         with self._guarded("the log copies"):
             if self._copies is not None:

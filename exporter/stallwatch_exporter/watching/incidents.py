@@ -192,10 +192,6 @@ class IncidentManager:
         """The open incident of this kind and rule."""
         return self._open.get((kind, rule))
 
-    def has_open(self, rule: str, severity: Severity) -> bool:
-        """Whether any incident of this rule and severity is open."""
-        return any((one.rule, one.severity) == (rule, severity) for one in self._open.values())
-
     @property
     def all_open(self) -> list[Incident]:
         """All open incidents."""
@@ -228,7 +224,7 @@ class Heartbeat:
 
 
 class Reporting:
-    """The `book` of a run's troubles; ``flush`` reports what became of the incidents that they make."""
+    """The `book` of a run's troubles, and the `episodes` that they make; sinks get the incidents of these."""
 
     def __init__(self, folder: RunFolder, metrics: RunMetrics, sinks: Sequence[Sink], guarded: Guard) -> None:
         self._folder = folder
@@ -241,24 +237,17 @@ class Reporting:
         # opened, so all its times are by that clock.
         self._moved = dict.fromkeys(past, 0.0)
         self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())
-        self._episodes = Episodes(self._report, journal)
+        self.episodes = Episodes(self._report, journal)
         for adopted in self.book.all_open:
             metrics.incident(adopted.rule, adopted.severity, True)
 
-    def flush(self) -> None:
-        """Report what changed since the last time."""
-        self._episodes.flush()
-
-    def incident_of(self, trouble: Incident) -> Incident:
-        """The incident that the trouble is part of."""
-        return self._episodes.incident_of(trouble)
-
     def _changed(self, trouble: Incident) -> None:
-        rule, severity = trouble.rule, trouble.severity
-        for name in {rule, trouble.began_as[1]}:
-            self._metrics.incident(name, severity, self.book.has_open(name, severity))
+        severity = trouble.severity
+        still_open = {one.rule for one in self.book.all_open if one.severity == severity}
+        for rule in {trouble.rule, trouble.began_as[1]}:
+            self._metrics.incident(rule, severity, rule in still_open)
         self._folder.append_incident(self._by_wall_clock(trouble))
-        self._episodes.take(trouble)
+        self.episodes.take(trouble)
 
     def _report(self, incident: Incident) -> None:
         incident.folder = str(self._folder.path) if self._folder.problem is None else ""

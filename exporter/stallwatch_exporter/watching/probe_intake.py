@@ -56,7 +56,7 @@ class ProbeIntake:
         self._mended = mended
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
-        self._late_ranks = LateRanks()
+        self.late_ranks = LateRanks()
         self._logged: dict[Hashable, int | None] = {}  # by counter: the last step with a loss
         self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, steps skipped by then
         self._exceptions = ProbeExceptions()
@@ -118,21 +118,16 @@ class ProbeIntake:
             return False
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
-    @property
-    def compares_ranks(self) -> bool:
-        """Whether several ranks report how long their own part of a step takes."""
-        return self._late_ranks.compares
-
     def _own_time_of(self, record: Record) -> None:
         """Take when a rank came to its backward pass: it may be the one that the others wait for."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
         own = Own(values["own_seconds"], values["step_seconds"])
-        if not self._late_ranks.see(record.rank, int(values["step"]), own):
+        if not self.late_ranks.see(record.rank, int(values["step"]), own):
             return
         self._reading.withdraw(STRAGGLER, SEEN, LATE_RANK)
-        late = self._late_ranks.late
+        late = self.late_ranks.late
         if late is not None:
             later = {"later": f"{late.later:.2g}", "share": f"{late.share:.0%}", "count": str(late.steps)}
             captures = {SEEN: LATE_RANK, "rank": str(late.rank), **later}

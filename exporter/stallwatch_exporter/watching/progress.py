@@ -190,11 +190,6 @@ class Advance:
         self._told_to_end: tuple[int, int] | None = None  # the attempt and its step, when it was told so
         self._quiet = 0.0  # seconds without progress then
 
-    @property
-    def phase(self) -> Phase:
-        """What the run is doing."""
-        return self._phase
-
     def seen(self, now: float) -> bool:
         """Take over what changed; whether there was progress."""
         tracker = self._tracker

@@ -52,7 +52,7 @@ class StallWatch:
         self._learnt = StallThresholds(self._limits)
         self._phase: Phase = "init"
         self._step: int | None = None
-        self._last = started
+        self.last_sign = started  #: when there was progress last
         self._stalled = False
         self._episode = 0
         self._seen: Counter[Phase] = Counter()  # how often evaluations, saves and the like came to their end
@@ -78,7 +78,7 @@ class StallWatch:
 
         The wait before it belongs to the phase that the run was in, not to the one it enters.
         """
-        waited = time - self._last
+        waited = time - self.last_sign
         if self._ruled is not None or self._stalled:
             self.over = Over(max(0.0, waited), self._stalled)
         self.spell += 1
@@ -98,7 +98,7 @@ class StallWatch:
             self._phase == "eval" or (self._evaluated and step in (None, self._step))
         )
         self._ruled = None
-        self._last = time
+        self.last_sign = time
         self._stalled = False
         self._phase = phase
         if step is not None:
@@ -107,14 +107,14 @@ class StallWatch:
 
     def check(self, now: float, *, begin: bool = True) -> StallState:
         """The state at `now`; a stall begins with the first check that finds one and may `begin` it."""
-        quiet = max(0.0, now - self._last)
+        quiet = max(0.0, now - self.last_sign)
         threshold = self._ruled[0] if self._ruled is not None else self._learnt.alone[self._phase]
         if begin and quiet > threshold and not self._stalled:
             self._stalled = True
             self._episode += 1
         learning = self._ruled is None and self._learnt.learning(self._phase)
         return StallState(
-            self._stalled, self._phase, self._step, self._last, quiet, threshold, self._episode, learning
+            self._stalled, self._phase, self._step, self.last_sign, quiet, threshold, self._episode, learning
         )
 
     def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:
@@ -145,18 +145,13 @@ class StallWatch:
 
     def pause(self, seconds: float) -> None:
         """The watch itself was suspended (by the machine, or Ctrl-Z): that time is no wait of the run."""
-        self._last += seconds
+        self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
         """Begin with a run that was up before: the waits in its log, and its last sign of life."""
         self._learnt.take_over(durations)
-        self._last = last_sign
+        self.last_sign = last_sign
         self._stalled = False
-
-    @property
-    def last_sign(self) -> float:
-        """When there was progress last."""
-        return self._last
 
     @property
     def longest(self) -> float:

@@ -60,11 +60,6 @@ class Suspicion:
         near = state.seconds >= _LAST * self._watch.suspicion
         return near and state.phase == "train" and self._watch.rhythm_known
 
-    @property
-    def due(self) -> bool:
-        """Whether a look is under way, whose result should not wait for the next second."""
-        return self._evidence.under_way
-
     def _due(self, state: StallState) -> bool:
         suspicion, quiet = self._watch.suspicion, state.seconds
         if self._looked_at is None:
