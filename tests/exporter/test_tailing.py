@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_exporter.runs.runfolder import RunFolder, list_runs
+from stallwatch_exporter.runs.runfolder import RunFolder, list_runs, read_record
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
-from stallwatch_exporter.tailing.tail import FileTailer, Portion
-from stallwatch_exporter.tailing.tailset import TailSet, load_positions
+from stallwatch_exporter.tailing.tail import FileTailer, Portion, Position
+from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.opening import clock_shift, read_history, summary, told_shift
 from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -185,7 +185,7 @@ def test_a_restart_goes_on_where_it_stopped(watch: Callable[..., Any], log: Path
     append(log, "step 11/500 loss 0.5\nstep 12/500 loss 0.5\n")
 
     second = watch()
-    files = TailSet([str(log)], load_positions(first.folder.path / POSITIONS))
+    files = TailSet([str(log)], read_record(first.folder.path / POSITIONS, dict[str, Position]))
     files.discover()
     diagnosis, *_ = read_history(second.agent, files)
     assert second.metric("stallwatch_log_lines_total") == 2  # counted once, over both

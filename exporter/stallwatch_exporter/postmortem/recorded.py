@@ -172,9 +172,10 @@ def with_kept(diagnosis: Diagnosis, problems: list[InputProblem], known: Recorde
     shown = diagnosis.primary is not None and diagnosis.primary.evidence  # else it is known of the end alone
     if folder is None or shown or diagnosis.unknown:
         return diagnosis
-    try:
-        kept = msgspec.json.decode((folder / "diagnosis.json").read_bytes(), type=Diagnosis)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    from stallwatch_exporter.runs.runfolder import read_record
+
+    kept = read_record(folder / "diagnosis.json", Diagnosis)
+    if kept is None:
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
     if left >= seen or (kept.primary is None and not kept.unknown):

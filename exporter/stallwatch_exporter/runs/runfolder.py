@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from stallwatch_exporter.settings import make_home
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
+_Record = TypeVar("_Record")
 State = Literal["starting", "training", "stalled", "finished", "failed"]
 _LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
 _ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
@@ -183,8 +184,13 @@ def list_runs(home: Path) -> list[AgentInfo]:
 
 def read_info(folder: Path) -> AgentInfo | None:
     """The ``agent.json`` of one run's folder; ``None`` where there is none that can be read."""
+    return read_record(folder / "agent.json", AgentInfo)
+
+
+def read_record(path: Path, kind: type[_Record]) -> _Record | None:
+    """What a JSON file of a run's folder holds; ``None`` where there is none that can be read."""
     try:
-        return msgspec.json.decode((folder / "agent.json").read_bytes(), type=AgentInfo)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 

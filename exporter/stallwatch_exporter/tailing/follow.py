@@ -14,9 +14,10 @@ from stallwatch_exporter.incident import Ending, Sink
 from stallwatch_exporter.notices import tell
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.signals import handling
-from stallwatch_exporter.runs.runfolder import has_left, runs_home, sanitise
+from stallwatch_exporter.runs.runfolder import has_left, read_record, runs_home, sanitise
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.tailing.tailset import TailSet, load_positions
+from stallwatch_exporter.tailing.tail import Position
+from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_exporter.watching.opening import (
     Notice,
@@ -62,7 +63,7 @@ def tail_files(
         name = None
     folder = runs_home(settings.home) / sanitise(name) if name else None
     reuse = folder is not None and has_left(folder)
-    positions = load_positions(folder / POSITIONS) if folder and reuse else {}
+    positions = (read_record(folder / POSITIONS, dict[str, Position]) if folder and reuse else None) or {}
     files = TailSet(globs, positions, notice)
     files.discover()
     if not files.tailers:

@@ -7,8 +7,6 @@ import glob
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from stallwatch_exporter.tailing.tail import FileTailer, Portion, Position
 from stallwatch_rules.text.encodings import looks_binary
 
@@ -103,14 +101,6 @@ class TailSet:
         if key not in self._told:
             self._told.add(key)
             self._notice(f"{path} cannot be read just now ({error.strerror or error}); trying again")
-
-
-def load_positions(path: Path) -> dict[str, Position]:
-    """What an earlier agent left; nothing where there is nothing readable."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Position])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return {}
 
 
 def _matches(pattern: str) -> Iterator[Path]:

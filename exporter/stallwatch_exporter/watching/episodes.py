@@ -47,10 +47,6 @@ class _Episode(msgspec.Struct):
         seen += [trouble.severity for trouble in self.troubles.values()]
         return max(seen, key=lambda each: RANKS[each])
 
-    @property
-    def is_about_checkpoints(self) -> bool:
-        return _is_about_checkpoints(self.first)
-
 
 class Episodes:
     """``take`` every change of a trouble, ``flush`` once a look is done; `report` gets the incidents.
@@ -130,7 +126,7 @@ def _is_over(trouble: Incident) -> bool:
 
 def _joins(trouble: Incident, episode: _Episode) -> bool:
     """Whether it is part of this open episode. A broken checkpoint is a story of its own."""
-    apart = episode.is_about_checkpoints or _is_about_checkpoints(trouble)
+    apart = _is_about_checkpoints(episode.first) or _is_about_checkpoints(trouble)
     if episode.closed or apart:
         return False
     if trouble.kind == "ended":
