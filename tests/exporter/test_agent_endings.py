@@ -140,7 +140,7 @@ def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
     """It saves in silence, and prints nothing of it; its folder tells the same later."""
     run.steps(1, 30, seconds=1.0)
     run.wait(before)
-    run.agent.advance.told_to_end(run.now)
+    run.agent.advance.stop_requested(run.now)
     run.wait(75)
     ending = run.agent.judged(Ending("interrupted", 130))
     (told,) = rendered(run.agent.end(ending, run.now).notes)

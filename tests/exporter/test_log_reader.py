@@ -236,7 +236,7 @@ def test_a_run_that_was_told_to_end_may_take_its_time(run: Any, again: tuple[int
         os.getpid(),
         clock=lambda: run.now,
         weigh=lambda _: 1,
-        told_to_end=lambda: told[0],
+        stop_requested=lambda: told[0],
     )
     told[0] = True
     run.say("KeyboardInterrupt: saving out/interrupted")

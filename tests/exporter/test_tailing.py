@@ -18,7 +18,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
 from stallwatch_exporter.tailing.tail import FileTailer, Portion, Position
 from stallwatch_exporter.tailing.tailset import TailSet
-from stallwatch_exporter.watching.opening import clock_shift, read_history, summary, told_shift
+from stallwatch_exporter.watching.opening import clock_shift, read_history, shift_note, summary
 from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
@@ -113,7 +113,7 @@ def test_a_clock_of_another_time_zone_is_set_right(run: Any, log: Path) -> None:
 
 @pytest.mark.parametrize("shift", [0.0, -8 * 3600.0, 5.75 * 3600 + 20, -3600.0 - 30])
 def test_of_a_time_zone_nothing_is_told(shift: float) -> None:
-    assert told_shift(shift) == ""
+    assert shift_note(shift) == ""
 
 
 @pytest.mark.parametrize(("shift", "by"), [(366 * 86400.0, "366 days later"), (-500.0, "500 s earlier")])

@@ -90,7 +90,7 @@ def run_command(
                     notice,
                     settings.linger_seconds,
                     endings,
-                    lambda: relay.told_to_end,
+                    lambda: relay.stop_requested,
                 )
             except RuntimeError as error:  # the system gives no more threads
                 notice(f"the run cannot be watched ({error}); the command goes on")

@@ -57,7 +57,7 @@ class SignalRelay:
         return self
 
     @property
-    def told_to_end(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether somebody asked the command to end (Ctrl-C, SIGTERM, SIGHUP)."""
         return self.interrupted or self.passed_on is not None
 

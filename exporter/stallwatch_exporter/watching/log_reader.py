@@ -46,10 +46,10 @@ class AgentLoop:
         *,
         clock: Callable[[], float] = steady.now,
         weigh: Callable[[int], int] = resident_bytes,
-        told_to_end: Callable[[], bool] = lambda: False,
+        stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         self._agent = agent
-        self._told_to_end = told_to_end
+        self._stop_requested = stop_requested
         self._queue = queue
         self._pid = pid
         self._clock = clock
@@ -77,8 +77,8 @@ class AgentLoop:
         after = TICK_SECONDS if self._agent.due_in() > 0 else HASTE_SECONDS
         if (chunks or not behind) and now - self._ticked >= after:
             self._ticked = now
-            if self._told_to_end():
-                self._agent.advance.told_to_end(now)
+            if self._stop_requested():
+                self._agent.advance.stop_requested(now)
             self._agent.dropped(self._queue.dropped)
             # While lines wait unread, nobody knows that the run is silent: it is as far as the log was read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)
@@ -122,13 +122,13 @@ class LogReader:
         notice: Notice,
         linger: float = 0.0,
         endings: EndingWatch | None = None,
-        told_to_end: Callable[[], bool] = lambda: False,
+        stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         """`linger`: how many seconds /metrics may stay after the end; `endings`: who counts OOM kills.
 
-        `told_to_end`: whether somebody asked the command to end.
+        `stop_requested`: whether somebody asked the command to end.
         """
-        self._told_to_end = told_to_end
+        self._stop_requested = stop_requested
         self._open_agent = open_agent
         self._queue = queue
         self._pid = pid
@@ -178,7 +178,7 @@ class LogReader:
             agent.witnesses.programs.command = self._pid
             if self._endings is not None:
                 agent.memory.counted, agent.memory.killed = self._endings.counted, self._endings.killed
-            self._mine(AgentLoop(agent, self._queue, self._pid, told_to_end=self._told_to_end))
+            self._mine(AgentLoop(agent, self._queue, self._pid, stop_requested=self._stop_requested))
             if self._judge is not None:
                 diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
                 self._result = (agent, agent.ending, diagnosis)

@@ -134,7 +134,7 @@ def _last_time(data: bytes, lead: Lead | None) -> float | None:
     return next((line.time for line in reversed(lines) if line.time is not None), None)
 
 
-def told_shift(shift: float) -> str:
+def shift_note(shift: float) -> str:
     """Says by how much the lines' times were moved, where that is no time zone's doing; else nothing."""
     off = (shift + _ZONE_STEP / 2) % _ZONE_STEP - _ZONE_STEP / 2
     if not shift or (abs(shift) <= _ZONES and abs(off) <= _APART):
@@ -153,7 +153,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
     parts = [f"read {counted(files, 'file')} as history ({counted(diagnosis.stats.lines, 'line')})"]
     if left_out:
         parts.append(f"left out the first {left_out / 1e6:,.0f} MB")
-    if moved := told_shift(shift):
+    if moved := shift_note(shift):
         parts.append(moved)
     if progress.last_step is not None:
         total = f" of {progress.total_steps}" if progress.total_steps else ""

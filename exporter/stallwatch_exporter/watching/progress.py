@@ -187,7 +187,7 @@ class Advance:
         self._step_at: float | None = None  # None where the time before the next step is not a step's alone
         self._ranks: dict[int | None, int] = {}
         self._phase: Phase = "init"
-        self._told_to_end: tuple[int, int] | None = None  # the attempt and its step, when it was told so
+        self._stop_requested: tuple[int, int] | None = None  # the attempt and its step at that moment
         self._quiet = 0.0  # seconds without progress then
 
     def seen(self, now: float) -> bool:
@@ -217,15 +217,15 @@ class Advance:
             self._phase = phase
         return progressed
 
-    def told_to_end(self, now: float) -> None:
+    def stop_requested(self, now: float) -> None:
         """The command was asked to end, by Ctrl-C or a signal: it may be silent for long while it saves.
 
         That is no stall, as after its last step, unless it stood before. Once it trains on, it is watched as
         before.
         """
         state = self._watch.check(now, begin=False)
-        if self._told_to_end is None and not state.stalled:
-            self._told_to_end = self._tracker.attempt, self._tracker.last_step or 0
+        if self._stop_requested is None and not state.stalled:
+            self._stop_requested = self._tracker.attempt, self._tracker.last_step or 0
             self._quiet = state.seconds
             self.seen(now)
 
@@ -238,9 +238,9 @@ class Advance:
     @property
     def _leaving(self) -> bool:
         tracker = self._tracker
-        if self._told_to_end is None or tracker.phase not in ("init", "train"):
+        if self._stop_requested is None or tracker.phase not in ("init", "train"):
             return False
-        attempt, step = self._told_to_end
+        attempt, step = self._stop_requested
         return tracker.attempt == attempt and (tracker.last_step or 0) <= step + _AT_HAND
 
     def history(self, last_sign: float) -> None:
