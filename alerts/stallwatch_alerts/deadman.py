@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import urllib.request
 from collections.abc import Callable
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from stallwatch_alerts.masking import hide_secrets, mask_url
+from stallwatch_exporter.incident import Incident
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
+_SILENT_SECONDS = 30.0  # an agent that was not heard for so long hangs, or is stopped
 
 
 class Deadman:
     """Pings `url` every `seconds` for as long as `blind` has nothing to say.
 
-    `blind` tells why we cannot see, "" where we can; it is asked from the thread that pings. What goes
-    wrong is told to `report` when it begins, without the secret in the address.
+    `blind` returns why we cannot see, "" if we can; it is called from the thread that pings. What goes
+    wrong is reported to `report` when it begins, without the secret in the address.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class Deadman:
         self._seconds = seconds
         self._report = report
         self._ping = ping or ping_healthchecks
-        self._told = ""
+        self._reported = ""
         self._ended = threading.Event()
         self._last: Signal | None = None
         self._thread = threading.Thread(target=self._run, name="stallwatch-deadman", daemon=True)
@@ -78,11 +81,11 @@ class Deadman:
             reason = hide_secrets(str(error), self._url)
             self._say(f"the dead-man's switch at {mask_url(self._url)} cannot be reached: {reason}")
         else:
-            self._told = ""
+            self._reported = ""
 
     def _say(self, text: str) -> None:
-        if text != self._told:
-            self._told = text
+        if text != self._reported:
+            self._reported = text
             with contextlib.suppress(Exception):
                 self._report(text)
 
@@ -95,3 +98,42 @@ def ping_healthchecks(url: str, signal: Signal) -> None:
     request = urllib.request.Request(address, headers={"User-Agent": "stallwatch"})
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
         answer.read()
+
+
+class DeadmanSink:
+    """The agent's switch: a sink that hears once a second that the agent is ``alive``, and pings as long."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        seconds: float = 60.0,
+        report: Callable[[str], None] = lambda _: None,
+        ping: Callable[[str, Signal], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._heard = clock()
+        self._problem = ""
+        self._failed = False
+        self._deadman = Deadman(url, self.blind, seconds=seconds, report=report, ping=ping)
+
+    def __call__(self, incident: Incident) -> None:
+        """A run that ended badly ends with the signal for it."""
+        if incident.kind == "ended":
+            self._failed = True
+
+    def alive(self, problem: str) -> None:
+        """The agent looked at its run; `problem` tells what it could not see, "" for nothing."""
+        self._heard, self._problem = self._clock(), problem
+
+    def blind(self) -> str:
+        """Why the agent does not see; "" where it does."""
+        silent = self._clock() - self._heard
+        if silent > _SILENT_SECONDS:
+            return f"the agent has not looked at the run for {silent:.0f} s"
+        return self._problem
+
+    def close(self, timeout: float) -> None:
+        """The run is over: say how."""
+        self._deadman.close("fail" if self._failed else "ok", timeout)

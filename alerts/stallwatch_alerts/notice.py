@@ -78,7 +78,7 @@ def incident_notice(incident: Incident, language: str, page: RulePage | None) ->
     odd = incident.stacks.odd if incident.stacks is not None else ()
     facts = {name: getattr(incident, name) for name in facts_of() if name != "odd_ranks"}
     facts = facts_of(**facts, odd_ranks=",".join(str(rank) for rank in odd))
-    return Notice(render(incident, language, page), _level(incident), facts, told_key(incident))
+    return Notice(render(incident, language, page), _level(incident), facts, stage_key(incident))
 
 
 def _level(incident: Incident) -> Level:
@@ -112,7 +112,7 @@ def test_notice(language: str) -> Notice:
 # ---------------------------------------------------------------- who got what
 
 
-def told_key(incident: Incident, stage: str = "") -> str:
+def stage_key(incident: Incident, stage: str = "") -> str:
     """Return the key of a stage of the incident, by default the present one.
 
     The time is part of it: a run's name, and with it all ids, may come again once the old run was pruned.
@@ -122,7 +122,7 @@ def told_key(incident: Incident, stage: str = "") -> str:
 
 def opening_keys(incident: Incident) -> tuple[str, str]:
     """Return the keys of the stages whose message says that the incident began."""
-    return told_key(incident, "open"), told_key(incident, "worse")
+    return stage_key(incident, "open"), stage_key(incident, "worse")
 
 
 def escalated_key(key: str) -> str:

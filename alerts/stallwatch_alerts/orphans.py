@@ -20,7 +20,7 @@ def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> l
 
     What became of those runs is not known: the agent was killed, or its host was. A run's end, and what
     it left unmended, are none of them. `tell` may hear of the same one again, where we are killed in between
-    or another agent looks at the same moment: who is told of it is noted beside the messages.
+    or another agent looks at the same moment: who is notified of it is noted beside the messages.
     """
     closed: list[Incident] = []
     for info in list_runs(home):
@@ -50,5 +50,5 @@ def _close(folder: Path, now: float, tell: Callable[[Incident], None]) -> list[I
                 tell(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(one) + b"\n" for one in left))
     except OSError:
-        return []  # it is told by whoever can keep it
+        return []  # whoever can keep it reports it
     return closed

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 from sqlalchemy import Engine, and_, delete, insert, or_, select, update
 
 from stallwatch_alerts.delivery.outbox import withdraw_escalations
-from stallwatch_alerts.storage.engine import writing
-from stallwatch_alerts.storage.migrate import migrate
+from stallwatch_alerts.storage.engine import migrate, writing
 from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, MESSAGES, SILENCES
 from stallwatch_exporter.incident import Incident
 

@@ -26,7 +26,7 @@ class QuietHours(msgspec.Struct, frozen=True):
     begin: time
     end: time
     zone: ZoneInfo
-    but: str = "critical"  #: from this severity on, it is told nevertheless
+    but: str = "critical"  #: from this severity on, it is sent nevertheless
 
     def until(self, now: float) -> float:
         """When they end, as Unix time; `now` itself where they are not."""
@@ -112,7 +112,7 @@ def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
 
 
 def all_urls(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
-    """Every chat that may ever be told."""
+    """Every chat that may ever be notified."""
     found = dict.fromkeys(urls)
     for route in routes:
         found.update(dict.fromkeys((*(route.urls or ()), *route.escalate_urls)))

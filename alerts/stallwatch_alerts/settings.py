@@ -1,8 +1,8 @@
-"""What the alerts can be told. The command line reads file, environment and flags and hands this over."""
+"""Settings of the alerts. The command line reads file, environment and flags and hands them over."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from stallwatch_alerts.routing import Route, all_urls
@@ -13,7 +13,7 @@ Language = Literal["en", "zh"]
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """Who is told, in which language, and from which severity on."""
+    """Who is notified, in which language, and from which severity on."""
 
     urls: tuple[str, ...] = ()  #: Apprise URLs; secrets, so out of every log and message
     language: Language = "en"
@@ -26,8 +26,19 @@ class AlertSettings:
 
     @property
     def all_urls(self) -> tuple[str, ...]:
-        """Every chat that may be told, each once."""
+        """Every chat that may be notified, each once."""
         return all_urls(self.urls, self.routes)
 
     def __repr__(self) -> str:
         return f"AlertSettings({len(self.urls)} urls, {self.language}, {self.min_severity})"
+
+
+@dataclass(frozen=True)
+class RelaySettings:
+    """Where ``stallwatch relay`` listens, who may post, whom it notifies and whom it pings."""
+
+    host: str = "127.0.0.1"
+    port: int = 19401  #: 0 lets the system choose
+    token: str = field(default="", repr=False)  #: with it, requests must carry it as a bearer token
+    watchdog_seconds: float = 300.0  #: without StallwatchWatchdog for so long we are blind
+    alerts: AlertSettings = field(default_factory=AlertSettings)

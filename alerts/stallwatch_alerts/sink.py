@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stallwatch_alerts.channels import open_channel
-from stallwatch_alerts.delivery.office import PostOffice
 from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.delivery.queue import DeliveryQueue
 from stallwatch_alerts.notice import Channel, incident_notice, linked
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_exporter import steady
@@ -27,13 +27,13 @@ _REMEMBERED = 10_000
 
 
 class ChatSink:
-    """Told of every change of an incident; sends on open and on resolve. Never blocks, never raises.
+    """Takes every change of an incident; sends on open and on resolve. Never blocks, never raises.
 
     `spool` opens the database in which messages are kept until they arrived, `people` that of silences and
-    acknowledgements, both from another thread; without a spool, messages live in memory. `report` is told of
+    acknowledgements, both from another thread; without a spool, messages live in memory. `report` gets
     URLs that cannot be used and of messages that were not taken, `delivered` of each chat's
     fingerprint and its news;
-    `settled` says whether a relay told a chat meanwhile what the spool kept for later.
+    `settled` says whether a relay notified a chat meanwhile of what the spool kept for later.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ChatSink:
     ) -> None:
         self._settings = settings
         self._catalogue = catalogue
-        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._sent_stages: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._shown: dict[str, tuple[object, ...]] = {}  # of open incidents: what was sent last
         self._failed = 0
         self._warning_seconds = warning_seconds
@@ -77,7 +77,7 @@ class ChatSink:
                 for url in settings.all_urls
             ]
 
-        self._office = PostOffice(
+        self._queue = DeliveryQueue(
             planner, spool, senders_of, keep_days=settings.keep_days, report=report, clock=clock
         )
 
@@ -99,7 +99,7 @@ class ChatSink:
     def _holds(self, incident: Incident) -> bool:
         """Whether it warns of what the next steps decide: with a stall that follows it is one message."""
         warns = (incident.status, incident.kind, incident.severity) == ("open", "finding", "warning")
-        if not warns or not self._warning_seconds or (incident.id, "open") in self._told:
+        if not warns or not self._warning_seconds or (incident.id, "open") in self._sent_stages:
             return False
         page = self._catalogue.pages.get(incident.rule)
         if page is None or page.harm != "by-progress":
@@ -117,10 +117,10 @@ class ChatSink:
             notice = incident_notice(incident, self._settings.language, page)
             notice = linked(notice, page, incident.run, self._settings)
             if not is_new:
-                self._office.amend(notice)
+                self._queue.amend(notice)
                 return
             letter = Letter(msgspec.structs.replace(incident), notice, page.family if page else "")
-            self._office.put(letter)
+            self._queue.put(letter)
         except Exception:
             self._failed += 1
 
@@ -129,21 +129,21 @@ class ChatSink:
         for _, incident in self._held.values():
             self._take(incident)
         self._held.clear()
-        return self._office.close(timeout) and not self._failed
+        return self._queue.close(timeout) and not self._failed
 
     @property
     def sent(self) -> int:
         """Messages delivered, over all URLs."""
-        return self._office.sent
+        return self._queue.sent
 
     @property
     def failed(self) -> int:
         """Messages given up, over all URLs."""
-        return self._failed + self._office.failed
+        return self._failed + self._queue.failed
 
     def kept(self) -> int:
         """Messages that wait on disk for the next agent, or for ``stallwatch relay``."""
-        return self._office.kept()
+        return self._queue.kept()
 
     def _changes_message(self, incident: Incident) -> bool:
         """Whether an open incident that was sent has another cause, more of a history, or stacks now."""
@@ -155,17 +155,17 @@ class ChatSink:
     def _deserves_message(self, incident: Incident) -> bool:
         """Once per stage and incident. An end goes to whoever got the beginning; a crash to everybody."""
         key = (incident.id, incident.stage)
-        if key in self._told:
+        if key in self._sent_stages:
             return False
         severe = RANKS.get(incident.severity, 0) >= RANKS[self._settings.min_severity]
-        if not severe and (incident.id, "open") not in self._told:
+        if not severe and (incident.id, "open") not in self._sent_stages:
             return False
-        self._told[key] = None
+        self._sent_stages[key] = None
         self._shown.pop(incident.id, None)
         if incident.status == "open":
             self._shown[incident.id] = _shape(incident)
-        while len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+        while len(self._sent_stages) > _REMEMBERED:
+            self._sent_stages.popitem(last=False)
         return True
 
 

@@ -12,8 +12,7 @@ import msgspec
 from sqlalchemy import Connection, Engine, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from stallwatch_alerts.storage.engine import make_file, open_engine, writing
-from stallwatch_alerts.storage.migrate import migrate
+from stallwatch_alerts.storage.engine import make_file, migrate, open_engine, writing
 from stallwatch_alerts.storage.tables import HISTORY, INCIDENTS
 from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.settings import make_home

@@ -23,7 +23,7 @@ _CAPACITY = 20_000  # while the database is away; the run's folder has them all,
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Notified(msgspec.Struct, frozen=True):
     """A chat took a message."""
 
     channel: str
@@ -35,7 +35,7 @@ class StoreSink:
     """Writes every change of an incident from a thread of its own: a slow disk must not hold up the agent.
 
     The store is opened there too, on the first incident: most runs have none, and SQLAlchemy takes a second
-    to import. What was over `keep_days` ago is forgotten then. `report` is told of the first failure, without
+    to import. What was over `keep_days` ago is forgotten then. `report` gets the first failure, without
     the secrets of the database's `url`.
     """
 
@@ -53,7 +53,7 @@ class StoreSink:
         self._url = url
         self._keep_days = keep_days
         self._complained = False
-        self._worker: Worker[Incident | _Told] = Worker(
+        self._worker: Worker[Incident | _Notified] = Worker(
             "stallwatch-incidents", self._write, capacity=_CAPACITY
         )
 
@@ -61,10 +61,10 @@ class StoreSink:
         """Queue the incident as it is now."""
         self._worker.put(msgspec.structs.replace(incident))
 
-    def told(self, channel: str, keys: Sequence[str]) -> None:
+    def note_notified(self, channel: str, keys: Sequence[str]) -> None:
         """Queue a note of what this chat (a fingerprint) was notified of, so that no relay repeats it."""
         if keys:
-            self._worker.put(_Told(channel, tuple(keys), time.time()))
+            self._worker.put(_Notified(channel, tuple(keys), time.time()))
 
     @property
     def failed(self) -> int:
@@ -78,7 +78,7 @@ class StoreSink:
             self._store.close()
         return done and self.failed == 0
 
-    def _write(self, item: Incident | _Told, give_up: threading.Event) -> None:
+    def _write(self, item: Incident | _Notified, give_up: threading.Event) -> None:
         wait = _FIRST_WAIT
         while True:
             try:
@@ -90,11 +90,11 @@ class StoreSink:
                     raise
                 wait = min(_LONGEST_WAIT, 2 * wait)
 
-    def _keep(self, item: Incident | _Told) -> None:
+    def _keep(self, item: Incident | _Notified) -> None:
         if self._store is None:
             self._store = self._open_store()
             self._prune(self._store)
-        if isinstance(item, _Told):
+        if isinstance(item, _Notified):
             if self._outbox is None:
                 from stallwatch_alerts.delivery.outbox import Outbox
 

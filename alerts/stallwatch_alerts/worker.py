@@ -63,7 +63,7 @@ class Worker(Generic[Item]):
             try:
                 self._queue.put(_End(), timeout=max(0.0, timeout))
             except queue.Full:
-                pass  # the thread is told by the event below
+                pass  # the event below ends the thread
         self._thread.join(max(0.0, deadline - time.monotonic()))
         self._give_up.set()
         self._thread.join(0.2)

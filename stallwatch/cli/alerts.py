@@ -198,7 +198,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     for named in drop:
         _drop(outboxes, named, settings.all_urls, config["ui.language"])
     shared = Outbox(store.engine)  # agents and relays look there for what is told already
-    told = (shared.told_meanwhile, notified_elsewhere(config))
+    told = (shared.notified_meanwhile, notified_elsewhere(config))
     senders = [
         Sender(
             url,

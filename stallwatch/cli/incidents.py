@@ -181,12 +181,12 @@ def silence(
 
 
 def _silence_there(url: str, wanted: Silence, language: str) -> None:
-    from stallwatch_alerts.alertmanager import silence_there
     from stallwatch_alerts.masking import hide_secrets
+    from stallwatch_alerts.prometheus.asking import Alertmanager, NoAnswer
 
     try:
-        click.echo(say("silenced-there", language, incident=silence_there(url, wanted)))
-    except (OSError, ValueError, LookupError) as error:
+        click.echo(say("silenced-there", language, incident=Alertmanager(url).silence(wanted)))
+    except (NoAnswer, LookupError) as error:
         said = hide_secrets(str(error), url)
         raise click.ClickException(say("not-there", language, reason=said)) from None
 

@@ -22,7 +22,7 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_rules.locale import render
 
 if TYPE_CHECKING:
-    from stallwatch_alerts.deadman_sink import DeadmanSink
+    from stallwatch_alerts.deadman import DeadmanSink
     from stallwatch_alerts.sink import ChatSink
     from stallwatch_alerts.store_sink import StoreSink
     from stallwatch_exporter.incident import Ending, Sink
@@ -53,7 +53,7 @@ class Listeners:
         self.run_failed = False  #: the run failed, whatever its command returned
         self._home: Path = config["run.home"]
         if config["alerts.deadman_url"]:
-            from stallwatch_alerts.deadman_sink import DeadmanSink
+            from stallwatch_alerts.deadman import DeadmanSink
 
             self._deadman = DeadmanSink(
                 config["alerts.deadman_url"], seconds=config["alerts.deadman_seconds"], report=tell
@@ -86,7 +86,7 @@ class Listeners:
                     warning_seconds=_WARNING_SECONDS,
                     spool=partial(open_spool, config),
                     people=partial(open_people, config),
-                    delivered=self._store.told,
+                    delivered=self._store.note_notified,
                     settled=notified_elsewhere(config),
                 )
 

@@ -13,8 +13,7 @@ from stallwatch.config.loading import Config
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.people import People
-    from stallwatch_alerts.relay.settings import RelaySettings
-    from stallwatch_alerts.settings import AlertSettings
+    from stallwatch_alerts.settings import AlertSettings, RelaySettings
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_dashboard.settings import DashboardSettings
     from stallwatch_exporter.settings import ExporterSettings
@@ -62,9 +61,9 @@ def alert_settings(config: Config) -> AlertSettings:
 
 def relay_settings(config: Config) -> RelaySettings:
     """For ``stallwatch relay``."""
-    from stallwatch_alerts.relay.settings import RelaySettings
+    from stallwatch_alerts.settings import RelaySettings
 
-    return settings_of(config, RelaySettings, "relay", "dashboard", alerts=alert_settings(config))
+    return settings_of(config, RelaySettings, "relay", alerts=alert_settings(config))
 
 
 def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
@@ -126,6 +125,6 @@ def notified_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
             opened.append(Outbox(open_store(config).engine))
         if config["alerts.incidents_url"]:
             return opened[0].has_all(channel, keys)
-        return opened[0].told_meanwhile(channel, keys)
+        return opened[0].notified_meanwhile(channel, keys)
 
     return is_notified

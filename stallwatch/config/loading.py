@@ -39,7 +39,7 @@ _OTHER_VARIABLES = {
     "STALLWATCH_RUN_FOLDER",
 }
 _IN_FILE = "_FILE"
-NOBODY = "NOBODY WILL BE TOLD"
+NOBODY = "NOBODY WILL BE NOTIFIED"
 UNREAD = "a file that may name chats"  #: as the key of a problem
 _CHATS = re.compile(r"^[\s\[\"']*alerts\b", re.MULTILINE)
 _CHAT_KEYS = ("urls", "escalate_urls")
@@ -346,7 +346,7 @@ def _tell_if_nobody_hears(config: Config) -> None:
     if not config["alerts.urls"] and not routed:
         who = NOBODY
     elif wrong.key == UNREAD:
-        who = "CHATS THAT ONLY IT NAMES WILL NOT BE TOLD"
+        who = "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED"
     else:
         return
     why = "nothing of this file is in force" if wrong.key == UNREAD else "no chat is left in alerts.urls"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stallwatch_alerts.alertmanager import silence_there
 from stallwatch_alerts.people import Silence
+from stallwatch_alerts.prometheus.asking import Alertmanager
 
 
 @pytest.mark.server
@@ -17,7 +17,7 @@ def test_alertmanager_takes_our_silences(stack: Any) -> None:
     stack.start("alertmanager")
     now = time.time()
     wanted = Silence(now, now + 3600, run="sweep-[!ab]*.x?*", rule="cuda-oom", who="ann", comment="known")
-    number = silence_there(stack.url("alertmanager"), wanted)
+    number = Alertmanager(stack.url("alertmanager")).silence(wanted)
     (found,) = json.loads(stack.get("alertmanager", "/api/v2/silences"))
     assert (found["id"], found["createdBy"], found["comment"]) == (number, "ann", "known")
     matchers = {one["name"]: (one["value"], one["isRegex"]) for one in found["matchers"]}

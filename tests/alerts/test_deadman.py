@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_alerts.deadman import Deadman, Signal
-from stallwatch_alerts.deadman_sink import DeadmanSink
+from stallwatch_alerts.deadman import Deadman, DeadmanSink, Signal
 from stallwatch_exporter.watching.incidents import Heartbeat
 
 PING = "/ping/5ecret-uu1d"

@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from stallwatch_alerts.messages.links import BLOB
-from stallwatch_alerts.prometheus.catalogue_rules import alert_name, catalogue_rules
-from stallwatch_alerts.prometheus.rulefiles import rule_files
+from stallwatch_alerts.prometheus.rulefiles import alert_name, catalogue_rules, rule_files
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.pages.page import RulePage
 

@@ -87,7 +87,7 @@ def test_a_run_tells_where_a_url_stands_that_cannot_be_used(file: Path) -> None:
 
 def test_that_no_chat_can_be_used_is_told_loudly(stallwatch: Stallwatch, file: Path) -> None:
     file.write_text("[alerts]\nurls = ['foo://bar', 'slakc://s3cr3t/b/c']\n")
-    with pytest.raises(Exception, match="NOBODY WILL BE TOLD"):
+    with pytest.raises(Exception, match="NOBODY WILL BE NOTIFIED"):
         watching.connecting(load(file, environ={}), "foo://bar")
     *wrong, loud = stallwatch("config", "show").stderr.splitlines()
-    assert len(wrong) == 2 and "NOBODY WILL BE TOLD" in loud and f"{file}:2" in loud
+    assert len(wrong) == 2 and "NOBODY WILL BE NOTIFIED" in loud and f"{file}:2" in loud

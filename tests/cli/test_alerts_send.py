@@ -16,7 +16,7 @@ from stallwatch.config.handover import notified_elsewhere, open_store
 from stallwatch.config.loading import load
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Draft
-from stallwatch_alerts.notice import Notice, fingerprint, incident_notice, planned_key, told_key
+from stallwatch_alerts.notice import Notice, fingerprint, incident_notice, planned_key, stage_key
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -42,7 +42,7 @@ def stall(run: str) -> Incident:
 
 
 def key(run: str) -> str:
-    return told_key(stall(run))
+    return stage_key(stall(run))
 
 
 def keep(outbox: Outbox, run: str, *, planned: bool = False) -> None:

@@ -169,7 +169,7 @@ def test_a_wrong_entry_leaves_the_sound_chats_in_use(tmp_path: Path) -> None:
 def test_that_no_chat_is_left_is_told_loudly(tmp_path: Path, urls: str) -> None:
     config = load_text(tmp_path, f"[alerts]\nurls = {urls}\n")
     assert config["alerts.urls"] == ()
-    assert len(config.problems) == 2 and "NOBODY WILL BE TOLD" in str(config.problems[1])
+    assert len(config.problems) == 2 and "NOBODY WILL BE NOTIFIED" in str(config.problems[1])
     routed = load_text(tmp_path, f"[alerts]\nurls = {urls}\n[[alerts.routes]]\nurls = ['json://two']\n")
     assert "NOBODY" not in " ".join(map(str, routed.problems))
 
@@ -189,7 +189,7 @@ def test_that_no_chat_is_left_is_told_loudly(tmp_path: Path, urls: str) -> None:
 )
 def test_that_chats_stand_at_a_wrong_place_is_told_loudly(tmp_path: Path, toml: str, told: str) -> None:
     problem, loud = load_text(tmp_path, toml).problems
-    assert told in str(problem) and "NOBODY WILL BE TOLD" in str(loud) and loud.line in (1, 2)
+    assert told in str(problem) and "NOBODY WILL BE NOTIFIED" in str(loud) and loud.line in (1, 2)
     assert "s3cr3t" not in f"{problem}{loud}"
     assert len(load_text(tmp_path, f"{toml}[alerts]\nurls = ['json://one']\n").problems) == 1
     assert len(load_text(tmp_path, "[alert]\nlanguage = 'en'\n").problems) == 1
@@ -210,9 +210,9 @@ def test_that_no_chat_of_an_unread_file_is_told_is_told_loudly(
     file.write_bytes(text)
     first, loud = load(file, environ={}).problems
     assert (first.line, loud.line) == (line, line) and "json" not in str(first)
-    assert "NOBODY WILL BE TOLD" in str(loud) and "stallwatch alerts test" in str(loud)
+    assert "NOBODY WILL BE NOTIFIED" in str(loud) and "stallwatch alerts test" in str(loud)
     given = load(file, environ={"STALLWATCH_ALERTS_URLS": "json://two"})
-    assert "CHATS THAT ONLY IT NAMES WILL NOT BE TOLD" in str(given.problems[1])
+    assert "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED" in str(given.problems[1])
     assert len(given.problems) == 2 and given["alerts.urls"] == ("json://two",)
     file.write_bytes(text.replace(b"alerts", b"relay"))
     assert len(load(file, environ={}).problems) == 1
@@ -234,14 +234,14 @@ def test_wrong_variables(tmp_path: Path) -> None:
     wrong, misspelt, loud = load(environ=environ, cwd=tmp_path).problems
     assert "STALLWATCH_EXPORTER_PORT: must be a whole number, not 'many'" in str(wrong)
     assert "did you mean STALLWATCH_ALERTS_URLS?" in str(misspelt)
-    assert "NOBODY WILL BE TOLD" in str(loud)
+    assert "NOBODY WILL BE NOTIFIED" in str(loud)
     assert "s3cr3t" not in f"{misspelt} {loud}"
 
 
 def test_a_named_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
     missing, loud = load(tmp_path / "none.toml", environ={}, cwd=tmp_path).problems
     assert "none.toml: cannot be read: No such file" in str(missing)
-    assert "none.toml: nothing of this file is in force: NOBODY WILL BE TOLD" in str(loud)
+    assert "none.toml: nothing of this file is in force: NOBODY WILL BE NOTIFIED" in str(loud)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (binary,) = load(tmp_path / "binary.toml", environ={}, cwd=tmp_path).problems
     assert "UTF-8" in str(binary)

@@ -22,7 +22,7 @@ TERMINATED = (
     "W1121 08:40:03.561000 25446 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal,"
     " shutting down workers\n"
 )
-TOLD = "killed: SIGTERM was sent to stallwatch, which passed it on; the command was ended by SIGTERM."
+NOTIFIED = "killed: SIGTERM was sent to stallwatch, which passed it on; the command was ended by SIGTERM."
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def known() -> Catalogue:
     return load_catalogue()
 
 
-def ended(known: Catalogue, text: str, ending: str = TOLD, language: str = "en") -> Diagnosis:
+def ended(known: Catalogue, text: str, ending: str = NOTIFIED, language: str = "en") -> Diagnosis:
     reading = RunReading(known)
     stamps = (f"2026-11-22T02:0{i // 60}:{i % 60:02}.000000000Z stderr F " for i in range(600))
     reading.feed(lines_of("".join(map(str.__add__, stamps, text.splitlines(keepends=True))), "stderr"))

@@ -1,4 +1,4 @@
-"""One HTTP request to a chat and its answer. Whatever fails is told without the URL, which is a secret."""
+"""One HTTP request to a chat and its answer. Failures are reported without the URL, which is a secret."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Messages on their way: which wait, which arrived, and who was told of what, in the incident database."""
+"""Messages on their way, and which chat was notified of what, in the incident database."""

@@ -20,7 +20,7 @@ from stallwatch_alerts.messages.compose import TITLE_LIMIT, Message, listed
 from stallwatch_alerts.messages.layout import shortened
 from stallwatch_alerts.messages.links import TEXT_LIMIT
 from stallwatch_alerts.neutral import shorten
-from stallwatch_alerts.notice import Notice
+from stallwatch_alerts.notice import Notice, facts_of
 from stallwatch_alerts.storage.tables import MESSAGES
 from stallwatch_exporter.incident import RANKS
 from stallwatch_rules.locale import say
@@ -78,25 +78,30 @@ def written(
     notice = group.worst
     title, blocks, facts = notice.message.title, [], dict(notice.facts)
     if group.count > 1:
-        others = group.count - 1
-        title = say("alerts.and-others", language, title=title, count=others)
-        lines = [say("alerts.also", language), *(f"- {one}" for one in group.titles)]
-        if others > len(group.titles):
-            lines.append(say("alerts.further", language, count=others - len(group.titles)))
+        title, others = with_others(title, group.titles, group.count - 1, language)
         tally = [
             say(f"alerts.tally-{name}", language, count=group.severities[name])
             for name in ("critical", "warning", "info", "resolved")
             if group.severities.get(name)
         ]
-        blocks += [say("alerts.in-all", language, tally=listed(tally, language)), "\n".join(lines)]
+        blocks += [say("alerts.in-all", language, tally=listed(tally, language)), others]
         facts |= {"count": group.count, "incidents": ",".join(group.ids)}
     if late >= LATE_SECONDS:
         blocks.insert(0, say("alerts.late", language, duration=late, when=_when(now, late)))
     if expired:
         blocks.insert(0, say("alerts.expired", language, count=expired))
     text = "\n\n".join([*blocks, notice.message.text])
-    message = Message(shorten(title, TITLE_LIMIT), shortened(text, TEXT_LIMIT))
+    message = Message(title, shortened(text, TEXT_LIMIT))
     return replace(notice, message=message, facts=facts)
+
+
+def with_others(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
+    """Return the title of a message that is also about `count` others, and a list of the first `titles`."""
+    lines = [say("alerts.also", language), *(f"- {one}" for one in titles)]
+    if count > len(titles):
+        lines.append(say("alerts.further", language, count=count - len(titles)))
+    whole = say("alerts.and-others", language, title=title, count=count)
+    return shorten(whole, TITLE_LIMIT), "\n".join(lines)
 
 
 def _when(now: float | None, late: float) -> str:
@@ -107,19 +112,7 @@ def _when(now: float | None, late: float) -> str:
 
 def expiry_notice(expired: int, language: str) -> Notice:
     """Nothing but that messages were given up."""
-    facts: dict[str, str | int | None] = {
-        "id": "stallwatch/expired",
-        "run": "stallwatch",
-        "kind": "expired",
-        "rule": "",
-        "severity": "warning",
-        "status": "open",
-        "episode": 1,
-        "rank": None,
-        "step": None,
-        "host": "",
-        "count": expired,
-    }
+    facts = facts_of(id="stallwatch/expired", kind="expired", severity="warning", count=expired)
     said = say("alerts.expired", language, count=expired)
     return Notice(Message(shorten(said, TITLE_LIMIT), said), "warning", facts)
 

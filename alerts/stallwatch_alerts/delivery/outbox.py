@@ -24,14 +24,13 @@ from stallwatch_alerts.delivery.claims import LOOKED_AT, Row, chosen, holder_is_
 from stallwatch_alerts.delivery.grouping import Group, compact, stored_group
 from stallwatch_alerts.delivery.pacing import LONGEST_PAUSE, Limit, Moments
 from stallwatch_alerts.notice import key_of_planned
-from stallwatch_alerts.storage.engine import writing
-from stallwatch_alerts.storage.migrate import migrate
+from stallwatch_alerts.storage.engine import migrate, writing
 from stallwatch_alerts.storage.retention import prune
-from stallwatch_alerts.storage.tables import MESSAGES, TOLD
+from stallwatch_alerts.storage.tables import MESSAGES, NOTIFIED
 from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
-    from stallwatch_alerts.delivery.planning import Called, Draft, Told
+    from stallwatch_alerts.delivery.planning import Draft, Escalated, Notified
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Batch:
     claim: str
     ids: tuple[int, ...]
     groups: tuple[Group, ...]
-    told: tuple[tuple[str, ...], ...]  #: the keys of each
+    keys_of: tuple[tuple[str, ...], ...]  #: the keys of each
     attempts: int  #: tries of the first one that failed before
     created_at: float  #: of the oldest, in steady time
     expired: int = 0  #: messages that were given up, of which the chat does not know yet
@@ -51,7 +50,7 @@ class Batch:
     @property
     def keys(self) -> tuple[str, ...]:
         """Of all of them."""
-        return tuple(key for keys in self.told for key in keys)
+        return tuple(key for keys in self.keys_of for key in keys)
 
     def only(self, ids: Collection[int]) -> Batch:
         """These of them."""
@@ -60,7 +59,7 @@ class Batch:
             self,
             ids=tuple(self.ids[at] for at in kept),
             groups=tuple(self.groups[at] for at in kept),
-            told=tuple(self.told[at] for at in kept),
+            keys_of=tuple(self.keys_of[at] for at in kept),
         )
 
 
@@ -99,23 +98,23 @@ class Outbox:
         migrate(engine)
 
     def put(
-        self, make: Callable[[Told, Called], Sequence[Draft]], now: float, over: Iterable[str] = ()
+        self, make: Callable[[Notified, Escalated], Sequence[Draft]], now: float, over: Iterable[str] = ()
     ) -> list[Draft]:
-        """Keep the messages that `make` writes, and note what they tell, all or nothing.
+        """Keep the messages that `make` writes, and note whom they notify, all or nothing.
 
-        Because of incidents that are `over` nobody is called any more.
+        Incidents that are `over` are not escalated any more.
 
         An ``IntegrityError`` says that another relay notified a chat of one of them in between: the caller
         asks again.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:
-            drafts = list(make(partial(_told, connection), partial(_called, connection)))
-            told_now = [
+            drafts = list(make(partial(_notified, connection), partial(_escalated, connection)))
+            news = [
                 {"channel": draft.channel, "key": key, "at": at} for draft in drafts for key in draft.keys
             ]
-            if told_now:
-                connection.execute(insert(TOLD), told_now)
+            if news:
+                connection.execute(insert(NOTIFIED), news)
             if drafts:
                 connection.execute(insert(MESSAGES), [_row(draft, at) for draft in drafts])
             for incident in over:
@@ -127,7 +126,7 @@ class Outbox:
     def claim(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
         """The chat's next messages that are due, claimed by the caller; ``None`` where there are none.
 
-        A few are claimed one by one, many together, to be told as one. Nothing is claimed while the chat
+        A few are claimed one by one, many together, to be sent as one. Nothing is claimed while the chat
         asked to be left alone, or has had what its `limits` allow.
         """
         with self._engine.connect() as connection:  # most looks find nothing, and need no lock
@@ -158,7 +157,7 @@ class Outbox:
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="sent", sent_at=steady.wall(now), reason="")
             self._try_others(connection, channel, now)
-            pacing.tell_expired(connection, channel, batch.expired)
+            pacing.note_expired(connection, channel, batch.expired)
 
     def refused(
         self, batch: Batch, channel: str, reason: str, now: float, again_at: float, *, pause: bool = False
@@ -171,7 +170,7 @@ class Outbox:
                 pacing.pause(connection, channel, wait, now, self._moments)
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
-        """They will not be tried any more; the chat is told how many, when it answers again."""
+        """They will not be tried any more; the chat is notified how many, when it answers again."""
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="given-up", reason=reason[:1000])
             count = sum(group.count for group in batch.groups)
@@ -179,12 +178,12 @@ class Outbox:
         return count
 
     def withdraw(self, batch: Batch, reason: str) -> None:
-        """They need not be told any more."""
+        """Withdraw them: they need not be sent any more."""
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="withdrawn", reason=reason)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
-        """Nobody is to be told what waits for this chat; how many that were. What is being sent is left."""
+        """Withdraw what waits for this chat, but not what is being sent; return how many that were."""
         waiting = and_(
             MESSAGES.c.channel == channel,
             MESSAGES.c.state == "waiting",
@@ -204,17 +203,17 @@ class Outbox:
         with self._engine.connect() as connection:
             return int(connection.scalar(count) or 0)
 
-    def told(self, channel: str, keys: Iterable[str]) -> set[str]:
+    def notified(self, channel: str, keys: Iterable[str]) -> set[str]:
         """Return those of the `keys` that the chat was notified of, or will be."""
         with self._engine.connect() as connection:
-            return _told(connection, channel, keys)
+            return _notified(connection, channel, keys)
 
     def has_all(self, channel: str, keys: Iterable[str]) -> bool:
         """Return whether the chat was notified of all of them."""
         wanted = set(keys)
-        return self.told(channel, wanted) == wanted
+        return self.notified(channel, wanted) == wanted
 
-    def told_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
+    def notified_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
         """Return whether another notified the chat of all that was kept for later under these keys."""
         wanted = [key_of_planned(key) for key in keys]
         return all(wanted) and self.has_all(channel, wanted)
@@ -222,10 +221,10 @@ class Outbox:
     def note(self, channel: str, keys: Iterable[str], at: float) -> None:
         """Note at wall-clock time `at` that the chat was notified, also of what was kept for later."""
         wanted = {key_of_planned(key) or key for key in keys}
-        for key in sorted(wanted - self.told(channel, wanted)):
+        for key in sorted(wanted - self.notified(channel, wanted)):
             known = {"channel": channel, "key": key}
             with contextlib.suppress(IntegrityError), writing(self._engine) as connection:
-                connection.execute(insert(TOLD).values(**known, at=at))
+                connection.execute(insert(NOTIFIED).values(**known, at=at))
 
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None
@@ -359,15 +358,15 @@ def _row(draft: Draft, at: float) -> dict[str, Any]:
 _IN_ONE_QUERY = 500  # SQLite takes 32,766 parameters, older ones 999
 
 
-def _told(connection: Connection, channel: str, keys: Iterable[str]) -> set[str]:
+def _notified(connection: Connection, channel: str, keys: Iterable[str]) -> set[str]:
     wanted, found = list(dict.fromkeys(keys)), set()
     for begin in range(0, len(wanted), _IN_ONE_QUERY):
         some = wanted[begin : begin + _IN_ONE_QUERY]
-        mine = select(TOLD.c.key).where(TOLD.c.channel == channel, TOLD.c.key.in_(some))
+        mine = select(NOTIFIED.c.key).where(NOTIFIED.c.channel == channel, NOTIFIED.c.key.in_(some))
         found |= set(connection.scalars(mine))
     return found
 
 
-def _called(connection: Connection, incident: str) -> set[str]:
+def _escalated(connection: Connection, incident: str) -> set[str]:
     mine = and_(MESSAGES.c.about == incident, MESSAGES.c.state == "sent", MESSAGES.c.escalation == 1)
     return set(connection.scalars(select(MESSAGES.c.channel).where(mine)))

@@ -166,8 +166,8 @@ def count_expired(connection: Connection, channel: str, count: int) -> None:
     _set(connection, channel, expired=expired(connection, channel) + count)
 
 
-def tell_expired(connection: Connection, channel: str, count: int) -> None:
-    """The chat was told of so many."""
+def note_expired(connection: Connection, channel: str, count: int) -> None:
+    """The chat was notified of so many."""
     if count:
         _set(connection, channel, expired=max(0, expired(connection, channel) - count))
 

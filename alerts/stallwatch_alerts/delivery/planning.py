@@ -1,4 +1,4 @@
-"""From an incident's news to each chat's messages: routes, silences, escalations, who was told before."""
+"""From an incident's news to each chat's messages: routes, silences, escalations, who was notified before."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from stallwatch_rules.locale import say
 if TYPE_CHECKING:
     from stallwatch_alerts.people import People, Silence
 
-Told = Callable[[str, Iterable[str]], set[str]]  #: which of these keys a chat was notified of
-Called = Callable[[str], set[str]]  #: which chats were called because nobody acknowledged an incident
+Notified = Callable[[str, Iterable[str]], set[str]]  #: which of these keys a chat was notified of
+Escalated = Callable[[str], set[str]]  #: which chats got an incident because nobody acknowledged it
 _SILENCES_SECONDS = 10.0
 
 
@@ -80,16 +80,18 @@ class Planner:
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 
-    def drafts(self, letters: Sequence[Letter], told: Told, called: Called, now: float) -> list[Draft]:
+    def drafts(
+        self, letters: Sequence[Letter], notified: Notified, escalated: Escalated, now: float
+    ) -> list[Draft]:
         """Return the messages to be kept. An end goes to whoever heard, or will hear, of the beginning."""
         found: list[Draft] = []
         new: set[tuple[str, str]] = set()
 
         def knows(channel: str, key: str) -> bool:
-            return (channel, key) in new or bool(told(channel, [key]))
+            return (channel, key) in new or bool(notified(channel, [key]))
 
         for letter in letters:
-            for draft in self._drafts_of(letter, knows, called, now):
+            for draft in self._drafts_of(letter, knows, escalated, now):
                 fresh = tuple(key for key in draft.keys if not knows(draft.channel, key))
                 if draft.keys and not fresh:
                     continue
@@ -98,7 +100,7 @@ class Planner:
         return found
 
     def _drafts_of(
-        self, letter: Letter, knows: Callable[[str, str], bool], called: Called, now: float
+        self, letter: Letter, knows: Callable[[str, str], bool], escalated: Escalated, now: float
     ) -> list[Draft]:
         incident = letter.incident
         ends = incident.status == "resolved"
@@ -110,7 +112,7 @@ class Planner:
                 self._draft(letter, channel, by_url.get(url, Stop(url)))
                 for channel, url in zip(self.channels, self._settings.all_urls, strict=True)
                 if any(knows(channel, opening) for opening in opening_keys(incident))
-                or channel in called(incident.id)
+                or channel in escalated(incident.id)
             ]
         # A crash is news to everybody, and somebody has to care for it.
         if (not ends or _is_news(incident)) and not self.is_silenced(incident, now):
@@ -155,7 +157,7 @@ class Planner:
         )
 
     def is_silenced(self, incident: Incident, now: float) -> bool:
-        """Whether nobody is to be told that it began."""
+        """Return whether nobody is to be notified that it began."""
         since = None if self._asked_at is None else self._tick() - self._asked_at
         if since is None or since >= _SILENCES_SECONDS:
             self._asked_at = self._tick()
@@ -163,7 +165,7 @@ class Planner:
                 people = self._get_people()
                 self._silences = [] if people is None else people.silences(now)
             except Exception:
-                pass  # a database that is away: what was known last holds, and in doubt it is told
+                pass  # a database that is away: what was known last holds, and in doubt it is sent
         return any(one.quiets(incident, now) for one in self._silences)
 
     def _get_people(self) -> People | None:

@@ -26,7 +26,7 @@ def retry_after(error: Exception) -> float | None:
     return float(asked) if isinstance(asked, (int, float)) and asked >= 0 else None
 
 
-_LATE_SECONDS = 60.0  # before, nobody else can have told it, and asking another database takes time
+_LATE_SECONDS = 60.0  # before, nobody else can have sent it, and asking another database takes time
 _EDIT_SECONDS = 5.0  # between two edits: the chat's limits are for its messages
 _MOST_EDITS = 100
 _LOOK_SECONDS = 1.0  # also for what another process put in, and for tries that are due
@@ -212,13 +212,13 @@ class Sender:
             return False
 
     def _settled_of(self, batch: Batch) -> set[int]:
-        """Which of those that were kept for later, or wait for long, another told meanwhile."""
+        """Which of those that were kept for later, or wait for long, another sent meanwhile."""
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: set[int] = set()
         with contextlib.suppress(
             Exception
-        ):  # in doubt it is told twice; and who does not answer is not asked again
-            for id_, keys in zip(batch.ids, batch.told, strict=True):
+        ):  # in doubt it is sent twice; and who does not answer is not asked again
+            for id_, keys in zip(batch.ids, batch.keys_of, strict=True):
                 if (late or id_ in batch.deferred) and keys and self._settled(self._fingerprint, keys):
                     found.add(id_)
         return found
@@ -228,5 +228,5 @@ class Sender:
             self._tell_count(what)
 
     def _say(self, text: str) -> None:
-        with contextlib.suppress(Exception):  # whoever cannot be told must not cost a message its next try
+        with contextlib.suppress(Exception):  # a report that fails must not cost a message its next try
             self._report(text)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import re
 import urllib.error
 import urllib.request
-from typing import Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
+
+from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_alerts.people import Silence
 
 _TIMEOUT = 10.0
 _MOST_BYTES = 64 << 20
+_WILD = lazy(r"(\*|\?|\[[^\]]+\])")
 
 
 class NoAnswer(Exception):
@@ -33,10 +41,18 @@ class Server:
             self._allowed = f"Bearer {token}"
 
     def get(self, path: str, **query: str) -> Any:
-        """The JSON at `path`; `NoAnswer` where there is none."""
-        address = f"{self.url}{path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
+        """Return the JSON at `path`; `NoAnswer` if there is none."""
+        return self._json(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, None)
+
+    def post(self, path: str, body: object) -> Any:
+        """Send JSON to `path`, and return the JSON that is answered; `NoAnswer` if there is none."""
+        return self._json(path, json.dumps(body).encode())
+
+    def _json(self, path: str, data: bytes | None) -> Any:
         try:
-            request = urllib.request.Request(address, headers={"User-Agent": "stallwatch"})
+            request = urllib.request.Request(f"{self.url}{path}", data, {"User-Agent": "stallwatch"})
+            if data is not None:
+                request.add_header("Content-Type", "application/json")
             if self._allowed:  # for this server, and none that it redirects to
                 request.add_unredirected_header("Authorization", self._allowed)
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
@@ -71,11 +87,25 @@ class Prometheus(Server):
 
 
 class Alertmanager(Server):
-    """What we ask an Alertmanager (API version 2)."""
+    """What we ask an Alertmanager (API version 2, ``api/v2/openapi.yaml`` in its source)."""
 
     def alerts(self, run: str) -> list[Any]:
         """The alerts of a run."""
         return list(self.get("/api/v2/alerts", filter=f'run="{run}"'))
+
+    def silence(self, silence: Silence) -> str:
+        """Silence the same alerts, and return the silence's id there.
+
+        A silence that matches everything is for all alerts of ours.
+        """
+        body = {
+            "matchers": _matchers(silence),
+            "startsAt": _time(silence.starts_at),
+            "endsAt": _time(silence.ends_at),
+            "createdBy": silence.who or "stallwatch",
+            "comment": silence.comment or "stallwatch alerts silence",
+        }
+        return str(self.post("/api/v2/silences", body)["silenceID"])
 
 
 class RelayServer(Server):
@@ -84,3 +114,31 @@ class RelayServer(Server):
     def messages(self, run: str) -> list[Any]:
         """What became of a run's messages."""
         return list(self.get("/api/messages", run=run))
+
+
+def _matchers(silence: Silence) -> list[dict[str, Any]]:
+    found = [_matcher("alertname", "Stallwatch*")]
+    for name in ("run", "rule", "severity"):
+        if wanted := getattr(silence, name):
+            found.append(_matcher(name, wanted))
+    return found
+
+
+def _matcher(name: str, pattern: str) -> dict[str, Any]:
+    if not _WILD.search(pattern):
+        return {"name": name, "value": pattern, "isRegex": False, "isEqual": True}
+    return {"name": name, "value": _expression(pattern), "isRegex": True, "isEqual": True}
+
+
+def _expression(pattern: str) -> str:
+    """For RE2, which Alertmanager uses and anchors: ``fnmatch.translate`` writes what only Python reads."""
+    known = {"*": ".*", "?": "."}
+    parts = _WILD.split(pattern)
+    return "".join(
+        (known.get(part) or part.replace("[!", "[^", 1)) if at % 2 else re.escape(part)
+        for at, part in enumerate(parts)
+    )
+
+
+def _time(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat()

@@ -1,19 +1,38 @@
-"""The rule files that Prometheus loads: two that are written by hand, and one made from the catalogue."""
+"""The rule files that Prometheus loads: two written by hand, and one with an alert for each rule page.
+
+An alert fires while the run's agent holds an incident of its rule open. What it says comes from the page, so
+that people with Alertmanager alone read the same title and fix as everybody else.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stallwatch_alerts.prometheus.catalogue_rules import catalogue_rules
+import yaml
+
+from stallwatch_alerts.messages.links import DOCS, plain, runbook_of
+from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
+from stallwatch_rules.locale import render
+from stallwatch_rules.pages.fixes import fixes_for
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.catalogue import Catalogue
+    from stallwatch_rules.pages.page import RulePage
 
 _HERE = Path(__file__).resolve().parent
 _PLACES = (_HERE / "files", _HERE.parents[2] / "rules" / "prometheus")  # installed, or in a checkout
 WRITTEN_BY_HAND = ("recording.yml", "alerting.yml")
 FROM_CATALOGUE = "catalogue.yml"
+HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule pages. Do not edit.\n"
+_LIMIT = 280
+_SILENT_ROLES = {"notice"}
+# An incident that opens as the run ends is scraped once; what was said last counts for a while, but not when
+# the run was started anew: else the alert would go on, and tell nobody when the same happens again.
+_OPEN = (
+    "max by (run, rule, severity) (stallwatch_incident_open{%s}"
+    " or (last_over_time(stallwatch_incident_open{%s}[5m]) unless on (run) stallwatch_run_info)) > 0"
+)
 
 
 def rule_files(catalogue: Catalogue) -> dict[str, str]:
@@ -21,3 +40,85 @@ def rule_files(catalogue: Catalogue) -> dict[str, str]:
     place = next((place for place in _PLACES if (place / WRITTEN_BY_HAND[0]).is_file()), _PLACES[0])
     texts = {name: (place / name).read_text(encoding="utf-8") for name in WRITTEN_BY_HAND}
     return {**texts, FROM_CATALOGUE: catalogue_rules(catalogue)}
+
+
+def catalogue_rules(catalogue: Catalogue) -> str:
+    """The rule file's text, for the pages of `catalogue` in the order of families and ids."""
+    pages = [page for page in catalogue.pages.values() if _alerts(page)]
+    pages.sort(key=lambda page: (page.family, page.id))
+    families: dict[str, list[dict[str, Any]]] = {}
+    for page in pages:
+        families.setdefault(page.family, []).append(_alert(page))
+    groups = [
+        {"name": f"stallwatch-catalogue-{family}", "rules": rules} for family, rules in families.items()
+    ]
+    groups.append({"name": "stallwatch-catalogue-others", "rules": _others([page.id for page in pages])})
+    return HEADER + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=110)
+
+
+def alert_name(rule: str) -> str:
+    """``cuda-oom`` as ``StallwatchCudaOom``."""
+    return "Stallwatch" + "".join(word.capitalize() for word in rule.split("-"))
+
+
+def _alerts(page: RulePage) -> bool:
+    """Whether an incident may be of this rule: notices and what is always harmless raise none."""
+    return page.role not in _SILENT_ROLES and page.harm != "harmless" and page.status != "retired"
+
+
+def _alert(page: RulePage) -> dict[str, Any]:
+    fixes = fixes_for(page, {})
+    first = f" First remedy: {plain(render(fixes[0]), _LIMIT)}" if fixes else ""
+    return _rule(
+        alert_name(page.id),
+        f'rule="{page.id}"',
+        plain(page.title, _LIMIT),
+        plain(page.sections.what, _LIMIT) + first,
+        runbook_of(page),
+    )
+
+
+def _others(known: list[str]) -> list[dict[str, Any]]:
+    """Every incident notifies, also without a page: an agent may be newer, or have pages of its own."""
+    elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
+    return [
+        _rule(
+            "StallwatchRankGone",
+            f'rule="{RANK_GONE}"',
+            "a rank's process is gone",
+            "It ended while the run goes on; the other ranks will wait for it.",
+            f"{DOCS}#stallwatchrankgone",
+        ),
+        _rule(
+            "StallwatchUnknownFailure",
+            f'rule="{UNKNOWN_FAILURE}"',
+            "a failure that no rule knows",
+            "The run failed, or fell silent after an exception, in a way that no rule page describes.",
+            f"{DOCS}#stallwatchunknownfailure",
+        ),
+        _rule(
+            "StallwatchOtherIncident",
+            f'rule!~"{elsewhere}"',
+            "{{ $labels.rule }}",
+            "An incident of a rule that this file does not list; write it anew with stallwatch rules export.",
+            f"{DOCS}#stallwatchotherincident",
+        ),
+    ]
+
+
+def _rule(name: str, matcher: str, title: str, description: str, runbook: str) -> dict[str, Any]:
+    return {
+        "alert": name,
+        "expr": _OPEN % (matcher, matcher),
+        "labels": {"severity": "{{ $labels.severity }}"},  # the incident's own: it depends on the run
+        "annotations": {
+            "summary": "{{ $labels.run }}: " + (title if title.startswith("{{") else _literal(title)),
+            "description": _literal(description),
+            "runbook_url": runbook,
+        },
+    }
+
+
+def _literal(text: str) -> str:
+    """The text as it is, in a place where ``{{`` begins a template."""
+    return text.replace("{{", '{{ "{{" }}')

@@ -1,8 +1,8 @@
-"""Which chats hear of which stories, and when: as the agents' own way decides it, one message for a group.
+"""Which chats are notified of which stories, when and in which words: one message for a group.
 
-What is to be told later (quiet hours, escalations) an agent with a spool of its own may have kept as well,
-where we cannot see it. So the agent gets the first word: our message waits a little longer, and is withdrawn
-where the chat was told meanwhile (see ``notice.planned_key``).
+An agent with a spool of its own may also have kept what is to leave later (quiet hours, escalations), where
+we cannot see it. So the agent comes first: our message waits a little longer, and is withdrawn if the chat
+was notified meanwhile (see ``notice.planned_key``).
 """
 
 from __future__ import annotations
@@ -13,31 +13,43 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_alerts.delivery.planning import Called, Draft, Letter, Planner, Told
-from stallwatch_alerts.messages.compose import Message
-from stallwatch_alerts.notice import Notice, escalated_key, opening_keys, planned_key
-from stallwatch_alerts.relay.joining import TEST, Story
+from stallwatch_alerts.delivery.grouping import with_others
+from stallwatch_alerts.delivery.planning import Draft, Escalated, Letter, Notified, Planner
+from stallwatch_alerts.messages.compose import Message, render_alert
+from stallwatch_alerts.messages.links import link_lines, runbook_of, with_links
+from stallwatch_alerts.notice import (
+    Notice,
+    escalated_key,
+    facts_of,
+    incident_notice,
+    level_of,
+    opening_keys,
+    planned_key,
+    test_notice,
+)
+from stallwatch_alerts.relay.stories import TEST, Story
 from stallwatch_exporter.incident import RANKS
 
 if TYPE_CHECKING:
-    from stallwatch_alerts.relay.composing import Composer
     from stallwatch_alerts.settings import AlertSettings
     from stallwatch_rules.pages.catalogue import Catalogue
 
 AGENT_FIRST_SECONDS = 30.0
 _NO_RUN = "-"
+_TITLES = 10
+_WEB = ("https://", "http://")
 _UNWRITTEN = Notice(Message("", ""), "info", {})
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many incidents of a notification were told, and what became of the others."""
+    """What became of the incidents of a notification: how many, by outcome."""
 
     new: int = 0
     held: int = 0  #: until quiet hours are over
     repeated: int = 0
     silenced: int = 0
-    untold: int = 0  #: below ``min_severity``, for no chat, or over before anybody heard of it
+    unwanted: int = 0  #: below ``min_severity``, for no chat, or over before anybody was notified
 
     def __str__(self) -> str:
         named = (
@@ -45,37 +57,43 @@ class Tally:
             (self.repeated, "repeated"),
             (self.silenced, "silenced"),
             (self.held, "held until quiet hours are over"),
-            (self.untold, "not to be told (min_severity and routes)"),
+            (self.unwanted, "not to be told (min_severity and routes)"),
         )
         return ", ".join(f"{count} {what}" for count, what in named if count) or "nothing to tell"
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of a notification that was taken."""
+
+    tally: Tally
+    doubts: tuple[str, ...] = ()  #: alerts that are sent, although something about them is odd
+    problems: tuple[str, ...] = ()  #: alerts that could not be understood, and are not sent
 
 
 class Dispatcher:
     """Writes the messages for a notification's stories."""
 
-    def __init__(
-        self, settings: AlertSettings, planner: Planner, composer: Composer, catalogue: Catalogue
-    ) -> None:
+    def __init__(self, settings: AlertSettings, planner: Planner, catalogue: Catalogue) -> None:
         self._settings = settings
         self._planner = planner
-        self._composer = composer
         self._catalogue = catalogue
 
     def drafts(
-        self, found: Sequence[Story], told: Told, called: Called, now: float
+        self, found: Sequence[Story], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], Tally]:
         """The messages to keep for these stories, the worst first."""
-        heard = self._memory(found, told)
+        known = self._memory(found, notified)
         by_key = {story.key: story for story in found}
         # Alertmanager repeats large groups: only what is news is put into words.
-        news = self._planned(found, heard, called, now, lambda _: _UNWRITTEN)
+        news = self._planned(found, known, escalated, now, lambda _: _UNWRITTEN)
         keys = {draft.notice.key for draft in news}
         planned = self._planned(
             [story for story in found if story.key in keys],
-            heard,
-            called,
+            known,
+            escalated,
             now,
-            lambda story: self._composer([story]),
+            lambda story: self._message([story]),
         )
         at_once: dict[str, list[Draft]] = {}
         later: list[Draft] = []
@@ -83,7 +101,7 @@ class Dispatcher:
             story = by_key[draft.notice.key]
             if draft.escalation and story.over:
                 calls = (escalated_key(opening_keys(story.subject)[0]),)
-                if story.subject.is_settled or heard(draft.channel, calls):
+                if story.subject.is_settled or known(draft.channel, calls):
                     continue  # it went on for too short a time to call anybody, or they are called already
                 draft = replace(draft, keys=calls)
             if draft.not_before <= now or story.alert.name == TEST:  # whoever tests wants to see it
@@ -91,31 +109,31 @@ class Dispatcher:
             else:
                 later.append(_later(draft, story))
         drafts = [self._joined(some, by_key) for some in at_once.values()] + later
-        return drafts, self._tally(found, drafts, heard, now)
+        return drafts, self._tally(found, drafts, known, now)
 
-    def _memory(self, found: Sequence[Story], told: Told) -> Told:
-        """As `told`, with what was planned, and all that will be asked for fetched at once."""
-        told_of = [key for story in found for key in (story.key, *opening_keys(story.subject))]
-        plain = [*told_of, *map(escalated_key, told_of)]
+    def _memory(self, found: Sequence[Story], notified: Notified) -> Notified:
+        """Return `notified` with what was planned; all that will be looked up is fetched at once."""
+        stages = [key for story in found for key in (story.key, *opening_keys(story.subject))]
+        plain = [*stages, *map(escalated_key, stages)]
         wanted = [*plain, *map(planned_key, plain)]
-        fetched = {channel: told(channel, wanted) for channel in self._planner.channels}
+        fetched = {channel: notified(channel, wanted) for channel in self._planner.channels}
 
-        def heard(channel: str, keys: Iterable[str]) -> set[str]:
-            known = fetched.get(channel, set())
-            return {key for key in keys if key in known or planned_key(key) in known}
+        def known(channel: str, keys: Iterable[str]) -> set[str]:
+            found = fetched.get(channel, set())
+            return {key for key in keys if key in found or planned_key(key) in found}
 
-        return heard
+        return known
 
     def _planned(
         self,
         found: Sequence[Story],
-        heard: Told,
-        called: Called,
+        known: Notified,
+        escalated: Escalated,
         now: float,
         written: Callable[[Story], Notice],
     ) -> list[Draft]:
         letters = [letter for story in found for letter in self._letters(story, written(story))]
-        return self._planner.drafts(letters, heard, called, now)
+        return self._planner.drafts(letters, known, escalated, now)
 
     def _letters(self, story: Story, notice: Notice) -> list[Letter]:
         notice = replace(notice, key=story.key)
@@ -133,17 +151,46 @@ class Dispatcher:
         least = RANKS[self._settings.min_severity]
         return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
 
+    def _message(self, group: Sequence[Story]) -> Notice:
+        """Return one message for a group, the worst story first: that one whole, the others by title."""
+        first, *others = group
+        notice, language = self._notice(first), self._settings.language
+        title, text = notice.message.title, notice.message.text
+        if others:
+            titles = [self._notice(story).message.title for story in others[:_TITLES]]
+            title, listed = with_others(title, titles, len(others), language)
+            text = f"{listed}\n\n{text}"
+        return replace(notice, message=Message(title, with_links(text, self._links(first))))
+
+    def _notice(self, story: Story) -> Notice:
+        language = self._settings.language
+        if story.incident is not None:
+            page = self._catalogue.pages.get(story.incident.rule)
+            return incident_notice(story.incident, language, page)
+        if story.alert.name == TEST:
+            test = test_notice(language)
+            return replace(test, facts={**test.facts, "run": story.run, "id": story.key})
+        return _alert_notice(story, language)
+
+    def _links(self, story: Story) -> str:
+        """Return links of ours, or from the rule files that the user loaded: never from a log."""
+        page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
+        runbook = runbook_of(page) if page is not None else story.alert.annotations.get("runbook_url", "")
+        if not runbook.startswith(_WEB) or any(char.isspace() for char in runbook):
+            runbook = ""
+        return link_lines(runbook, story.run, self._settings.dashboard_url, self._settings.language)
+
     def _joined(self, drafts: Sequence[Draft], by_key: dict[str, Story]) -> Draft:
         """One message for all of a chat's that leave at once; in the order of the run's others."""
         group = [by_key[draft.notice.key] for draft in drafts]
         keys = tuple(dict.fromkeys(key for draft in drafts for key in draft.keys))
-        notice = self._composer(group)
+        notice = self._message(group)
         return replace(
             drafts[0], run=group[0].run or _NO_RUN, notice=notice, keys=keys, about="", not_before=0.0
         )
 
-    def _tally(self, found: Sequence[Story], drafts: Sequence[Draft], heard: Told, now: float) -> Tally:
-        counts = dict.fromkeys(("new", "held", "repeated", "silenced", "untold"), 0)
+    def _tally(self, found: Sequence[Story], drafts: Sequence[Draft], known: Notified, now: float) -> Tally:
+        counts = dict.fromkeys(("new", "held", "repeated", "silenced", "unwanted"), 0)
         at_once = {key for draft in drafts if not draft.not_before for key in draft.keys}
         later = {key for draft in drafts if draft.not_before and not draft.escalation for key in draft.keys}
         channels = self._planner.channels
@@ -152,12 +199,12 @@ class Dispatcher:
                 counts["new"] += 1
             elif planned_key(story.key) in later:
                 counts["held"] += 1
-            elif any(heard(channel, [story.key]) for channel in channels):
+            elif any(known(channel, [story.key]) for channel in channels):
                 counts["repeated"] += 1
             elif not story.over and self._planner.is_silenced(story.subject, now):
                 counts["silenced"] += 1
             else:
-                counts["untold"] += 1
+                counts["unwanted"] += 1
         return Tally(**counts)
 
 
@@ -165,3 +212,19 @@ def _later(draft: Draft, story: Story) -> Draft:
     grace = AGENT_FIRST_SECONDS if story.incident is not None else 0.0
     keys = tuple(planned_key(key) for key in draft.keys)
     return replace(draft, run=draft.run or _NO_RUN, keys=keys, not_before=draft.not_before + grace)
+
+
+def _alert_notice(story: Story, language: str) -> Notice:
+    alert, over = story.alert, story.over
+    facts = facts_of(
+        id=story.subject.id,
+        run=story.run,
+        kind="alert",
+        rule=story.subject.rule,
+        severity=story.severity,
+        status=story.subject.status,
+        rank=int(rank) if (rank := alert.labels.get("rank", "")).isdecimal() else None,
+        host=alert.labels.get("instance", ""),
+    )
+    message = render_alert(alert.name, alert.labels, alert.annotations, over=over, language=language)
+    return Notice(message, "success" if over else level_of(story.severity), facts)

@@ -1,11 +1,14 @@
-"""The relay as a whole: server, outbox, one sender per chat, and the dead-man's switch."""
+"""The relay: takes notifications of Alertmanager in, keeps their messages, sends them, and pings."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import IntegrityError
 
 from stallwatch_alerts.channels import open_channel
 from stallwatch_alerts.deadman import Deadman
@@ -14,21 +17,103 @@ from stallwatch_alerts.delivery.planning import Planner
 from stallwatch_alerts.delivery.sender import Sender
 from stallwatch_alerts.notice import Channel
 from stallwatch_alerts.people import People
-from stallwatch_alerts.relay.composing import Composer
-from stallwatch_alerts.relay.dispatching import Dispatcher
-from stallwatch_alerts.relay.numbers import RelayNumbers
-from stallwatch_alerts.relay.relaying import Receipt, Relaying
-from stallwatch_alerts.relay.server import RelayServer
+from stallwatch_alerts.relay.dispatching import Dispatcher, Receipt, Tally
+from stallwatch_alerts.relay.server import RelayMetrics, RelayServer
+from stallwatch_alerts.relay.stories import WATCHDOG, Story, doubt, stories
+from stallwatch_alerts.relay.webhook import read_notification
 from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
-    from stallwatch_alerts.relay.settings import RelaySettings
+    from stallwatch_alerts.delivery.planning import Draft, Escalated, Notified
+    from stallwatch_alerts.relay.webhook import Alert
+    from stallwatch_alerts.settings import RelaySettings
     from stallwatch_alerts.store import IncidentStore
+    from stallwatch_exporter.incident import Incident
     from stallwatch_rules.pages.catalogue import Catalogue
 
 _STUCK_SECONDS = 180.0  # a sender that was not seen for so long hangs in a try
 _CLOSING = 5.0
 _PRUNE_SECONDS = 86400.0
+_INCIDENTS = 200  # of one run: the newest
+_TRIES = 3
+_YOUNG_SECONDS = 5.0
+_LOOK_SECONDS = 0.25
+_MOST_WAITING = 32  # requests; in a burst the others go on with what is known
+
+
+class Intake:
+    """Takes notifications in, from several threads, and beside other relays on the same database."""
+
+    def __init__(
+        self,
+        store: IncidentStore,
+        outbox: Outbox,
+        dispatcher: Dispatcher,
+        clock: Callable[[], float] = steady.now,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._outbox = outbox
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._pause = pause
+        self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
+        self.watchdog_at: float | None = None  #: steady time; None where it is not heard
+
+    def receive(self, body: bytes) -> Receipt:
+        """Take in a notification: what became of it. All messages are on disk when this returns.
+
+        `WebhookProblem` where it is none; anything else that is raised means that nothing was kept, and that
+        the sender should try again.
+        """
+        notification = read_notification(body)
+        found = self._joined(notification.alerts)
+        tally = self._kept(found) if found else Tally()
+        watchdogs = [alert.firing for alert in notification.alerts if alert.name == WATCHDOG]
+        if watchdogs:  # none ends by itself: an end means that its Prometheus fell silent, another may speak
+            self.watchdog_at = self._clock() if any(watchdogs) else None
+        doubts = tuple(dict.fromkeys(filter(None, map(doubt, notification.alerts))))
+        return Receipt(tally, doubts, notification.problems)
+
+    def _joined(self, alerts: Sequence[Alert]) -> list[Story]:
+        """The stories. A young alert may be here before its incident, which the agent writes beside us.
+
+        Where there is no common database none will come: then this costs a few seconds, once for each alert.
+        """
+        found = stories(alerts, self._incidents)
+        if not any(self._is_early(story) for story in found) or not self._waiting.acquire(blocking=False):
+            return found
+        try:
+            while any(self._is_early(story) for story in found):
+                self._pause(_LOOK_SECONDS)
+                found = stories(alerts, self._incidents)
+        finally:
+            self._waiting.release()
+        return found
+
+    def _is_early(self, story: Story) -> bool:
+        return story.unjoined and 0 <= steady.wall(self._clock()) - story.alert.started < _YOUNG_SECONDS
+
+    def _kept(self, found: Sequence[Story]) -> Tally:
+        over = [story.subject.id for story in found if story.subject.is_settled]
+        for left in reversed(range(_TRIES)):
+            tally, now = Tally(), self._clock()
+
+            def make(notified: Notified, escalated: Escalated, at: float = steady.wall(now)) -> list[Draft]:
+                nonlocal tally
+                drafts, tally = self._dispatcher.drafts(found, notified, escalated, at)
+                return drafts
+
+            try:
+                self._outbox.put(make, now, over)
+                return tally
+            except IntegrityError:  # another relay notified the chats meanwhile: look again at what is left
+                if not left:
+                    raise
+        return Tally()
+
+    def _incidents(self, run: str) -> list[Incident]:
+        return self._store.list(run=run, limit=_INCIDENTS)
 
 
 class Relay:
@@ -51,12 +136,11 @@ class Relay:
         self._pruned_at = -_PRUNE_SECONDS
         self._pruning: threading.Thread | None = None
         alerts = settings.alerts
-        composer = Composer(catalogue, alerts.language, settings.dashboard_url)
         planner = Planner(alerts, lambda: People(store.engine))
-        dispatcher = Dispatcher(alerts, planner, composer, catalogue)
-        self._relaying = Relaying(store, self._outbox, dispatcher, clock)
-        numbers = RelayNumbers()
-        numbers.follow(self._outbox.waiting, self._watchdog_at)
+        dispatcher = Dispatcher(alerts, planner, catalogue)
+        self._intake = Intake(store, self._outbox, dispatcher, clock)
+        metrics = RelayMetrics()
+        metrics.follow(self._outbox.waiting, self._watchdog_at)
         self._senders = [
             Sender(
                 url,
@@ -64,10 +148,10 @@ class Relay:
                 connect or open_channel,
                 language=alerts.language,
                 report=report,
-                count=numbers.delivery,
+                count=metrics.delivery,
                 delivered=lambda chat, keys: self._outbox.note(chat, keys, steady.wall(clock())),
                 acknowledged=planner.is_acknowledged,
-                settled=self._outbox.told_meanwhile,
+                settled=self._outbox.notified_meanwhile,
                 clock=clock,
             )
             for url in alerts.all_urls
@@ -79,7 +163,7 @@ class Relay:
                 receive=self._receive,
                 healthy=self.unhealthy,
                 messages=self._messages,
-                numbers=numbers,
+                metrics=metrics,
                 token=settings.token,
                 report=report,
             )
@@ -107,7 +191,7 @@ class Relay:
 
     def blind(self) -> str:
         """As ``unhealthy``, or because no alert could reach us; "" where we see."""
-        heard = self._relaying.watchdog_at
+        heard = self._intake.watchdog_at
         if heard is None:
             return self.unhealthy() or "StallwatchWatchdog does not fire here"
         silent = self._clock() - heard
@@ -141,7 +225,7 @@ class Relay:
             self._pruning.start()
 
     def _receive(self, body: bytes) -> Receipt:
-        receipt = self._relaying.receive(body)
+        receipt = self._intake.receive(body)
         if receipt.tally.new:
             for sender in self._senders:
                 sender.wake()
@@ -149,7 +233,7 @@ class Relay:
         return receipt
 
     def _watchdog_at(self) -> float | None:
-        heard = self._relaying.watchdog_at
+        heard = self._intake.watchdog_at
         return None if heard is None else steady.wall(heard)
 
     def _messages(self, run: str) -> list[Any]:

@@ -4,7 +4,7 @@
 |---|---|
 | POST /alertmanager | a notification; 200: it is on disk; 400: what is not is named; 5xx: try again |
 | GET /-/healthy | 200, or 503 with the reason |
-| GET /metrics | the relay's own numbers |
+| GET /metrics | the relay's own metrics |
 | GET /api/messages?run=NAME | what became of the run's messages, as JSON |
 """
 
@@ -19,10 +19,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
 
-from stallwatch_alerts.relay.numbers import RelayNumbers
-from stallwatch_alerts.relay.relaying import Receipt
+from stallwatch_alerts.relay.dispatching import Receipt
 from stallwatch_alerts.relay.webhook import WebhookProblem
 
 WEBHOOK = "/alertmanager"
@@ -30,10 +29,53 @@ _MOST_BYTES = 32 << 20  # Alertmanager puts no bound on a group; 10,000 alerts a
 _TIMEOUT = 20.0  # Alertmanager itself waits for no answer longer than the group's interval
 _TOKEN_FREE = ("/-/healthy", "/metrics")
 
+_OUTCOMES = ("sent", "failed", "given-up")
 _SAID = 20  # lines of an answer
 _REMEMBERED = 1000
 
 Answer = tuple[HTTPStatus, str, bytes]
+
+
+class RelayMetrics:
+    """The relay's own metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        notifications = Counter(
+            "stallwatch_relay_notifications",
+            "Requests of Alertmanager, by what became of them.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        messages = Counter(
+            "stallwatch_relay_deliveries",
+            "Tries to deliver a message to a chat, by what became of them.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self.stored = notifications.labels("stored")
+        self.refused = notifications.labels("refused")
+        self.failed = notifications.labels("failed")
+        self._deliveries = {outcome: messages.labels(outcome) for outcome in _OUTCOMES}
+        self._waiting = Gauge(
+            "stallwatch_relay_waiting_messages",
+            "Messages that are kept and have not arrived yet.",
+            registry=self.registry,
+        )
+        self._watchdog = Gauge(
+            "stallwatch_relay_watchdog_timestamp_seconds",
+            "Unix time at which the watchdog alert was heard last.",
+            registry=self.registry,
+        )
+
+    def delivery(self, outcome: str) -> None:
+        """Count a try that ended in one of the `_OUTCOMES`."""
+        self._deliveries[outcome].inc()
+
+    def follow(self, waiting: Callable[[], int], watchdog_at: Callable[[], float | None]) -> None:
+        """Ask these whenever somebody reads the metrics."""
+        self._waiting.set_function(lambda: float(waiting()))
+        self._watchdog.set_function(lambda: watchdog_at() or 0.0)
 
 
 class RelayServer:
@@ -46,7 +88,7 @@ class RelayServer:
         receive: Callable[[bytes], Receipt],
         healthy: Callable[[], str],
         messages: Callable[[str], list[Any]],
-        numbers: RelayNumbers,
+        metrics: RelayMetrics,
         token: str = "",
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -54,7 +96,7 @@ class RelayServer:
         self._receive = receive
         self._healthy = healthy
         self._messages = messages
-        self._numbers = numbers
+        self._metrics = metrics
         self._token = token
         self._report = report
         self._said: set[str] = set()
@@ -90,11 +132,11 @@ class RelayServer:
         try:
             receipt = self._receive(body)
         except WebhookProblem as problem:
-            self._numbers.refused.inc()
+            self._metrics.refused.inc()
             self._report(f"refused a request: {problem}")
             return _text(HTTPStatus.BAD_REQUEST, str(problem))
         except Exception as error:
-            self._numbers.failed.inc()
+            self._metrics.failed.inc()
             # Its name only: what a database says may hold its address.
             self._report(
                 f"a notification could not be stored ({type(error).__name__}); Alertmanager will try again"
@@ -103,13 +145,13 @@ class RelayServer:
         for doubt in receipt.doubts:
             self._say_once(doubt)
         if receipt.problems:
-            self._numbers.refused.inc()
+            self._metrics.refused.inc()
             self._report(f"refused {len(receipt.problems)} of a request's alerts: {receipt.problems[0]}")
             said = "\n".join(
                 ["refused:", *receipt.problems[:_SAID], f"the others are stored: {receipt.tally}"]
             )
             return _text(HTTPStatus.BAD_REQUEST, "\n".join([said, *receipt.doubts[:_SAID]]))
-        self._numbers.stored.inc()
+        self._metrics.stored.inc()
         return _text(HTTPStatus.OK, "\n".join([f"stored: {receipt.tally}", *receipt.doubts[:_SAID]]))
 
     def _say_once(self, text: str) -> None:
@@ -123,7 +165,7 @@ class RelayServer:
             wrong = self._healthy()
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, wrong) if wrong else _text(HTTPStatus.OK, "healthy")
         if path == "/metrics":
-            return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._numbers.registry)
+            return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
         if path == "/api/messages":
             run = parse_qs(query).get("run", [""])[0]
             return HTTPStatus.OK, "application/json", msgspec.json.encode(self._messages(run))
@@ -186,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: requests are counted, and faults told once."""
+        """Say nothing: requests are counted, and faults reported once."""
 
 
 def _text(status: HTTPStatus, text: str) -> Answer:

@@ -61,7 +61,7 @@ class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True)
 class Notification:
-    """A group of alerts, told together."""
+    """A group of alerts, notified together."""
 
     alerts: tuple[Alert, ...]
     problems: tuple[str, ...] = ()  #: what is wrong with the other alerts of the group

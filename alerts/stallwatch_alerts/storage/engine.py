@@ -1,4 +1,4 @@
-"""Opens the database, whichever it is, so that several processes can share it."""
+"""Opens the database, whichever it is, for several processes at once, and migrates it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
+HEAD = "0002"  #: the newest migration
+_LOCK = 0x57A11  # any number that is ours among PostgreSQL's advisory locks
 _PATIENCE_SECONDS = 5
 _NEW_FILE_SECONDS = 30.0  # for one to be made by whoever else came at the same moment
 _AGAIN_SECONDS = 0.02
@@ -123,3 +125,35 @@ def _keep_a_log(cursor: sqlite3.Cursor) -> None:
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get("stallwatch_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def migrate(engine: Engine) -> None:
+    """Run the migrations that are missing. A database that a newer Stallwatch made is left as it is.
+
+    All or nothing, also where two processes come at the same moment. Alembic is imported only where there is
+    something to do: this runs beside a training.
+    """
+    with engine.connect() as connection:
+        if _version(connection) >= HEAD:
+            return
+    with writing(engine) as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        if _version(connection) < HEAD:
+            _upgrade(connection)
+
+
+def _version(connection: Connection) -> str:
+    if not inspect(connection).has_table("alembic_version"):
+        return ""
+    return str(connection.scalar(text("SELECT max(version_num) FROM alembic_version")) or "")
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "stallwatch_alerts.storage:migrations")
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)

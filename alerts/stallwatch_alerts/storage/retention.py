@@ -1,11 +1,18 @@
-"""What is over goes after a while: incidents with all that was said and told of them, and messages."""
+"""What is over goes after a while: incidents with all that was said and sent of them, and messages."""
 
 from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, or_, select
 
 from stallwatch_alerts.storage.engine import writing
-from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, MESSAGES, SILENCES, TOLD
+from stallwatch_alerts.storage.tables import (
+    ACKNOWLEDGEMENTS,
+    HISTORY,
+    INCIDENTS,
+    MESSAGES,
+    NOTIFIED,
+    SILENCES,
+)
 
 _DAY = 86400.0
 # Who heard of a beginning is to hear of the end. A spool, and a relay of alerts without incidents, cannot
@@ -18,9 +25,9 @@ _ENDS = ("/resolved", "/ended")
 def prune(engine: Engine, now: float, keep_days: float) -> int:
     """Forget what was over `keep_days` before `now` (Unix seconds); how many rows that was.
 
-    What is open stays, however old, with who was told of it; so do silences in force. Who was told of a
-    beginning that stands only elsewhere, and of no end, is kept four times as long. A message that still
-    waits then is for a chat that nobody has configured since: who had tried it had given it up after a day.
+    What is open stays, however old, with who was notified of it; so do silences in force. Who was notified
+    of a beginning that is only known elsewhere, and of no end, is kept four times as long. A message that
+    still waits then is for a chat that nobody has configured since: else it was given up after a day.
     """
     before = now - keep_days * _DAY
     with writing(engine) as connection:
@@ -28,24 +35,29 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
         count = connection.execute(gone).rowcount
         count += _incidents(connection, before)
         open_ones = select(INCIDENTS.c.id).where(INCIDENTS.c.status == "open")
-        theirs = func.substr(TOLD.c.key, 1, func.length(INCIDENTS.c.id) + 1) == INCIDENTS.c.id + "/"
-        of_open = open_ones.where(theirs).correlate(TOLD).exists()
-        without_end = and_(TOLD.c.at >= now - _OPEN_FOR * keep_days * _DAY, _heard_no_end())
-        count += connection.execute(delete(TOLD).where(TOLD.c.at < before, ~of_open, ~without_end)).rowcount
+        theirs = func.substr(NOTIFIED.c.key, 1, func.length(INCIDENTS.c.id) + 1) == INCIDENTS.c.id + "/"
+        of_open = open_ones.where(theirs).correlate(NOTIFIED).exists()
+        without_end = and_(NOTIFIED.c.at >= now - _OPEN_FOR * keep_days * _DAY, _heard_no_end())
+        count += connection.execute(
+            delete(NOTIFIED).where(NOTIFIED.c.at < before, ~of_open, ~without_end)
+        ).rowcount
         count += connection.execute(delete(SILENCES).where(SILENCES.c.ends_at < before)).rowcount
     return count
 
 
 def _heard_no_end() -> ColumnElement[bool]:
-    """Whether a row of TOLD is of a beginning, and its chat was not told of the end."""
-    end = TOLD.alias("end")
+    """Whether a row of NOTIFIED is of a beginning, and its chat was not notified of the end."""
+    end = NOTIFIED.alias("end")
     found = []
     for beginning in _BEGINNINGS:
-        about = func.substr(TOLD.c.key, 1, func.length(TOLD.c.key) - len(beginning))
+        about = func.substr(NOTIFIED.c.key, 1, func.length(NOTIFIED.c.key) - len(beginning))
         ends = [about + name for name in _ENDS]
-        told = and_(end.c.channel == TOLD.c.channel, end.c.key.in_(ends))
+        ended = and_(end.c.channel == NOTIFIED.c.channel, end.c.key.in_(ends))
         found.append(
-            and_(TOLD.c.key.endswith(beginning), ~select(end.c.key).where(told).correlate(TOLD).exists())
+            and_(
+                NOTIFIED.c.key.endswith(beginning),
+                ~select(end.c.key).where(ended).correlate(NOTIFIED).exists(),
+            )
         )
     return or_(*found)
 

@@ -46,7 +46,7 @@ ACKNOWLEDGEMENTS = Table(
     Column("who", String(100), nullable=False),
 )
 
-#: What is not told for a while. "" and "*" match everything.
+#: What is not sent for a while. "" and "*" match everything.
 SILENCES = Table(
     "silences",
     METADATA,
@@ -88,9 +88,9 @@ MESSAGES = Table(
     Index("messages_by_incident", "about", "state"),
 )
 
-#: Which chat was told of what, by the agent itself or through a message above.
-TOLD = Table(
-    "told",
+#: Which chat was notified of what, by the agent itself or through a message above.
+NOTIFIED = Table(
+    "told",  # as release 0.1 named it
     METADATA,
     Column("channel", String(64), primary_key=True),
     Column("key", String(500), primary_key=True),  # such as "<incident id>/open"
@@ -104,7 +104,7 @@ CHANNELS = Table(
     Column("channel", String(64), primary_key=True),
     Column("paused_until", Float, nullable=False),  # it said Retry-After
     Column("paused_at", Float, nullable=False),
-    Column("expired", Integer, nullable=False),  # given up, and it was not told so yet
+    Column("expired", Integer, nullable=False),  # given up, and it was not notified of that yet
 )
 
 #: When something was sent to a chat, for its rate limit; kept for some minutes.

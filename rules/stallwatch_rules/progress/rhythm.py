@@ -17,7 +17,7 @@ from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.reported import latest
 
 ALIVE = 5  #: lines after a silence that show that the run only did something without a word
-TOLD = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
+NOTIFIED = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
 STANDING = 1200.0  #: seconds that a bar may stand at a step: saves and evaluations take a while
 MID_RUN = 10  #: a first step beyond so many steps was not the run's first
 ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of it
@@ -90,7 +90,7 @@ def learnt_threshold(tracker: ProgressTracker) -> float:
     learnt.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
     threshold = learnt.at_end(phase)
     if len(tracker.durations(phase)) < ENOUGH:
-        threshold = max(threshold, TOLD * max(tracker.step_seconds()[-50:], default=0.0))
+        threshold = max(threshold, NOTIFIED * max(tracker.step_seconds()[-50:], default=0.0))
     return threshold
 
 

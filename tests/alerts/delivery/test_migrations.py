@@ -14,8 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, inspect, text
 
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.storage.engine import _keep_a_log, open_engine
-from stallwatch_alerts.storage.migrate import HEAD, migrate
+from stallwatch_alerts.storage.engine import HEAD, _keep_a_log, migrate, open_engine
 from stallwatch_alerts.storage.tables import METADATA
 from stallwatch_alerts.store import IncidentStore
 

@@ -12,14 +12,13 @@ import pytest
 
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Planner
-from stallwatch_alerts.notice import escalated_key, fingerprint, told_key
+from stallwatch_alerts.notice import escalated_key, fingerprint, stage_key
 from stallwatch_alerts.people import People, Silence
-from stallwatch_alerts.relay.composing import Composer
 from stallwatch_alerts.relay.dispatching import (
     AGENT_FIRST_SECONDS,
     Dispatcher,
 )
-from stallwatch_alerts.relay.relaying import Relaying
+from stallwatch_alerts.relay.relay import Intake
 from stallwatch_alerts.routing import QuietHours, Route
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.store import IncidentStore
@@ -44,15 +43,15 @@ class Relayed:
         self.heard: dict[str, list[str]] = {FIRST: [], BOSS: [], SWEEPS: []}
         chats = AlertSettings(urls=(FIRST,), **settings)
         planner = Planner(chats, lambda: self.people, tick=clock)
-        dispatcher = Dispatcher(chats, planner, Composer(catalogue, "en"), catalogue)
-        self._relaying = Relaying(self.store, self.outbox, dispatcher, clock, lambda _: None)
+        dispatcher = Dispatcher(chats, planner, catalogue)
+        self._intake = Intake(self.store, self.outbox, dispatcher, clock, lambda _: None)
         self.mails = [
             mail_of(
                 url,
                 self.outbox,
                 connect=self._connect,
                 acknowledged=planner.is_acknowledged,
-                settled=self.outbox.told_meanwhile,
+                settled=self.outbox.notified_meanwhile,
                 delivered=lambda channel, keys: self.outbox.note(channel, keys, clock()),
                 limits=(),
             )
@@ -79,7 +78,7 @@ class Relayed:
             "startsAt": began,
         }
         body = {"version": "4", "groupKey": "x", "status": "firing", "alerts": [alert]}
-        return str(self._relaying.receive(json.dumps(body).encode()).tally)
+        return str(self._intake.receive(json.dumps(body).encode()).tally)
 
     def pass_time(self, seconds: float) -> None:
         end = self.clock.now + seconds
@@ -154,7 +153,7 @@ def test_an_acknowledgement_an_end_or_the_agents_own_call_withdraws_ours(relayed
     at.store.upsert(over)
     at.alert(run="over", incident="stall", firing=False)
     # Its agent has a spool of its own, and was first.
-    at.ledger.note(fingerprint(BOSS), [escalated_key(told_key(called))], began + 601)
+    at.ledger.note(fingerprint(BOSS), [escalated_key(stage_key(called))], began + 601)
     at.pass_time(900)
     assert at.heard[BOSS] == []
     reasons = {one.run: one.reason for one in at.outbox.deliveries() if one.state == "withdrawn"}
@@ -203,12 +202,12 @@ def test_quiet_hours_hold_a_message_until_they_are_over_unless_the_agent_told_it
         assert at.alert(run=incident.run, rule="slow") == "1 repeated"
     at.pass_time(360)
     assert counts(at) == (0, 0, 0)
-    at.ledger.note(fingerprint(FIRST), [told_key(warnings[1])], clock.now)
+    at.ledger.note(fingerprint(FIRST), [stage_key(warnings[1])], clock.now)
     at.pass_time(60)
     (told,) = at.heard[FIRST]
     assert "[ours]" in told
     # The agent finds that noted, and withdraws its own.
-    assert at.ledger.has_all(fingerprint(FIRST), [told_key(warnings[0])])
+    assert at.ledger.has_all(fingerprint(FIRST), [stage_key(warnings[0])])
 
 
 def test_of_a_group_that_was_kept_only_what_no_agent_told_is_told(
@@ -225,7 +224,7 @@ def test_of_a_group_that_was_kept_only_what_no_agent_told_is_told(
         at.store.upsert(incident)
         at.alert(run=incident.run, rule="slow")
         if incident.run != "ours":
-            at.ledger.note(fingerprint(FIRST), [told_key(incident)], clock.now)
+            at.ledger.note(fingerprint(FIRST), [stage_key(incident)], clock.now)
     clock.now += 420
     at.alert(run="fresh")  # one that was not kept for later is among them
     at.pass_time(20)

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from sqlalchemy import Engine, func, select
 
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.notice import escalated_key, told_key
+from stallwatch_alerts.notice import escalated_key, stage_key
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.storage.retention import prune
-from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, SILENCES, TOLD
+from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, NOTIFIED, SILENCES
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
 
 Stall = Callable[..., Incident]
 DAY = 86400.0
-TABLES = (INCIDENTS, HISTORY, ACKNOWLEDGEMENTS, TOLD, SILENCES)
+TABLES = (INCIDENTS, HISTORY, ACKNOWLEDGEMENTS, NOTIFIED, SILENCES)
 
 
 def rows(engine: Engine) -> list[int]:
@@ -33,19 +33,19 @@ def test_what_was_over_goes_with_all_that_belongs_to_it(database: str, stall: St
     for one in (old, open_one):
         store.upsert(one)
         people.acknowledge(one.id, "ann", begin)
-        ledger.note("chat", [told_key(one)], begin)
+        ledger.note("chat", [stage_key(one)], begin)
     over = stall(
         id=old.id, status="resolved", opened_at=begin, updated_at=begin + DAY, resolved_at=begin + DAY
     )
     store.upsert(over)
-    ledger.note("chat", [told_key(over)], begin + DAY)
+    ledger.note("chat", [stage_key(over)], begin + DAY)
     people.silence(Silence(begin, begin + DAY))
     assert rows(store.engine) == [2, 5, 2, 3, 1]
     assert prune(store.engine, begin + 90 * DAY, 90) == 0
     prune(store.engine, begin + 92 * DAY, 90)
     assert rows(store.engine) == [1, 2, 1, 1, 0]
     assert store.get(open_one.id) is not None and people.is_acknowledged(open_one.id)
-    assert ledger.told("chat", [told_key(open_one)]) == {told_key(open_one)}
+    assert ledger.notified("chat", [stage_key(open_one)]) == {stage_key(open_one)}
     store.close()
 
 
@@ -59,15 +59,15 @@ def test_without_incidents_beside_it_who_heard_only_of_a_beginning_stays_told_fo
     lasting, over = (
         stall(id=f"run/finding/open-files/{number}", opened_at=begin, updated_at=begin) for number in (1, 2)
     )
-    called = [key for one in (lasting, over) for key in (told_key(one), escalated_key(told_key(one)))]
+    called = [key for one in (lasting, over) for key in (stage_key(one), escalated_key(stage_key(one)))]
     for key in called:
         ledger.note("chat", [key], begin)
-    ended = told_key(over, "resolved")
+    ended = stage_key(over, "resolved")
     ledger.note("chat", [ended], begin + DAY)
     prune(store.engine, begin + 90.5 * DAY, 90)
-    assert ledger.told("chat", [*called, ended]) == {*called[:2], ended}
+    assert ledger.notified("chat", [*called, ended]) == {*called[:2], ended}
     prune(store.engine, begin + 359 * DAY, 90)
-    assert ledger.told("chat", [*called, ended]) == set(called[:2])
+    assert ledger.notified("chat", [*called, ended]) == set(called[:2])
     prune(store.engine, begin + 361 * DAY, 90)
-    assert ledger.told("chat", called) == set()
+    assert ledger.notified("chat", called) == set()
     store.close()

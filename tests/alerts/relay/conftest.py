@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from stallwatch_alerts.relay.relay import Relay
-from stallwatch_alerts.relay.settings import RelaySettings
-from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.settings import AlertSettings, RelaySettings
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_rules.pages.catalogue import Catalogue
 

@@ -106,5 +106,5 @@ def test_who_was_told_is_kept_by_a_name_that_is_no_secret(store: IncidentStore) 
     ledger.note(fingerprint(url), ["a/open"], 1.0)
     ledger.note(fingerprint(url), ["a/open"], 2.0)
     keys = ["a/open", "b/open", *(str(number) for number in range(2000))]
-    assert ledger.told(fingerprint(url), keys) == {"a/open"}
-    assert ledger.told("another", keys) == set()
+    assert ledger.notified(fingerprint(url), keys) == {"a/open"}
+    assert ledger.notified("another", keys) == set()

@@ -49,7 +49,7 @@ def test_it_is_blind_until_it_hears_the_watchdog_and_when_that_falls_silent(star
     post(group(alert("StallwatchWatchdog", firing=False)))  # Alertmanager has not heard of it for a while
     assert "does not fire here" in relay.blind()
     post(group(alert("StallwatchWatchdog")))
-    relay._relaying.watchdog_at -= 301
+    relay._intake.watchdog_at -= 301
     assert "300 s" in relay.blind()
     # One Prometheus of two fell silent, or was replaced: the other one is heard.
     heard, silent = (alert("StallwatchWatchdog", firing=firing) for firing in (True, False))
@@ -63,7 +63,7 @@ def test_the_silence_of_the_watchdog_and_of_a_sender_is_measured_with_the_steady
 ) -> None:
     """The wall clock is set back by as much as passes."""
     relay = start(watchdog_seconds=300).relay
-    relay._relaying.receive(group(alert("StallwatchWatchdog")))
+    relay._intake.receive(group(alert("StallwatchWatchdog")))
     for sender in relay._senders:
         sender.close(120)
     monkeypatch.setattr(type(relay._senders[0]), "alive", True)

@@ -90,7 +90,7 @@ def test_what_the_agent_told_a_chat_itself_the_relay_does_not_tell_it(
     sink = StoreSink(lambda: IncidentStore(str(store.engine.url)))
     from stallwatch_alerts.notice import fingerprint, incident_notice
 
-    sink.told(fingerprint(chat_server.url), (incident_notice(stall(), "en", None).key,))
+    sink.note_notified(fingerprint(chat_server.url), (incident_notice(stall(), "en", None).key,))
     assert sink.close(120)
     post = start(alerts={"urls": (chat_server.url, other_chat_server.url)})
     assert post.answer(group(alert(incident="stall")))[1] == "stored: 1 new\n"
@@ -114,9 +114,8 @@ def test_a_young_alert_waits_for_its_incident(
 ) -> None:
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.delivery.planning import Planner
-    from stallwatch_alerts.relay.composing import Composer
     from stallwatch_alerts.relay.dispatching import Dispatcher, Tally
-    from stallwatch_alerts.relay.relaying import Relaying
+    from stallwatch_alerts.relay.relay import Intake
     from stallwatch_alerts.relay.webhook import read_notification
 
     body = group(alert(incident="stall"))
@@ -129,13 +128,13 @@ def test_a_young_alert_waits_for_its_incident(
 
     outbox = Outbox(store.engine)
     settings = AlertSettings(urls=(chat_server.url,))
-    dispatcher = Dispatcher(settings, Planner(settings), Composer(catalogue, "en"), catalogue)
-    relaying = Relaying(store, outbox, dispatcher, lambda: now[0], pause)
-    assert relaying.receive(body).tally == Tally(new=1)
+    dispatcher = Dispatcher(settings, Planner(settings), catalogue)
+    intake = Intake(store, outbox, dispatcher, lambda: now[0], pause)
+    assert intake.receive(body).tally == Tally(new=1)
     assert outbox.deliveries()[0].title.startswith("[myrun] stalled: ")
     # Where none comes it is told all the same, a few seconds later.
     began = now[0] = read_notification(body).alerts[0].started
-    assert relaying.receive(group(alert(incident="ended"))).tally.new == 1
+    assert intake.receive(group(alert(incident="ended"))).tally.new == 1
     assert 5 <= now[0] - began < 6
 
 

@@ -35,7 +35,7 @@ def test_an_alert_is_told_with_the_diagnosis_of_its_incident(
     start: Any, store: IncidentStore, stall: Stall, oom_primary: Primary, chat_server: Any
 ) -> None:
     store.upsert(crashed(stall, oom_primary))
-    post = start(dashboard_url="https://dash.example/")
+    post = start(alerts={"dashboard_url": "https://dash.example/"})
     assert post(group(alert("StallwatchCudaOom", rule="cuda-oom"))) == 200
     assert told(chat_server, 1) == [("ended", "cuda-oom", "resolved")]
     (body,) = chat_server.bodies

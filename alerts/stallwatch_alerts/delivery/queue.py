@@ -7,10 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stallwatch_alerts.delivery.planning import Called, Draft, Letter, Planner, Told
+from stallwatch_alerts.delivery.planning import Draft, Escalated, Letter, Notified, Planner
 from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter import steady
@@ -25,15 +24,7 @@ _LOOK_SECONDS = 0.05
 _MEMORY_DAYS = 1.0  # sent messages are kept in memory for this long
 
 
-@dataclass(frozen=True)
-class _Mail:
-    """An outbox with a sender for each chat."""
-
-    outbox: Outbox
-    senders: Sequence[Sender]
-
-
-class PostOffice:
+class DeliveryQueue:
     """Takes letters at once; a thread stores them, and one thread for each chat delivers.
 
     If the disk takes nothing, or there is no spool, letters are kept in memory. Messages that earlier agents
@@ -57,8 +48,9 @@ class PostOffice:
         self._keep_days = keep_days
         self._report = report
         self._clock = clock
-        self._spool: _Mail | None = None
-        self._memory: _Mail | None = None
+        self._spool: Outbox | None = None
+        self._memory: Outbox | None = None
+        self._senders: list[Sender] = []
         self._troubled = self._closed = False
         self._letters: deque[Letter] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
@@ -106,23 +98,20 @@ class PostOffice:
             sender.close(max(0.2, deadline - time.monotonic()))
         return not self.failed and not self.kept()
 
-    @property
-    def _senders(self) -> list[Sender]:
-        return [sender for mail in (self._spool, self._memory) if mail is not None for sender in mail.senders]
-
-    def _waiting(self, mail: _Mail | None) -> int:
+    def _waiting(self, outbox: Outbox | None) -> int:
         with contextlib.suppress(Exception):
-            if mail is not None:
-                return mail.outbox.waiting(self._planner.channels, self._clock())
+            if outbox is not None:
+                return outbox.waiting(self._planner.channels, self._clock())
         return 0
 
     def _open(self) -> None:
         """Open the spool, and start the senders; again with the next letter if it does not work."""
         if self._open_spool is not None:
-            outbox = self._open_spool()
+            spool = self._open_spool()
             with contextlib.suppress(Exception):
-                outbox.prune(self._clock(), self._keep_days)
-            self._spool = _Mail(outbox, self._senders_of(outbox))
+                spool.prune(self._clock(), self._keep_days)
+            self._senders += self._senders_of(spool)
+            self._spool = spool
 
     def _take(self, _item: None, give_up: threading.Event) -> None:
         while self._letters and not give_up.is_set():
@@ -151,36 +140,36 @@ class PostOffice:
         except Exception:
             self._lost += len(letters)
 
-    def _in_memory(self) -> _Mail:
+    def _in_memory(self) -> Outbox:
         if self._memory is None:
             from stallwatch_alerts.delivery.outbox import Outbox
             from stallwatch_alerts.storage.engine import memory_engine
 
-            outbox = Outbox(memory_engine())
-            self._memory = _Mail(outbox, self._senders_of(outbox))
+            memory = Outbox(memory_engine())
+            self._senders += self._senders_of(memory)
+            self._memory = memory
         return self._memory
 
-    def _keep(self, mail: _Mail, letters: Sequence[Letter]) -> None:
+    def _keep(self, outbox: Outbox, letters: Sequence[Letter]) -> None:
         now = self._clock()
         over = [letter.incident.id for letter in letters if letter.incident.is_settled]
-        at = steady.wall(now)
-        others = [one.outbox for one in (self._spool, self._memory) if one is not None and one is not mail]
+        other = self._memory if outbox is self._spool else self._spool
 
-        def make(told: Told, called: Called) -> Sequence[Draft]:
-            def known_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
+        def make(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
+            def notified_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
                 """Include what was sent from the other outbox: a disk may fill up during an incident."""
                 keys = list(keys)
-                known = set(told(channel, keys))
-                for other in others:
+                known = set(notified(channel, keys))
+                if other is not None:
                     with contextlib.suppress(Exception):
-                        known |= other.told(channel, keys)
+                        known |= other.notified(channel, keys)
                 return known
 
-            return self._planner.drafts(letters, known_anywhere, called, at)
+            return self._planner.drafts(letters, notified_anywhere, escalated, steady.wall(now))
 
-        if mail is self._memory:
+        if outbox is self._memory:
             with contextlib.suppress(Exception):
-                mail.outbox.prune(now, _MEMORY_DAYS)
-        if mail.outbox.put(make, now, over):
-            for sender in mail.senders:
+                outbox.prune(now, _MEMORY_DAYS)
+        if outbox.put(make, now, over):
+            for sender in self._senders:
                 sender.wake()

@@ -1,8 +1,8 @@
 """Alerts joined with what the incident database knows of them.
 
 An alert says which incident it is one side of: by its label ``rule``, or by ``incident`` with the incident's
-kind. All alerts of one incident are one story, its key the one under which the agent notes that it told the
-chat itself.
+kind. All alerts of one incident are one story, its key the one under which the agent notes that it notified
+the chat itself.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast, get_args
 
-from stallwatch_alerts.notice import told_key
+from stallwatch_alerts.notice import stage_key
 from stallwatch_alerts.relay.webhook import Alert
 from stallwatch_exporter.incident import RANKS, Incident, Severity
 
 WATCHDOG = "StallwatchWatchdog"
 TEST = "StallwatchTest"
-_UNTOLD = "none"  # what is only there to be heard, such as the watchdog
+_NEVER_SENT = "none"  # what is only there to be heard, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
 _APART = 120.0  # seconds between an incident and its alert: scrape, evaluation, and clocks that differ
@@ -27,7 +27,7 @@ Lookup = Callable[[str], Sequence[Incident]]  #: the incidents of a run, newest 
 
 @dataclass(frozen=True)
 class Story:
-    """What is to be told of one incident, or of an alert that belongs to none."""
+    """The news of one incident, or of an alert that belongs to none."""
 
     key: str  #: once for each chat
     subject: Incident  #: what routes and silences are asked about: the incident, or one made of the alert
@@ -41,7 +41,7 @@ class Story:
 
     @property
     def severity(self) -> str:
-        """``critical``, ``warning``, ``info``, or ``none`` for what is never told."""
+        """``critical``, ``warning``, ``info``, or ``none`` for what is never sent."""
         return self.subject.severity
 
     @property
@@ -78,9 +78,9 @@ def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
 
 
 def doubt(alert: Alert) -> str:
-    """What is odd about an alert that is told nevertheless; "" for nothing."""
+    """What is odd about an alert that is sent nevertheless; "" for nothing."""
     given = alert.labels.get("severity", "")
-    if given in RANKS or given == _UNTOLD:
+    if given in RANKS or given == _NEVER_SENT:
         return ""
     name = alert.name[:_NAME] or "an alert without a name"
     said = f"severity {given[:40]!r} is unknown" if given else "has no severity"
@@ -89,17 +89,17 @@ def doubt(alert: Alert) -> str:
 
 def _severity(alert: Alert) -> str:
     given = alert.labels.get("severity", "")
-    return given if given in RANKS or given == _UNTOLD else _PRESUMED
+    return given if given in RANKS or given == _NEVER_SENT else _PRESUMED
 
 
 def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | None:
     incident = _incident_of(alert, incidents)
     if incident is None:
         made = _made(alert, run)
-        return Story(told_key(made), made, alert)
+        return Story(stage_key(made), made, alert)
     if not alert.firing and incident.status == "open":
         return None  # the run's metrics ended before the incident did: that is no end of it
-    return Story(told_key(incident), incident, alert, incident)
+    return Story(stage_key(incident), incident, alert, incident)
 
 
 def _made(alert: Alert, run: str) -> Incident:
