@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stallwatch_alerts.channels import open_channel
-from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.delivery.planning import Letter
 from stallwatch_alerts.delivery.queue import DeliveryQueue
-from stallwatch_alerts.notice import Channel, incident_notice, linked
+from stallwatch_alerts.notice import incident_notice, linked
 from stallwatch_alerts.settings import AlertSettings
-from stallwatch_exporter import steady
 from stallwatch_exporter.incident import RANKS, Incident
 
 if TYPE_CHECKING:
-    from stallwatch_alerts.delivery.outbox import Outbox
-    from stallwatch_alerts.delivery.sender import Sender
-    from stallwatch_alerts.people import People
     from stallwatch_rules.pages.catalogue import Catalogue
 
 _REMEMBERED = 10_000
 
 
-class ChatSink:
-    """Takes every change of an incident; sends on open and on resolve. Never blocks, never raises.
+class ChatSink(DeliveryQueue):
+    """A delivery queue that takes every change of an incident; sends on open and on resolve.
 
-    `spool` opens the database in which messages are kept until they arrived, `people` that of silences and
-    acknowledgements, both from another thread; without a spool, messages live in memory. `report` gets
-    URLs that cannot be used and of messages that were not taken, `delivered` of each chat's
-    fingerprint and its news;
-    `settled` says whether a relay notified a chat meanwhile of what the spool kept for later.
+    Never blocks, never raises. A warning that the next steps decide waits for `warning_seconds`.
     """
 
     def __init__(
@@ -41,52 +31,23 @@ class ChatSink:
         settings: AlertSettings,
         catalogue: Catalogue,
         *,
-        spool: Callable[[], Outbox] | None = None,
-        people: Callable[[], People] | None = None,
-        report: Callable[[str], None] = lambda _: None,
-        connect: Callable[[str], Channel] = open_channel,
-        delivered: Callable[[str, Sequence[str]], None] = lambda _channel, _keys: None,
-        settled: Callable[[str, Sequence[str]], bool] = lambda _channel, _keys: False,
-        clock: Callable[[], float] = steady.now,
         warning_seconds: float = 0.0,
+        **delivery: Any,
     ) -> None:
-        self._settings = settings
+        """`delivery` has the options of a `DeliveryQueue`."""
+        super().__init__(settings, **delivery)
         self._catalogue = catalogue
         self._sent_stages: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._shown: dict[str, tuple[object, ...]] = {}  # of open incidents: what was sent last
-        self._failed = 0
         self._warning_seconds = warning_seconds
         self._held: dict[str, tuple[float, Incident]] = {}  # warnings, and since when
-        planner = Planner(settings, people)
-
-        def senders_of(outbox: Outbox) -> list[Sender]:
-            from stallwatch_alerts.delivery.sender import Sender  # takes as long as SQLAlchemy to import
-
-            return [
-                Sender(
-                    url,
-                    outbox,
-                    connect,
-                    language=settings.language,
-                    report=report,
-                    delivered=delivered,
-                    acknowledged=planner.is_acknowledged,
-                    settled=settled,
-                    clock=clock,
-                )
-                for url in settings.all_urls
-            ]
-
-        self._queue = DeliveryQueue(
-            planner, spool, senders_of, keep_days=settings.keep_days, report=report, clock=clock
-        )
 
     def __call__(self, incident: Incident) -> None:
         """Queue a message where this change deserves one."""
         if self._holds(incident):
             return
         self._held.pop(incident.id, None)
-        self._take(incident)
+        self._send(incident)
 
     def alive(self, _problem: str) -> None:
         """The agent looked at its run: send the warnings that waited long enough."""
@@ -94,7 +55,7 @@ class ChatSink:
         for since, incident in list(self._held.values()):
             if now - since >= self._warning_seconds:
                 del self._held[incident.id]
-                self._take(incident)
+                self._send(incident)
 
     def _holds(self, incident: Incident) -> bool:
         """Whether it warns of what the next steps decide: with a stall that follows it is one message."""
@@ -108,7 +69,7 @@ class ChatSink:
         self._held[incident.id] = since, msgspec.structs.replace(incident)
         return True
 
-    def _take(self, incident: Incident) -> None:
+    def _send(self, incident: Incident) -> None:
         try:
             is_new = self._deserves_message(incident)
             if not is_new and not self._changes_message(incident):
@@ -117,33 +78,19 @@ class ChatSink:
             notice = incident_notice(incident, self._settings.language, page)
             notice = linked(notice, page, incident.run, self._settings)
             if not is_new:
-                self._queue.amend(notice)
+                self.amend(notice)
                 return
             letter = Letter(msgspec.structs.replace(incident), notice, page.family if page else "")
-            self._queue.put(letter)
+            self.put(letter)
         except Exception:
-            self._failed += 1
+            self._lost += 1
 
     def close(self, timeout: float) -> bool:
-        """Send what is queued within `timeout` seconds in all; whether everything left."""
+        """Send what is queued within `timeout` seconds in all; return whether everything left."""
         for _, incident in self._held.values():
-            self._take(incident)
+            self._send(incident)
         self._held.clear()
-        return self._queue.close(timeout) and not self._failed
-
-    @property
-    def sent(self) -> int:
-        """Messages delivered, over all URLs."""
-        return self._queue.sent
-
-    @property
-    def failed(self) -> int:
-        """Messages given up, over all URLs."""
-        return self._failed + self._queue.failed
-
-    def kept(self) -> int:
-        """Messages that wait on disk for the next agent, or for ``stallwatch relay``."""
-        return self._queue.kept()
+        return super().close(timeout)
 
     def _changes_message(self, incident: Incident) -> bool:
         """Whether an open incident that was sent has another cause, more of a history, or stacks now."""

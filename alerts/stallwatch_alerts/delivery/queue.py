@@ -9,14 +9,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from stallwatch_alerts.channels import open_channel
 from stallwatch_alerts.delivery.planning import Draft, Escalated, Letter, Notified, Planner
-from stallwatch_alerts.notice import Notice
+from stallwatch_alerts.notice import Channel, Notice
+from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter import steady
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.delivery.sender import Sender
+    from stallwatch_alerts.people import People
 
 _CAPACITY = 5000  # letters that are not on disk yet; some 20 MB
 _AT_ONCE = 200
@@ -30,23 +33,32 @@ class DeliveryQueue:
     If the disk takes nothing, or there is no spool, letters are kept in memory. Messages that earlier agents
     left behind are delivered, too, and messages that we leave behind by the next one, or by ``stallwatch
     relay``.
+
+    `spool` opens the database in which messages are kept until they arrived, `people` that of silences and
+    acknowledgements, both from another thread; without a spool, messages live in memory. `report` gets URLs
+    that cannot be used and messages that were not taken, `delivered` each chat's fingerprint and its news;
+    `settled` says whether a relay notified a chat meanwhile of what the spool kept for later.
     """
 
     def __init__(
         self,
-        planner: Planner,
-        open_spool: Callable[[], Outbox] | None,
-        senders_of: Callable[[Outbox], Sequence[Sender]],
+        settings: AlertSettings,
         *,
-        keep_days: float,
-        report: Callable[[str], None],
+        spool: Callable[[], Outbox] | None = None,
+        people: Callable[[], People] | None = None,
+        report: Callable[[str], None] = lambda _: None,
+        connect: Callable[[str], Channel] = open_channel,
+        delivered: Callable[[str, Sequence[str]], None] = lambda _channel, _keys: None,
+        settled: Callable[[str, Sequence[str]], bool] = lambda _channel, _keys: False,
         clock: Callable[[], float] = steady.now,
     ) -> None:
-        self._planner = planner
-        self._open_spool = open_spool
-        self._senders_of = senders_of
-        self._keep_days = keep_days
+        self._settings = settings
+        self._planner = Planner(settings, people)
+        self._open_spool = spool
         self._report = report
+        self._connect = connect
+        self._delivered = delivered
+        self._settled = settled
         self._clock = clock
         self._spool: Outbox | None = None
         self._memory: Outbox | None = None
@@ -109,9 +121,27 @@ class DeliveryQueue:
         if self._open_spool is not None:
             spool = self._open_spool()
             with contextlib.suppress(Exception):
-                spool.prune(self._clock(), self._keep_days)
+                spool.prune(self._clock(), self._settings.keep_days)
             self._senders += self._senders_of(spool)
             self._spool = spool
+
+    def _senders_of(self, outbox: Outbox) -> list[Sender]:
+        from stallwatch_alerts.delivery.sender import Sender  # takes as long as SQLAlchemy to import
+
+        return [
+            Sender(
+                url,
+                outbox,
+                self._connect,
+                language=self._settings.language,
+                report=self._report,
+                delivered=self._delivered,
+                acknowledged=self._planner.is_acknowledged,
+                settled=self._settled,
+                clock=self._clock,
+            )
+            for url in self._settings.all_urls
+        ]
 
     def _take(self, _item: None, give_up: threading.Event) -> None:
         while self._letters and not give_up.is_set():

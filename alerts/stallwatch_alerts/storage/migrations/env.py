@@ -1,4 +1,4 @@
-"""Run by Alembic, in the transaction that ``storage.migrate`` began."""
+"""Run by Alembic, in the transaction that ``storage.engine.migrate`` began."""
 
 from __future__ import annotations
 
