@@ -10,10 +10,10 @@ All times handed in are steady (``stallwatch_exporter.steady``); the database ho
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, and_, func, insert, or_, select, update
@@ -33,34 +33,40 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.planning import Draft, Escalated, Notified
 
 
+class Claimed(NamedTuple):
+    """A message that was claimed for one try."""
+
+    id: int
+    group: Group
+    keys: tuple[str, ...]
+    deferred: bool  #: kept for a later time from the start
+
+
 @dataclass(frozen=True)
 class Batch:
     """Messages that were claimed for one try, the oldest first."""
 
     claim: str
-    ids: tuple[int, ...]
-    groups: tuple[Group, ...]
-    keys_of: tuple[tuple[str, ...], ...]  #: the keys of each
+    messages: tuple[Claimed, ...]
     attempts: int  #: tries of the first one that failed before
     created_at: float  #: of the oldest, in steady time
     expired: int = 0  #: messages that were given up, of which the chat does not know yet
-    escalates: str = ""  #: the incident's id, where it is an escalation
-    deferred: frozenset[int] = frozenset()  #: the ids of those that were kept for a later time from the start
+    escalates: str = ""  #: the incident's id, if it is an escalation
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """Of all of them."""
-        return tuple(key for keys in self.keys_of for key in keys)
+    def ids(self) -> list[int]:
+        """Of all messages."""
+        return [message.id for message in self.messages]
 
-    def only(self, ids: Collection[int]) -> Batch:
-        """These of them."""
-        kept = [at for at, id_ in enumerate(self.ids) if id_ in ids]
-        return replace(
-            self,
-            ids=tuple(self.ids[at] for at in kept),
-            groups=tuple(self.groups[at] for at in kept),
-            keys_of=tuple(self.keys_of[at] for at in kept),
-        )
+    @property
+    def groups(self) -> list[Group]:
+        """Of all messages."""
+        return [message.group for message in self.messages]
+
+    @property
+    def keys(self) -> list[str]:
+        """Of all messages."""
+        return [key for message in self.messages for key in message.keys]
 
 
 @dataclass(frozen=True)
@@ -78,9 +84,6 @@ class Delivery:
     channel: str = ""  #: the chat's fingerprint
     not_before: float = 0.0  #: when it may leave: quiet hours, escalations
     escalation: bool = False
-
-
-_IN_ONE_QUERY = 500  # SQLite takes 32,766 parameters, older ones 999
 
 
 CLAIM_SECONDS = 60.0
@@ -166,7 +169,7 @@ class Outbox:
         wait, at = again_at - now, self._moments.store(now)
         with writing(self._engine) as connection:
             self._finish(connection, batch, next_at=at + wait, tried_at=at, reason=reason[:1000])
-            if pause or not batch.ids:
+            if pause or not batch.messages:
                 pacing.pause(connection, channel, wait, now, self._moments)
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
@@ -184,13 +187,13 @@ class Outbox:
 
     def drop(self, channel: str, reason: str, now: float) -> int:
         """Withdraw what waits for this chat, but not what is being sent; return how many that were."""
-        waiting = and_(
-            MESSAGES.c.channel == channel,
-            MESSAGES.c.state == "waiting",
-            MESSAGES.c.claimed_until <= steady.wall(now),
-        )
+        unclaimed = MESSAGES.c.claimed_until <= steady.wall(now)
         with writing(self._engine) as connection:
-            gone = update(MESSAGES).where(waiting).values(state="withdrawn", reason=reason[:1000])
+            gone = (
+                update(MESSAGES)
+                .where(_waits_for(channel), unclaimed)
+                .values(state="withdrawn", reason=reason[:1000])
+            )
             return connection.execute(gone).rowcount
 
     def waiting(self, channels: Iterable[str] | None = None, before: float | None = None) -> int:
@@ -236,41 +239,20 @@ class Outbox:
         if state is not None:
             query = query.where(MESSAGES.c.state == state)
         with self._engine.connect() as connection:
-            return [
-                Delivery(
-                    row.name,
-                    row.run,
-                    row.notice["message"]["title"],
-                    row.state,
-                    row.attempts,
-                    row.created_at,
-                    row.sent_at,
-                    row.reason,
-                    row.channel,
-                    row.not_before,
-                    bool(row.escalation),
-                )
-                for row in connection.execute(query)
-            ]
+            return [_delivery(row) for row in connection.execute(query)]
 
     def prune(self, now: float, keep_days: float) -> int:
         """As ``retention.prune``, in this database."""
         return prune(self._engine, steady.wall(now), keep_days)
 
     def _anything(self, connection: Connection, channel: str) -> bool:
-        mine = select(MESSAGES.c.id).where(MESSAGES.c.channel == channel, MESSAGES.c.state == "waiting")
-        return (
-            connection.execute(mine.limit(1)).first() is not None or pacing.expired(connection, channel) > 0
-        )
+        mine = select(MESSAGES.c.id).where(_waits_for(channel)).limit(1)
+        return connection.execute(mine).first() is not None or pacing.expired(connection, channel) > 0
 
     def _waiting(self, connection: Connection, channel: str, now: float) -> Sequence[Any]:
         """The messages whose time has come. Quiet hours end by the wall clock; an escalation is a wait."""
         later = MESSAGES.c.not_before > steady.wall(now)
-        mine = and_(
-            MESSAGES.c.channel == channel,
-            MESSAGES.c.state == "waiting",
-            or_(~later, MESSAGES.c.escalation == 1),
-        )
+        mine = and_(_waits_for(channel), or_(~later, MESSAGES.c.escalation == 1))
         query = select(MESSAGES).where(mine).order_by(later, MESSAGES.c.id).limit(LOOKED_AT)
         # The rows stay locked until they are claimed; who comes in between waits, and finds them claimed.
         rows = connection.execute(query.with_for_update()).all()
@@ -301,31 +283,30 @@ class Outbox:
         )
         return Batch(
             claim,
-            tuple(ids),
-            tuple(stored_group(row) for row in rows),
-            tuple(tuple(row.keys or ()) for row in rows),
+            tuple(
+                Claimed(row.id, stored_group(row), tuple(row.keys or ()), bool(row.not_before))
+                for row in rows
+            ),
             rows[0].attempts if rows else 0,
             min((self._moments.of(row.created_at, now) for row in rows), default=now),
             expired,
             rows[0].about if rows and rows[0].escalation else "",
-            frozenset(row.id for row in rows if row.not_before),
         )
 
     def _try_others(self, connection: Connection, channel: str, now: float) -> None:
         """The chat takes messages: those that it refused a while ago need not wait any longer."""
-        waited = and_(
-            MESSAGES.c.channel == channel,
-            MESSAGES.c.state == "waiting",
-            MESSAGES.c.next_at > 0,
-            MESSAGES.c.tried_at < steady.wall(now) - _TRIED_LATELY,
-        )
-        connection.execute(update(MESSAGES).where(waited).values(next_at=0.0))
+        refused = and_(MESSAGES.c.next_at > 0, MESSAGES.c.tried_at < steady.wall(now) - _TRIED_LATELY)
+        connection.execute(update(MESSAGES).where(_waits_for(channel), refused).values(next_at=0.0))
 
     def _finish(self, connection: Connection, batch: Batch, **values: Any) -> None:
         """Give the claim back. Who took over a claim that ran out is not disturbed."""
         mine = and_(MESSAGES.c.id.in_(batch.ids), MESSAGES.c.claim == batch.claim)
         given = {"claimed_until": 0.0, "claim": "", "attempts": MESSAGES.c.attempts + 1, **values}
         connection.execute(update(MESSAGES).where(mine).values(given))
+
+
+def _waits_for(channel: str) -> ColumnElement[bool]:
+    return and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "waiting")
 
 
 def withdraw_escalations(connection: Connection, whose: ColumnElement[bool], reason: str) -> list[str]:
@@ -336,6 +317,11 @@ def withdraw_escalations(connection: Connection, whose: ColumnElement[bool], rea
     return found
 
 
+def _delivery(row: Any) -> Delivery:
+    given = {column.name: getattr(row, column.name) for column in fields(Delivery) if column.name != "title"}
+    return Delivery(**{**given, "title": row.notice["message"]["title"], "escalation": bool(row.escalation)})
+
+
 def _row(draft: Draft, at: float) -> dict[str, Any]:
     return {
         "channel": draft.channel,
@@ -343,11 +329,6 @@ def _row(draft: Draft, at: float) -> dict[str, Any]:
         "run": draft.run[:200],
         "created_at": at,
         "notice": msgspec.to_builtins(draft.notice),
-        "state": "waiting",
-        "attempts": 0,
-        "next_at": 0.0,
-        "claimed_until": 0.0,
-        "reason": "",
         "not_before": draft.not_before,
         "about": draft.about,
         "escalation": int(draft.escalation),

@@ -185,5 +185,4 @@ def _row(connection: Connection, channel: str) -> Any:
 def _set(connection: Connection, channel: str, **values: Any) -> None:
     mine = update(CHANNELS).where(CHANNELS.c.channel == channel).values(**values)
     if connection.execute(mine).rowcount == 0:
-        given = {"paused_until": 0.0, "paused_at": 0.0, "expired": 0, **values}
-        connection.execute(insert(CHANNELS).values(channel=channel, **given))
+        connection.execute(insert(CHANNELS).values(channel=channel, **values))

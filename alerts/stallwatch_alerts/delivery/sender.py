@@ -7,10 +7,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from stallwatch_alerts.delivery.grouping import expiry_notice, merged, written
-from stallwatch_alerts.delivery.outbox import Batch
+from stallwatch_alerts.delivery.outbox import Batch, Claimed
 from stallwatch_alerts.delivery.pacing import Limit, is_expired, limits_of, wait_after
 from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.notice import Channel, EditingChannel, Notice, fingerprint
@@ -116,10 +117,12 @@ class Sender:
             self._outbox.withdraw(batch, "acknowledged")
             return True
         if settled := self._settled_of(batch):
-            self._outbox.withdraw(batch.only(settled), "told by another")
-            batch = batch.only(set(batch.ids) - settled)
-        if batch.ids or not settled:
-            self._try(batch, channel)
+            self._outbox.withdraw(replace(batch, messages=settled), "told by another")
+            left = tuple(message for message in batch.messages if message not in settled)
+            if not left:
+                return True
+            batch = replace(batch, messages=left)
+        self._try(batch, channel)
         return True
 
     def _run(self) -> None:
@@ -178,7 +181,7 @@ class Sender:
         self._outbox.sent(batch, channel, self._clock())
 
     def _notice(self, batch: Batch) -> Notice:
-        if not batch.groups:
+        if not batch.messages:
             return expiry_notice(batch.expired, self._language)
         now = self._clock()
         late = 0.0 if batch.escalates else now - batch.created_at
@@ -188,7 +191,7 @@ class Sender:
     def _refused(self, batch: Batch, channel: str, error: Exception) -> None:
         now = self._clock()
         reason = str(error) or type(error).__name__
-        if batch.ids and is_expired(batch.created_at, batch.attempts + 1, now):
+        if batch.messages and is_expired(batch.created_at, batch.attempts + 1, now):
             lost = self._outbox.give_up(batch, channel, reason)
             self.given_up += lost
             self._count("given-up")
@@ -211,17 +214,17 @@ class Sender:
         except Exception:  # in doubt somebody is called
             return False
 
-    def _settled_of(self, batch: Batch) -> set[int]:
+    def _settled_of(self, batch: Batch) -> tuple[Claimed, ...]:
         """Which of those that were kept for later, or wait for long, another sent meanwhile."""
         late = self._clock() - batch.created_at > _LATE_SECONDS
-        found: set[int] = set()
-        with contextlib.suppress(
-            Exception
-        ):  # in doubt it is sent twice; and who does not answer is not asked again
-            for id_, keys in zip(batch.ids, batch.keys_of, strict=True):
-                if (late or id_ in batch.deferred) and keys and self._settled(self._fingerprint, keys):
-                    found.add(id_)
-        return found
+        found: list[Claimed] = []
+        # In doubt it is sent twice; and who does not answer is not asked again.
+        with contextlib.suppress(Exception):
+            for message in batch.messages:
+                may_be = (late or message.deferred) and message.keys
+                if may_be and self._settled(self._fingerprint, message.keys):
+                    found.append(message)
+        return tuple(found)
 
     def _count(self, what: str) -> None:
         with contextlib.suppress(Exception):

@@ -70,12 +70,12 @@ MESSAGES = Table(
     Column("run", String(200), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("notice", JSON, nullable=False),
-    Column("state", String(12), nullable=False),  # waiting, sent, given-up, withdrawn
-    Column("attempts", Integer, nullable=False),
-    Column("next_at", Float, nullable=False),
-    Column("claimed_until", Float, nullable=False),
+    Column("state", String(12), nullable=False, default="waiting"),  # waiting, sent, given-up, withdrawn
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("next_at", Float, nullable=False, default=0.0),
+    Column("claimed_until", Float, nullable=False, default=0.0),
     Column("sent_at", Float),
-    Column("reason", String(1000), nullable=False),
+    Column("reason", String(1000), nullable=False, default=""),
     Column("not_before", Float, nullable=False, server_default="0"),  # quiet hours, escalations
     Column("tried_at", Float, nullable=False, server_default="0"),
     Column("claim", String(32), nullable=False, server_default=""),  # who is trying
@@ -102,9 +102,9 @@ CHANNELS = Table(
     "channels",
     METADATA,
     Column("channel", String(64), primary_key=True),
-    Column("paused_until", Float, nullable=False),  # it said Retry-After
-    Column("paused_at", Float, nullable=False),
-    Column("expired", Integer, nullable=False),  # given up, and it was not notified of that yet
+    Column("paused_until", Float, nullable=False, default=0.0),  # it said Retry-After
+    Column("paused_at", Float, nullable=False, default=0.0),
+    Column("expired", Integer, nullable=False, default=0),  # given up, and it was not notified of that yet
 )
 
 #: When something was sent to a chat, for its rate limit; kept for some minutes.
