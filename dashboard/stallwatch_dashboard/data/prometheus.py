@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 import time
@@ -76,21 +75,18 @@ HISTORY_SECONDS = 60.0  #: how long what is asked of the past stays true enough
 
 
 class Departed:
-    """Safe for several threads. Times are Unix seconds."""
+    """Runs that are scraped no more. Safe for several threads. Times are Unix seconds."""
 
     def __init__(self, questions: Questions, clock: Callable[[], float]) -> None:
         self._questions = questions
         self._clock = clock
-        self._lock = threading.Lock()
-        self._looked = -math.inf
         self._day = Remembered[set[str]](clock, HISTORY_SECONDS)  # the runs of the last day
-        self._seen: dict[str, float] = {}  # when each run was last there, while somebody looked
-        self._gone: dict[str, float] = {}  # the last sign of those that are not there
-        self._ended: dict[str, Latest] = {}  # and their last numbers
+        self._seen: dict[str, float] = {}  # the last sign of each run
+        self._exact: dict[tuple[str, float], float] = {}  # the same, by run and its last moment on the grid
+        self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign
 
     def last_seen(self) -> dict[str, float]:
         """Of the runs of the last day; those under way are asked for each time."""
-        self._look()
         day = None
         if self._day.get("") is None:
             question = f"group by (run) (last_over_time({PRESENT}[1d]))"
@@ -99,63 +95,49 @@ class Departed:
             one["metric"].get("run", ""): float(one["value"][1])
             for one in self._questions.instant(f"max by (run) (timestamp({PRESENT}))")
         }
-        with self._lock:
-            self._gone = {run: at for run, at in self._gone.items() if run not in now}
-            known = dict(self._gone)
-            self._seen |= now
+        seen = self._seen
         if day is not None and (told := day.result()):
-            names = {one["metric"].get("run", "") for one in told}
-            found = self._when_gone(sorted(names - now.keys() - known.keys() - {""}))
-            with self._lock:
-                self._seen = {run: at for run, at in self._seen.items() if run in names or run in now} | found
-                self._gone = {run: at for run, at in self._gone.items() if run in names}
-                self._day.keep("", names)
-        with self._lock:
-            return {run: at for run, at in self._seen.items() if run}
+            names = self._day.keep("", {one["metric"].get("run", "") for one in told})
+            gone = self._when_gone(sorted(names - now.keys() - {""}))
+            seen = {run: at for run, at in seen.items() if run in names}
+            seen |= {run: max(at, seen.get(run, at)) for run, at in gone.items()}
+        self._seen = {**seen, **now}
+        return {run: at for run, at in self._seen.items() if run}
 
     def numbers(self, runs: Collection[str], there: Collection[str]) -> dict[str, Latest]:
         """The last numbers of those of these runs that are not there, as far as there are any."""
-        self._look()
-        with self._lock:
-            self._ended = {run: told for run, told in self._ended.items() if run not in there}
-            known = dict(self._ended)
-        asked = [run for run in runs if run not in there and run not in known]
-        found: dict[str, Latest] = {}
-        for some in portions(asked):
+        wanted = {run: (run, self._seen.get(run)) for run in runs if run not in there}
+        known = {key: told for key, told in self._ended.items() if wanted.get(key[0], key) == key}
+        for some in portions([run for run, key in wanted.items() if key not in known]):
             told = by_metric(self._questions.instant(newest(METRICS, among(some), "[1d]")))
-            found |= {run: told[run] for run in some if run in told}
-        with self._lock:
-            self._ended |= found
-        return known | found
-
-    def _look(self) -> None:
-        now = self._clock()
-        with self._lock:
-            if not 0 <= now - self._looked <= HISTORY_SECONDS:
-                self._gone, self._ended = {}, {}
-            self._looked = now
+            known |= {wanted[run]: told[run] for run in some if run in told}
+        self._ended = known
+        return {run: known[key] for run, key in wanted.items() if key in known}
 
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
         """The last sign of each of these runs, which are scraped no more.
 
         In two steps: to ask for the time of each number of a whole day takes Prometheus 9 ms a run (2.42).
         """
-        now, found = self._clock(), {}
+        now, last = self._clock(), dict[str, float]()
+        start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
         for some in portions(runs):
             question = f"max by (run) ({PRESENT}{{{among(some)}}})"
-            found.update(self._questions.by_run(question, now - DAY, now, int(DAY / 290)))
-        last = {run: max(moments) for run, moments in found.items() if moments}
+            for one in self._questions.moments(question, start, now, _GRID_SECONDS) or []:
+                last[one["metric"].get("run", "")] = float(one["values"][-1][0])
 
         def when(run: str) -> float | None:
             told = self._questions.instant(f"max(timestamp({PRESENT}{{{is_run(run)}}}))", last[run])
             return float(told[0]["value"][1]) if told else None
 
-        exact = dict(zip(last, self._questions.askers.map(when, last), strict=True))
-        with self._lock:
-            self._gone |= {run: at for run, at in exact.items() if at is not None}
-        return {run: last[run] if at is None else at for run, at in exact.items()}
+        known = {one: self._exact[one] for one in last.items() if one in self._exact}
+        asked = [run for run, moment in last.items() if (run, moment) not in known]
+        found = zip(asked, self._questions.askers.map(when, asked), strict=True)
+        self._exact = known | {(run, last[run]): at for run, at in found if at is not None}
+        return {run: self._exact.get((run, moment), moment) for run, moment in last.items()}
 
 
+_GRID_SECONDS = 290.0  #: less than the five minutes for which a server takes a number for the newest one
 _LOOK_BACK = 30 * DAY  #: how far a run's beginning is looked for
 _MEMORY_SECONDS = 10.0  #: how long the memory of all ranks is true enough: most of what there is to read
 _SAME_SECONDS = 0.5  #: within which a page's questions are of one moment
