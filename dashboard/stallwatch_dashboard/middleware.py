@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Pages by other names, written small and without - and _; "" is the first page, which has the bare address.
 _MEANT = {
@@ -61,18 +60,11 @@ class Redirects:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         there = None
-        if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and _wants_a_page(scope):
+        asked = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if asked and "text/html" in Headers(scope=scope).get("accept", ""):
             there = led_to(scope["path"], scope.get("query_string", b"").decode("latin-1"))
-        if there is None:
-            await self._app(scope, receive, send)
-            return
-        headers = [(b"location", there.encode("latin-1", "replace")), (b"content-length", b"0")]
-        await send({"type": "http.response.start", "status": 307, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-
-
-def _wants_a_page(scope: Scope) -> bool:
-    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+        answer = self._app if there is None else RedirectResponse(there)
+        await answer(scope, receive, send)
 
 
 def readable(name: str) -> str:
@@ -81,7 +73,6 @@ def readable(name: str) -> str:
 
 
 _LARGE = "/plotly.min.js"
-_ASK = (b"cache-control", b"public, no-cache")
 
 
 class PlotlyCache:
@@ -94,23 +85,22 @@ class PlotlyCache:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._version = f'"plotly-{version("plotly")}"'.encode()
+        self._version = f'"plotly-{version("plotly")}"'
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on, with other headers where it is that script; without its body for who has it."""
         if scope["type"] != "http" or not scope["path"].endswith(_LARGE):
             await self._app(scope, receive, send)
             return
-        mark = (b"etag", b"W/" + self._version)  # weak: packed or not, it is the same script
-        if any(name == b"if-none-match" and self._version in value for name, value in scope["headers"]):
-            await send({"type": "http.response.start", "status": 304, "headers": [_ASK, mark]})
-            await send({"type": "http.response.body", "body": b""})
+        # Weak: packed or not, it is the same script.
+        marks = {"cache-control": "public, no-cache", "etag": f"W/{self._version}"}
+        if self._version in Headers(scope=scope).get("if-none-match", ""):
+            await Response(status_code=304, headers=marks)(scope, receive, send)
             return
 
         async def marked(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
-                others = [pair for pair in message["headers"] if pair[0].lower() not in (_ASK[0], mark[0])]
-                message = {**message, "headers": [*others, _ASK, mark]}
+                MutableHeaders(scope=message).update(marks)
             await send(message)
 
         await self._app(scope, receive, marked)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _PATH = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 
@@ -48,6 +48,11 @@ class Ledger:
 
 
 LEDGER = Ledger()  #: of this process
+_REFUSALS = {
+    403: "this session may not upload",
+    411: "the length of the upload is missing",
+    413: "the dashboard holds as many uploads as [dashboard] max_uploads_mb allows; try again later",
+}
 
 
 class UploadGate:
@@ -69,12 +74,13 @@ class UploadGate:
             self._ledger.drop(session, file)
             await self._app(scope, receive, send)
             return
-        size = _length(scope)
-        if size is None:
-            await _refuse(send, 411)
-            return
-        if status := self._ledger.take(session, file, size, self._most, self._alive):
-            await _refuse(send, status)
+        length = Headers(scope=scope).get("content-length", "")
+        refusal = 411
+        if length.isdecimal():
+            refusal = self._ledger.take(session, file, int(length), self._most, self._alive)
+        if refusal:
+            answer = PlainTextResponse(_REFUSALS[refusal], refusal, {"connection": "close"})
+            await answer(scope, receive, send)
             return
         status = 0
 
@@ -88,21 +94,3 @@ class UploadGate:
         finally:
             if not 200 <= status < 300:
                 self._ledger.drop(session, file)
-
-
-def _length(scope: Scope) -> int | None:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit():
-            return int(value)
-    return None
-
-
-async def _refuse(send: Send, status: int) -> None:
-    words = {
-        403: b"this session may not upload",
-        411: b"the length of the upload is missing",
-        413: b"the dashboard holds as many uploads as [dashboard] max_uploads_mb allows; try again later",
-    }[status]
-    headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": words})
