@@ -35,7 +35,7 @@ def compare(megabytes: int, rounds: int = 3) -> None:
             told.clear()
             with log.open("rb") as file:
                 settings = DashboardSettings(home=home)
-                read_uploads([(log.name, file)], settings, "en", lambda done, _: told.append(done))
+                read_uploads([(log.name, file)], settings, lambda done, _: told.append(done))
 
         command()  # fills the caches of rules and patterns
         took = {"stallwatch diagnose": [], "upload": []}

@@ -33,7 +33,7 @@ def settings(home: Path) -> DashboardSettings:
 def read(settings: DashboardSettings, *files: tuple[str, bytes]) -> Answer:
     """What came of the files; nothing of them may be left."""
     streams = [(name, io.BytesIO(data)) for name, data in files]
-    answer = read_uploads(streams, settings, "en", lambda _read, _of: None)
+    answer = read_uploads(streams, settings, lambda _read, _of: None)
     assert not list(settings.home.glob(".upload-*"))
     return answer
 
@@ -67,10 +67,10 @@ def test_what_a_healthy_run_does_not_say_is_told_as_new(settings: DashboardSetti
     healthy = ("run.log", io.BytesIO("\n".join([*steps, known, *steps]).encode()))
     signs: list[tuple[int, int]] = []
     both = len(failed[1].getvalue()) + len(healthy[1].getvalue())
-    answer = read_uploads([failed], settings, "en", lambda *sign: signs.append(sign), healthy=[healthy])
+    answer = read_uploads([failed], settings, lambda *sign: signs.append(sign), healthy=[healthy])
     assert answer.healthy == "healthy" and answer.found.stats.files == 1
     assert {of for _, of in signs} == {both} and signs == sorted(signs) and signs[-1][0] == both
-    empty = read_uploads([failed], settings, "en", lambda *_: None, healthy=[("other.log", io.BytesIO())])
+    empty = read_uploads([failed], settings, lambda *_: None, healthy=[("other.log", io.BytesIO())])
     assert empty.healthy == "", "nothing was compared"
     assert [one.exemplar for one in answer.found.new_lines] == [new]
 
@@ -175,7 +175,7 @@ def test_whoever_leaves_ends_the_reading(settings: DashboardSettings) -> None:
         raise Gone
 
     with pytest.raises(Gone):
-        read_uploads([("a.log", io.BytesIO(LOG))], settings, "en", leave)
+        read_uploads([("a.log", io.BytesIO(LOG))], settings, leave)
     assert not list(settings.home.iterdir()) or not list(settings.home.glob(".upload-*"))
 
 

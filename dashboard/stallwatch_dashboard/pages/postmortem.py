@@ -49,9 +49,8 @@ _KNOWN_REPORTS = 8  #: of the jobs of one upload, that are not read anew when so
 
 def _draw_jobs(jobs: Sequence[JobTold]) -> None:
     told = table(jobs, language(), len(jobs))
-    columns = [[cell(row.cells[number]) for row in told.rows] for number in range(len(told.heads))]
     st.dataframe(
-        pd.DataFrame(dict(zip(told.heads, columns, strict=True))),
+        pd.DataFrame([[cell(text) for text in row.cells] for row in told.rows], columns=told.heads),
         hide_index=True,
         height=_ROW_PIXELS * (1 + min(len(told.rows), _MOST_ROWS)) + 2,  # it scrolls
     )
@@ -182,7 +181,6 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", toget
         return read_uploads(
             [(file.name, file) for file in files],
             shared().settings,
-            language(),
             progress,
             lambda: bar.progress(0.0, say("upload_waits")),
             healthy=[(file.name, file) for file in healthy],

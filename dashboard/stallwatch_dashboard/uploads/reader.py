@@ -31,7 +31,6 @@ _NICER = 5  # than the pages, which people wait for
 class Task:
     names: list[str]  #: paths within the folder
     rules: list[str]
-    language: str
     limits: Limits
     workers: int
     answer: str  #: path of the file to write

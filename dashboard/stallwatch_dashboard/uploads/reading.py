@@ -78,7 +78,6 @@ def limits_of(settings: DashboardSettings) -> Limits:
 def read_uploads(
     files: Sequence[tuple[str, BinaryIO]],
     settings: DashboardSettings,
-    language: str,
     progress: Callable[[int, int], None],
     waiting: Callable[[], object] = lambda: None,
     *,
@@ -104,7 +103,6 @@ def read_uploads(
             task = Task(
                 names[: len(files)],
                 list(settings.rules),
-                language,
                 limits_of(settings),
                 default_workers(),
                 str(answer),
