@@ -236,5 +236,5 @@ def test_the_charts_of_a_dead_run_mark_the_step_of_its_cause() -> None:
     found = Diagnosis("failed", primary, series=[loss])
     ((_, _, drawing),) = of_diagnosis(found, LOOK, speaker("en"))
     chart = checked(drawing)
-    assert list(chart.data[0].y) == [1.0, None, 0.5]
+    assert np.array_equal(chart.data[0].y, [1.0, np.nan, 0.5], equal_nan=True)
     assert [(mark.x0, mark.x1) for mark in chart.layout.shapes] == [(2, 2)]

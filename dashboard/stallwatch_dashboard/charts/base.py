@@ -237,12 +237,15 @@ def line(
     width: float = 2,
     axis: str = "y",
 ) -> None:
-    """One line; `stepped` for what keeps its value until it changes."""
+    """One line over time or, if there is a column ``step``, over steps; nothing where there are no rows.
+
+    It is `stepped` for what keeps its value until it changes.
+    """
     if rows.empty:
         return
     chart.add(
         type="scatter",
-        x=milliseconds(rows["t"].to_numpy("float64")),
+        x=rows["step"].to_numpy("float64") if "step" in rows else milliseconds(rows["t"].to_numpy("float64")),
         y=rows["v"].to_numpy("float64"),
         name=name,
         mode="lines" if len(rows) > 1 else "markers",

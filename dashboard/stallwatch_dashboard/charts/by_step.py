@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from stallwatch_dashboard.charts.base import Drawing, Look, Span, figure, quiet
+from stallwatch_dashboard.charts.base import Drawing, Look, Span, figure, line, quiet
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.words import Say
@@ -26,20 +26,12 @@ def compared(
     for name in _COMPARED:
         unit = " s" if name == "step_seconds" else ""
         lines = [by_step(getattr(found, name), found.steps) for found in (own, other)]
-        if any(line.empty for line in lines):
+        if any(rows.empty for rows in lines):
             continue
-        highest = max(float(line["step"].max()) for line in lines)
+        highest = max(float(rows["step"].max()) for rows in lines)
         chart = figure(look, Span(0.0, 1.0), (), say)
-        for run, line, dash, colour in zip(runs, lines, ("solid", "dash"), look.cycle[:2], strict=True):
-            chart.add(
-                type="scatter",
-                x=line["step"].to_numpy("float64"),
-                y=line["v"].to_numpy("float64"),
-                name=label(run, 40),
-                mode="lines",
-                line={"dash": dash, "color": colour, "width": 2},
-                hovertemplate=f"%{{y:.4g}}{unit}",
-            )
+        for run, rows, dash, colour in zip(runs, lines, ("solid", "dash"), look.cycle[:2], strict=True):
+            line(chart, rows, label(run, 40), colour, f"%{{y:.4g}}{unit}", dash=dash)
         title_of_steps = {"text": say("step")}
         chart.set("xaxis", type="linear", range=[0, highest or 1], tickformatstops=[], title=title_of_steps)
         chart.set("yaxis", ticksuffix=unit, rangemode="normal", exponentformat="e")
@@ -72,19 +64,13 @@ def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str,
 def _line_chart(lines: list[Series], mark: int | None, look: Look, say: Say) -> Drawing:
     chart = quiet(look)
     for number, one in enumerate(lines):
-        chart.add(
-            type="scatter",
-            x=one.steps,
-            y=one.values,  # None leaves a gap
-            mode="lines",
-            name=say("rank", one.rank) if one.rank is not None else say("rank_unknown"),
-            line={"color": look.cycle[number % len(look.cycle)], "width": 1.6},
-            hovertemplate="%{y:.4g}",
-        )
+        rows = pd.DataFrame({"step": one.steps, "v": one.values})  # None leaves a gap
+        name = say("rank", one.rank) if one.rank is not None else say("rank_unknown")
+        line(chart, rows, name, look.cycle[number % len(look.cycle)], "%{y:.4g}", width=1.6)
     if mark is not None:
-        line = {"color": look.red, "dash": "dash", "width": 1}
+        style = {"color": look.red, "dash": "dash", "width": 1}
         place = {"xref": "x", "x0": mark, "x1": mark, "yref": "y domain", "y0": 0, "y1": 1}
-        chart.layout["shapes"] = [{"type": "line", "line": line, **place}]
+        chart.layout["shapes"] = [{"type": "line", "line": style, **place}]
     chart.layout["showlegend"] = len(lines) > 1
     chart.set("margin", t=30, b=36)
     chart.set("legend", y=1.05)

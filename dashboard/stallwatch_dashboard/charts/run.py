@@ -188,21 +188,16 @@ def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
     Of each span of time the last known step counts, so ranks that are scraped one after the other within it
     are not taken for late.
     """
-    known = rank_steps.dropna(subset=["rank", "v"])
+    known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
     if known.empty:
         return pd.DataFrame()
-    times = known["t"].to_numpy("float64")
-    first, last = times.min(), times.max()
-    width = (last - first) / moments or 1.0
-    order = np.argsort(times, kind="stable")
-    spans = np.minimum(((times[order] - first) / width).astype(int), moments - 1)
-    ranks, rows = np.unique(known["rank"].to_numpy("int64")[order], return_inverse=True)
-    wide = np.full((len(ranks), moments), np.nan)
-    wide[rows, spans] = known["v"].to_numpy("float64")[order]  # of several in one span the last one stays
-    told = np.maximum.accumulate(np.where(np.isnan(wide), 0, np.arange(moments)), axis=1)
-    wide = np.take_along_axis(wide, told, axis=1)  # where nothing was told, what was told before
-    ahead = np.fmax.reduce(wide, axis=0)
-    return pd.DataFrame(ahead - wide, ranks, [first + (span + 0.5) * width for span in range(moments)])
+    first = known["t"].iloc[0]
+    width = (known["t"].iloc[-1] - first) / moments or 1.0
+    spans = ((known["t"] - first) / width).astype(int).clip(upper=moments - 1)
+    steps = known["v"].groupby([known["rank"].astype(int), spans]).last().unstack()
+    steps = steps.reindex(columns=range(moments)).ffill(axis="columns")
+    steps.columns = pd.Index(first + (np.arange(moments) + 0.5) * width)
+    return -steps.sub(steps.max(), axis="columns")
 
 
 def _lag(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import pandas as pd
 import streamlit as st
@@ -52,10 +53,25 @@ def incident_table(incidents: Sequence[Incident], reader: Reader, *, with_run: b
     return pd.DataFrame(columns)
 
 
-def remember_chosen(table: str, incidents: Sequence[Incident]) -> None:
-    """Leave the incident that was chosen in the table of this key for the page to go to."""
-    if (chosen := chosen_row(table, incidents)) is not None:
-        st.session_state["open_incident"] = chosen.id
+def draw_incidents(
+    incidents: Sequence[Incident], *, key: str, with_run: bool = True, height: int | Literal["auto"] = "auto"
+) -> None:
+    """Draw the table; the incident that is chosen in it is left for the page to go to."""
+
+    def remember() -> None:
+        if (chosen := chosen_row(key, incidents)) is not None:
+            st.session_state["open_incident"] = chosen.id
+
+    st.dataframe(
+        incident_table(incidents, reader(), with_run=with_run),
+        hide_index=True,
+        key=key,
+        on_select=remember,
+        selection_mode="single-row",
+        height=height,
+    )
+    if "open_incident" in st.session_state:
+        st.rerun()
 
 
 def _state(incident: Incident, say: Say) -> str:
@@ -129,12 +145,10 @@ def _timeline(incident: Incident) -> None:
     clock = reader().clock
     st.markdown(f"#### {say('timeline')}")
     st.dataframe(
-        {
-            say("time_of_day"): [clock(at) for at, *_ in changes],
-            say("state"): [cell(what) for _, what, *_ in changes],
-            say("who"): [cell(who) for *_, who, _ in changes],
-            say("note"): [cell(text) for *_, text in changes],
-        },
+        pd.DataFrame(
+            [(clock(at), *map(cell, words)) for at, *words in changes],
+            columns=[say("time_of_day"), say("state"), say("who"), say("note")],
+        ),
         hide_index=True,
         column_config={say("note"): st.column_config.TextColumn(width="large")},
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import head, into_address, leave_fragments, reader, render, say, switch
-from stallwatch_dashboard.pages.incident import draw_incident, incident_table, missing, remember_chosen
+from stallwatch_dashboard.pages.common import head, into_address, leave_fragments, render, say, switch
+from stallwatch_dashboard.pages.incident import draw_incident, draw_incidents, missing
 from stallwatch_exporter.incident import Incident
 
 _MOST = 2000  #: incidents in the table
@@ -68,17 +68,8 @@ def _list(words: list[str], kinds: list[str]) -> None:
     if not found:
         st.info(say("no_incident_fits"), icon=":material/filter_alt_off:")
         return
-    st.dataframe(
-        incident_table(found, reader()),
-        hide_index=True,
-        key="incidents_table",
-        on_select=lambda: remember_chosen("incidents_table", found),
-        selection_mode="single-row",
-        height=35 * (1 + min(len(found), _TALLEST)) + 3,
-    )
+    draw_incidents(found, key="incidents_table", height=35 * (1 + min(len(found), _TALLEST)) + 3)
     st.caption(say("open_incident"))
-    if "open_incident" in st.session_state:
-        st.rerun()
 
 
 if "open_incident" in st.session_state:

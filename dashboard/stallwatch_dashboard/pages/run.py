@@ -30,7 +30,7 @@ from stallwatch_dashboard.pages.common import (
     switch,
     zone,
 )
-from stallwatch_dashboard.pages.incident import incident_table, remember_chosen
+from stallwatch_dashboard.pages.incident import draw_incidents
 from stallwatch_dashboard.safetext import markdown, plain, verbatim
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
@@ -117,28 +117,29 @@ def _later(run: str) -> None:
 
 
 def _figures(row: RunRow, found: RunFrames, now: float) -> None:
-    cells = st.columns(6)
-    cells[0].metric(say("step"), formats.steps(row.step, row.total_steps), _left(row), delta_color="off")
-    cells[1].metric(say("loss"), formats.number(row.loss))
+    """Six numbers, each with another beneath that tells what it is worth."""
+    over = row.ended_at is not None
+    left = None if row.seconds_left is None else say("left", formats.seconds(row.seconds_left))
     base_line = say("baseline", formats.seconds(row.baseline_seconds)) if row.baseline_seconds else None
-    cells[2].metric(say("step_time"), formats.seconds(row.step_seconds), base_line, delta_color="off")
-    waiting = max(0.0, now - found.last_step_at) if found.last_step_at and row.ended_at is None else None
+    waiting = max(0.0, now - found.last_step_at) if found.last_step_at and not over else None
     limit = None
-    if row.ended_at is None and not found.threshold.empty:
+    if not over and not found.threshold.empty:
         limit = say("threshold_is", formats.seconds(found.threshold["v"].iloc[-1]))
-    cells[3].metric(say("no_step_for"), formats.seconds(waiting), limit, delta_color="off")
     rate = say("per_step", f"{row.invalidations / row.step:.2g}") if row.step and row.invalidations else None
-    cells[4].metric(say("invalidations"), formats.integer(row.invalidations), rate, delta_color="off")
-    held = row.memory_bytes if row.ended_at is None else found.last_memory()
+    held = found.last_memory() if over else row.memory_bytes
     kind = say(found.memory_kind) if held and found.memory_kind else None
-    if kind and row.ended_at is not None:
+    if kind and over:
         kind = say("at_the_last_step", kind)
-    cells[5].metric(say("memory"), formats.byte_size(held), kind, delta_color="off")
-
-
-def _left(row: RunRow) -> str | None:
-    left = row.seconds_left
-    return None if left is None else say("left", formats.seconds(left))
+    figures = (
+        ("step", formats.steps(row.step, row.total_steps), left),
+        ("loss", formats.number(row.loss), None),
+        ("step_time", formats.seconds(row.step_seconds), base_line),
+        ("no_step_for", formats.seconds(waiting), limit),
+        ("invalidations", formats.integer(row.invalidations), rate),
+        ("memory", formats.byte_size(held), kind),
+    )
+    for column, (name, value, beneath) in zip(st.columns(6), figures, strict=True):
+        column.metric(say(name), value, beneath, delta_color="off")
 
 
 def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> None:
@@ -158,19 +159,6 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
     start = min([*firsts, *map(began, incidents)], default=row.started_at or now)
     heard = row.seen if row.state == "stale" else None
     return Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=heard)
-
-
-def _incidents(run: str, incidents: list[Incident]) -> None:
-    st.markdown(f"#### {say('incidents')}")
-    st.dataframe(
-        incident_table(incidents, reader(), with_run=False),
-        hide_index=True,
-        key=f"incidents-{run}",
-        on_select=lambda: remember_chosen(f"incidents-{run}", incidents),
-        selection_mode="single-row",
-    )
-    if "open_incident" in st.session_state:
-        st.rerun()
 
 
 def _stacks(incidents: list[Incident]) -> None:
@@ -203,7 +191,8 @@ def _live(run: str, known: int) -> None:
         _charts(row, found, incidents, now)
     with st.container():
         if incidents:
-            _incidents(run, incidents)
+            st.markdown(f"#### {say('incidents')}")
+            draw_incidents(incidents, key=f"incidents-{run}", with_run=False)
             _stacks(incidents)
 
 
