@@ -38,13 +38,13 @@ def test_a_first_scrape_tells_the_mean_of_all_steps() -> None:
 
 def test_the_course_is_bounded_ends_with_the_last_loss_and_leaves_nan_out() -> None:
     values = [float(n) for n in range(5000)]
-    losses = trend_of([math.nan, *values, math.inf], [], None).losses
+    losses = trend_of([math.nan, *values, math.inf], []).losses
     assert MOST_LOSSES <= len(losses) <= 2 * MOST_LOSSES
     assert losses[-1] == 4999.0 and list(losses) == sorted(losses) and losses[0] < 200
 
 
 def test_an_agent_that_starts_anew_makes_no_negative_step() -> None:
-    trend = trend_of([], [(10.0, 10.0), (20.0, 20.0), (1.0, 1.0), (3.0, 2.0)], None)
+    trend = trend_of([], [(10.0, 10.0), (20.0, 20.0), (1.0, 1.0), (3.0, 2.0)])
     assert trend.step_seconds == 1.5  # the median of 1 and 2
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,8 @@ def trends(
         counted = counts.get(run, {})
         steps = [(seconds, counted[at]) for at, seconds in sums.get(run, {}).items() if at in counted]
         times = [*losses.get(run, {}), *sums.get(run, {})]
-        found[run] = trend_of(losses.get(run, {}).values(), steps, min(times, default=None))
+        trend = trend_of(losses.get(run, {}).values(), steps)
+        found[run] = replace(trend, started_at=min(times, default=None))
     return found
 
 

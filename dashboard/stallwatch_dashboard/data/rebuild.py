@@ -130,7 +130,7 @@ def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
 
 def numbers_from_frames(found: RunFrames) -> Numbers:
     taken = found.step_seconds.sort_values("t", kind="stable")["v"].cumsum()
-    trend = trend_of(found.loss["v"], [(0.0, 0.0), *zip(taken, count(1.0))], None)
+    trend = trend_of(found.loss["v"], [(0.0, 0.0), *zip(taken, count(1.0))])
     return replace(
         trend,
         step=_last(found.steps),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
@@ -88,7 +88,7 @@ class MetricStore:
                 self._take(reading, time, fresh, points)
                 self._seen[reading.run] = time
                 self._first.setdefault(reading.run, time)
-            self._trends.take(readings, time)
+            self._trends.take(readings)
             try:
                 self._insert(fresh, [point for *_, point in points])
             except duckdb.Error:
@@ -129,7 +129,8 @@ class MetricStore:
     def glances(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
         """What a row tells of each of these runs. Asks nothing of the file."""
         with self._lock:
-            return {run: glance(self._newest(run), self._trends.trend(run), now=now) for run in runs}
+            trends = {run: replace(self._trends.trend(run), started_at=self._first.get(run)) for run in runs}
+            return {run: glance(self._newest(run), trend, now=now) for run, trend in trends.items()}
 
     def _newest(self, run: str) -> dict[str, dict[Which, float]]:
         found = {}
@@ -215,7 +216,7 @@ class MetricStore:
             name, which = (run, metric), (rank, labels)
             self._series.setdefault(name, {})[which] = _Series(number, name, which, time, time, value)
             self._seen[run] = max(time, self._seen.get(run, time))
-        self._trends.load(self._connection, self._first)
+        self._trends.load(self._connection)
         highest = self._connection.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
         self._next_id = (highest[0] if highest else 0) + 1
 

@@ -22,9 +22,8 @@ _RECENT_STEPS = 5
 
 @dataclass
 class Trend:
-    """The bounded history of one run. Times are Unix seconds and must not go back."""
+    """The bounded history of one run."""
 
-    started_at: float | None = None
     _losses: list[float] = field(default_factory=list)
     _stride: int = 1  #: every so many losses, one is kept
     _skipped: int = 0
@@ -32,9 +31,6 @@ class Trend:
     _counted: tuple[float, float] | None = None  #: seconds and steps, when the steps last went up
     _early: list[float] = field(default_factory=list)
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
-
-    def took(self, time: float) -> None:
-        self.started_at = time if self.started_at is None else min(time, self.started_at)
 
     def loss(self, value: float) -> None:
         """The next loss. When there are too many, every second one goes: the course stays."""
@@ -73,15 +69,12 @@ class Trend:
             losses=tuple(losses[-2 * MOST_LOSSES :]),
             step_seconds=median(self._late) if self._late else None,
             baseline_seconds=median(first) if len(first) >= _RECENT_STEPS else None,
-            started_at=self.started_at,
         )
 
 
-def trend_of(
-    losses: Iterable[float], steps: Iterable[tuple[float, float]], started_at: float | None
-) -> Numbers:
+def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> Numbers:
     """The trends of a whole history at once: of losses, and (seconds, count) of the steps, in order."""
-    trend = Trend(started_at)
+    trend = Trend()
     for value in losses:
         trend.loss(value)
     for seconds, count in steps:
@@ -117,11 +110,8 @@ _MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes
 def glance(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
     """One run's `trend` with its newest values. Pure."""
 
-    def values(metric: str) -> list[float]:
-        return list(latest.get(metric, {}).values())
-
     def highest(metric: str) -> float | None:
-        return max(values(metric), default=None)
+        return max(latest.get(metric, {}).values(), default=None)
 
     loss = latest.get("loss", {})
     stepping, steps = highest("step_duration_seconds_sum"), highest("step_duration_seconds_count")
@@ -195,10 +185,8 @@ class Histories:
         self._trends: dict[str, Trend] = {}
         self._losses: dict[str, tuple[float, float]] = {}  # place of the rank that speaks, and its last one
 
-    def load(self, connection: duckdb.DuckDBPyConnection, began: Mapping[str, float]) -> None:
-        """Read what an earlier process wrote; `began` is the time of each run's first number."""
-        for run, first in began.items():
-            self._trend(run).took(first)
+    def load(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Read what an earlier process wrote."""
         for run, rank, value in connection.execute(_LOSSES, [_LOSS, 2 * MOST_LOSSES]).fetchall():
             self._losses[run] = (_place(rank), value)
             self._trend(run).loss(value)
@@ -210,7 +198,7 @@ class Histories:
             for time in sorted(sums.keys() & counts.keys()):
                 self._trend(run).steps(sums[time], counts[time])
 
-    def take(self, readings: Iterable[Reading], time: float) -> None:
+    def take(self, readings: Iterable[Reading]) -> None:
         paces: dict[str, dict[str, float]] = {}
         for reading in readings:
             metric = reading.metric
@@ -219,10 +207,8 @@ class Histories:
             elif metric in (_SUM, _COUNT):
                 paces.setdefault(reading.run, {})[metric] = reading.value
         for run, told in paces.items():
-            trend = self._trend(run)
-            trend.took(time)
             if len(told) == 2:
-                trend.steps(told[_SUM], told[_COUNT])
+                self._trend(run).steps(told[_SUM], told[_COUNT])
 
     def trend(self, run: str) -> Numbers:
         return self._trends[run].numbers() if run in self._trends else Numbers()
