@@ -253,7 +253,7 @@ def test_the_post_mortem_page_and_its_reports(home: Path) -> None:
     app = page("postmortem")
     app.get("file_uploader")[0].set_value(files).run()
     checked(app)
-    found = app.session_state["report"][1].found
+    found = app.session_state["reports"][None].found
     html, text = to_html(found), to_markdown(found)
     assert "alert(1)" in html and "<script" not in html and "<img" not in html and "\u202e" not in html
     assert "alert(1)" in text and not re.search("[\x00\x1b\u202e]", text)

@@ -44,7 +44,7 @@ _CHOICE = "which_job"  #: where the session keeps it
 _ROW_PIXELS = 35  #: as Streamlit draws them
 _MOST_ROWS = 6
 _SHOWN_REPORTS = 20
-_KNOWN_REPORTS = 8  #: of the jobs of one upload, that are not read anew when somebody comes back to them
+_KNOWN_REPORTS = 8  #: of jobs of one upload, that are not read anew when somebody comes back to them
 
 
 def _draw_jobs(jobs: Sequence[JobTold]) -> None:
@@ -191,26 +191,20 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", toget
         bar.empty()
 
 
-def _report_of(
-    job: str, asked: tuple[Any, ...], files: Sequence[Any], healthy: Sequence[Any]
-) -> Answer | None:
-    """The report of one of several jobs, read where it was not looked at lately; none where that fails."""
-    known: dict[Any, Answer] = st.session_state.setdefault("job_reports", {})
-    if (asked, job) not in known:
+def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
+    """The report of one of several jobs, or the command's own; read where it was not looked at lately."""
+    known: dict[str | None, Answer] = st.session_state.setdefault("reports", {})
+    if job not in known:
         try:
-            answer = _diagnose(files, healthy, job=job, together=job == _TOGETHER)
+            answer = _diagnose(files, healthy, job=job or "", together=job == _TOGETHER)
         except (ReadingFailed, OSError) as error:
             st.error(markdown(say("upload_failed", error)), icon=":material/error:")
-            return None
-        while len(known) >= _KNOWN_REPORTS:
+            st.stop()
+        if len(known) > _KNOWN_REPORTS:
             del known[next(iter(known))]
-        known[asked, job] = answer
-    return known[asked, job]
-
-
-def _healthy_run() -> list[Any]:
-    with st.expander(say("compare_healthy"), icon=":material/compare_arrows:"):
-        return st.file_uploader(say("healthy_logs"), accept_multiple_files=True, key="healthy") or []
+        known[job] = answer
+    known[job] = known.pop(job)  # the last one looked at stays longest
+    return known[job]
 
 
 def _compared(answer: Answer) -> None:
@@ -295,14 +289,13 @@ if not _files:
     st.caption(say("upload_next"))
     st.caption(say("upload_or"))
     st.code("stallwatch diagnose logs/", language=None)
-    st.session_state.pop("report", None)
-    st.session_state.pop("job_reports", None)
+    st.session_state.pop("reports", None)
     _kept(_reports)
 else:
     # Beside each other: the verdict should stand as high as it can.
     _left, _right = st.columns([1, 3], vertical_alignment="top")
-    with _right:
-        _healthy = _healthy_run()
+    with _right, st.expander(say("compare_healthy"), icon=":material/compare_arrows:"):
+        _healthy = st.file_uploader(say("healthy_logs"), accept_multiple_files=True, key="healthy") or []
     if _excess := too_much(
         [(file.name, file.size) for file in (*_files, *_healthy)], shared().settings.max_uploads_mb
     ):
@@ -310,15 +303,11 @@ else:
         st.stop()
     # Reruns for other reasons (a click on a table, the language of a heading) must not read the files again.
     _asked = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
-    if st.session_state.get("report", (None,))[0] != _asked:
-        for _old in ("report", "job_reports", _CHOICE):
+    if st.session_state.get("asked") != _asked:
+        st.session_state["asked"] = _asked
+        for _old in ("reports", _CHOICE):
             st.session_state.pop(_old, None)
-        try:
-            st.session_state["report"] = (_asked, _diagnose(_files, _healthy))
-        except (ReadingFailed, OSError) as _error:
-            st.error(markdown(say("upload_failed", _error)), icon=":material/error:")
-            st.stop()
-    _answer = st.session_state["report"][1]
+    _answer = _report_of(None, _files, _healthy)
     _names = [file.name for file in _files]
     if _jobs := _answer.jobs:
         with _right:
@@ -327,9 +316,7 @@ else:
             _job = _choose_job(_jobs)
         _names = next((job.files for job in _jobs if job.name == _job), _names)
         if not any(job.reported and job.name == _job for job in _jobs):
-            _answer = _report_of(_job, _asked, _files, _healthy)
-            if _answer is None:
-                st.stop()
+            _answer = _report_of(_job, _files, _healthy)
     with _left:
         _keep(_reports, _answer.found, _names, _answer.context)
     _compared(_answer)
