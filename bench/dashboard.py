@@ -24,12 +24,13 @@ import fleet
 import psutil
 from dashboard_prometheus import PROMETHEUS, PROMTOOL, imported, serving
 
-from stallwatch_dashboard.charts.base import LIGHT, Span
+from stallwatch_dashboard.charts.base import Span
 from stallwatch_dashboard.charts.run import BOARD
 from stallwatch_dashboard.data.source import Source
 from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_dashboard.theme import LIGHT
 from stallwatch_dashboard.words import Reader, speaker
 from stallwatch_exporter.runs.runfolder import RunFolder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
@@ -65,11 +65,6 @@ class Redirects:
             there = led_to(scope["path"], scope.get("query_string", b"").decode("latin-1"))
         answer = self._app if there is None else RedirectResponse(there)
         await answer(scope, receive, send)
-
-
-def readable(name: str) -> str:
-    """A page's name as a person typed it."""
-    return unquote(name)[:200]
 
 
 _LARGE = "/plotly.min.js"

@@ -46,9 +46,7 @@ def search(catalogue: Catalogue, matcher: Matcher, asked: str, chosen: Sequence[
     fired = {rule for _, rule, _ in matcher.match_text(asked)}
     words = asked.casefold().split()
     ranked = [(0 if page.id in fired else _rank(page, words), page.id, page) for page in pages]
-    return [
-        page for rank, _, page in sorted(ranked, key=lambda one: one[:2]) if rank is not None and rank < 9
-    ]
+    return [page for _, _, page in sorted(one for one in ranked if one[0] < _NOWHERE)]
 
 
 def _rank(page: RulePage, words: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
@@ -13,35 +14,59 @@ BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
     "#56B4E9",
     "#F0E442",
 )
-#: Colours of ranks in one chart. On the dark page the deep blue gives way to the sky one.
-LIGHT_CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, "#595959", "#B59A00")
-DARK_CYCLE = (SKY, ORANGE, GREEN, PURPLE, YELLOW, VERMILLION, "#A0A0A0", "#3A9BDC")
 
-LIGHT = {
-    "primaryColor": BLUE,
-    "backgroundColor": "#FFFFFF",
-    "secondaryBackgroundColor": "#F4F6F8",
-    "textColor": "#1F2933",
-    "borderColor": "#D9DFE5",
-    "linkColor": BLUE,
-}
-DARK = {
-    "primaryColor": SKY,
-    "backgroundColor": "#12171D",
-    "secondaryBackgroundColor": "#1B222B",
-    "textColor": "#E4E9EE",
-    "borderColor": "#323C47",
-    "linkColor": SKY,
-}
+
+@dataclass(frozen=True)
+class Look:
+    """The colours of the light or the dark page, and of its charts."""
+
+    cycle: tuple[str, ...]  #: lines of one kind; on the dark page the deep blue gives way to the sky one
+    grey: str  #: limits and notes
+    faint: str  #: the lightest shade that is told from the page
+    text: str
+    page: str  #: what is behind everything
+    box: str  #: what is behind code and controls
+    line: str  #: axes, grid and borders
+    red: str = VERMILLION  #: what goes wrong
+
+    @property
+    def blue(self) -> str:
+        return self.cycle[0]
+
+
+LIGHT = Look(
+    (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, "#595959", "#B59A00"),
+    grey="#616E7C",
+    faint="#FCE3C0",
+    text="#1F2933",
+    page="#FFFFFF",
+    box="#F4F6F8",
+    line="#D9DFE5",
+)
+DARK = Look(
+    (SKY, ORANGE, GREEN, PURPLE, YELLOW, VERMILLION, "#A0A0A0", "#3A9BDC"),
+    grey="#9AA5B1",
+    faint="#4A3A1F",
+    text="#E4E9EE",
+    page="#12171D",
+    box="#1B222B",
+    line="#323C47",
+)
 
 
 def streamlit_options() -> dict[str, str]:
     """Streamlit's options of the look, as its environment variables name them."""
     options = {"STREAMLIT_THEME_BASE_RADIUS": "0.4rem"}
-    for name, colours in (("LIGHT", LIGHT), ("DARK", DARK)):
-        for option, value in colours.items():
-            snake = "".join(f"_{letter}" if letter.isupper() else letter for letter in option).upper()
-            options[f"STREAMLIT_THEME_{name}_{snake}"] = value
+    for name, look in (("LIGHT", LIGHT), ("DARK", DARK)):
+        colours = {
+            "PRIMARY": look.blue,
+            "BACKGROUND": look.page,
+            "SECONDARY_BACKGROUND": look.box,
+            "TEXT": look.text,
+            "BORDER": look.line,
+            "LINK": look.blue,
+        }
+        options |= {f"STREAMLIT_THEME_{name}_{one}_COLOR": colour for one, colour in colours.items()}
     return options
 
 

@@ -11,10 +11,11 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from stallwatch_dashboard.charts.base import DARK, LIGHT, Drawing, Look, Span, milliseconds
+from stallwatch_dashboard.charts.base import Drawing, Span, milliseconds
 from stallwatch_dashboard.charts.by_step import compared, of_diagnosis
 from stallwatch_dashboard.charts.run import BOARD, lag, top
 from stallwatch_dashboard.data.frames import COLUMNS, RunFrames
+from stallwatch_dashboard.theme import DARK, LIGHT, Look
 from stallwatch_dashboard.words import speaker
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.records import Diagnosis, Primary, Series

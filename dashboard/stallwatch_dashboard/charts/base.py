@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from stallwatch_dashboard import theme
 from stallwatch_dashboard.data.frames import limit_ranks
 from stallwatch_dashboard.data.overview import began
 from stallwatch_dashboard.safetext import label
+from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
@@ -58,29 +59,6 @@ def _bytes(array: object) -> Json:
     kind = array.dtype.newbyteorder("<")
     told = {"dtype": kind.str[1:], "bdata": base64.b64encode(array.astype(kind).tobytes()).decode()}
     return told if array.ndim == 1 else {**told, "shape": ", ".join(map(str, array.shape))}
-
-
-@dataclass(frozen=True)
-class Look:
-    cycle: tuple[str, ...]  #: lines of one kind
-    grey: str  #: limits and notes
-    faint: str  #: the lightest shade that is told from the page
-    text: str
-    page: str  #: what is behind the chart
-    line: str  #: axes and grid
-    red: str = theme.VERMILLION  #: what goes wrong
-
-    @property
-    def blue(self) -> str:
-        return self.cycle[0]
-
-
-def _look(cycle: tuple[str, ...], grey: str, faint: str, page: Mapping[str, str]) -> Look:
-    return Look(cycle, grey, faint, page["textColor"], page["backgroundColor"], page["borderColor"])
-
-
-LIGHT = _look(theme.LIGHT_CYCLE, "#616E7C", "#FCE3C0", theme.LIGHT)
-DARK = _look(theme.DARK_CYCLE, "#9AA5B1", "#4A3A1F", theme.DARK)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from stallwatch_dashboard.charts.base import Drawing, Look, Span, figure, line, quiet
+from stallwatch_dashboard.charts.base import Drawing, Span, figure, line, quiet
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.safetext import label
+from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
 from stallwatch_rules.records import Diagnosis, Series
 

@@ -12,7 +12,6 @@ from stallwatch_dashboard import formats, theme
 from stallwatch_dashboard.charts.base import (
     HEIGHT,
     Drawing,
-    Look,
     Span,
     figure,
     line,
@@ -21,6 +20,7 @@ from stallwatch_dashboard.charts.base import (
     per_rank,
 )
 from stallwatch_dashboard.data.frames import RunFrames
+from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 

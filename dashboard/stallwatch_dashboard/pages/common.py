@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
 from typing import NoReturn, TypeVar
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
@@ -13,11 +14,10 @@ from streamlit.navigation.page import StreamlitPage
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from stallwatch_dashboard import theme, words
-from stallwatch_dashboard.charts.base import DARK, LIGHT, Look
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.middleware import readable
 from stallwatch_dashboard.pages.runs_table import ICONS as ICONS
 from stallwatch_dashboard.safetext import advice, first_sentence, markdown, prose, verbatim
+from stallwatch_dashboard.theme import DARK, LIGHT, Look
 from stallwatch_dashboard.verdict import Verdict
 from stallwatch_exporter.settings import cache_home
 from stallwatch_rules import locale
@@ -235,7 +235,7 @@ def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
         return []
 
     def draw() -> None:
-        head(say("no_such_page", readable(asked)))
+        head(say("no_such_page", unquote(asked)[:200]))
         st.write(say("no_such_page_next"))
         for one in pages.values():
             st.page_link(one)
