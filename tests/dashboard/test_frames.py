@@ -38,7 +38,7 @@ def test_totals_add_ranks_that_are_scraped_at_other_times() -> None:
 
 
 def test_progress_is_that_of_the_furthest_rank() -> None:
-    assert pairs(highest(labelled((0, 0, 1), (1, 0, 2), (0, 1, 3)))) == [(0, 2), (1, 3)]
+    assert pairs(highest(labelled((0, 0, 1), (0, 1, 3), (1, 0, 2)))) == [(0, 2), (1, 3)]
 
 
 def test_step_time_is_what_the_counted_steps_took() -> None:

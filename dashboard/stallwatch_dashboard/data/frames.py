@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -160,47 +161,39 @@ def series_order(which: Which) -> tuple[bool, int, str]:
     return (rank is None, rank or 0, labels)
 
 
-def of_run(times: Any, values: Any) -> pd.DataFrame:
-    none = pd.arrays.IntegerArray(np.zeros(len(times), "int64"), np.ones(len(times), bool))
-    return pd.DataFrame({"rank": none, "t": np.asarray(times, "float64"), "v": np.asarray(values, "float64")})
+def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
+    """Return one line, of the run or of a rank."""
+    ranks = np.full(len(times), -1 if rank is None else rank, "int64")
+    known = pd.arrays.IntegerArray(ranks, ranks < 0)
+    return pd.DataFrame(
+        {"rank": known, "t": np.asarray(times, "float64"), "v": np.asarray(values, "float64")}
+    )
 
 
 def highest(frame: pd.DataFrame) -> pd.DataFrame:
     """The run's progress: at each moment the highest value that any rank has reached."""
-    return _fold(frame, lambda wide: wide.max(axis=1))
+    return _fold(frame, np.fmax.reduce)
 
 
 def total(frame: pd.DataFrame) -> pd.DataFrame:
     """At each moment the sum over all ranks and labels."""
-    return _fold(frame, lambda wide: wide.sum(axis=1))
+    return _fold(frame, lambda held: np.nansum(held, axis=0))
 
 
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
     """Mean seconds a step between moments at which the number of steps went up."""
-    if sums.empty or counts.empty:
-        return empty()
-    if _is_one_line(sums) and _is_one_line(counts) and np.array_equal(sums["t"], counts["t"]):
-        seconds, numbers = sums["v"].to_numpy(), counts["v"].to_numpy()
-        if sums["rank"].head(1).equals(counts["rank"].head(1)) and not np.isnan([seconds, numbers]).any():
-            return _durations_of_one(sums, seconds, numbers)  # nearly always: one run, the same scrapes
-    both = sums.merge(counts, how="outer", on=["rank", "labels", "t"], suffixes=("", "_count"))
-    both["key"] = _key(both)
-    both = both.sort_values(["key", "t"])
-    both[["v", "v_count"]] = both.groupby("key")[["v", "v_count"]].ffill()
-    # Plateaus are closed by a repeated point: only the points where a step was counted tell a duration.
-    fresh = both[both.groupby("key")["v_count"].diff() != 0].dropna(subset=["v", "v_count"])
-    steps = fresh.groupby("key")[["v", "v_count"]].diff()
-    done = steps["v_count"] > 0
-    out = fresh.loc[done, ["rank", "t"]].assign(v=(steps["v"] / steps["v_count"])[done])
-    return out.reset_index(drop=True)
-
-
-def _durations_of_one(rows: pd.DataFrame, seconds: Floats, steps: Floats) -> pd.DataFrame:
-    counted = np.flatnonzero(np.diff(steps, prepend=np.nan) != 0)
-    taken, done = np.diff(seconds[counted]), np.diff(steps[counted])
-    up = done > 0
-    ends = rows.iloc[counted[1:][up]]
-    return ends[["rank", "t"]].assign(v=taken[up] / done[up]).reset_index(drop=True)
+    every, found = _lines(counts), []
+    for (rank, labels), own in _lines(sums).items():
+        if (counted := every.get((rank, labels))) is None:
+            continue
+        times = np.union1d(own[0], counted[0])
+        seconds, steps = _held(own, times), _held(counted, times)
+        # Plateaus are closed by a repeated point: only the points where a step was counted tell a duration.
+        fresh = np.flatnonzero((np.diff(steps, prepend=np.nan) != 0) & ~np.isnan(seconds + steps))
+        taken, done = np.diff(seconds[fresh]), np.diff(steps[fresh])
+        up = done > 0
+        found.append(of_run(times[fresh[1:][up]], taken[up] / done[up], rank))
+    return pd.concat(found, ignore_index=True) if found else empty()
 
 
 def limit_ranks(frame: pd.DataFrame, most: int = MOST_RANKS) -> pd.DataFrame:
@@ -212,27 +205,33 @@ def limit_ranks(frame: pd.DataFrame, most: int = MOST_RANKS) -> pd.DataFrame:
     return frame[frame["rank"].isin(chosen)]
 
 
-def _key(frame: pd.DataFrame) -> pd.Series:
-    return frame["rank"].astype("string").fillna("") + " " + frame["labels"].astype("string")
+def _fold(frame: pd.DataFrame, how: Callable[[Floats], Floats]) -> pd.DataFrame:
+    times = np.unique(frame["t"].to_numpy("float64"))
+    nothing = np.full(len(times), np.nan)
+    held = [_held(line, times) for line in _lines(frame).values()]
+    return of_run(times, how(np.array([nothing, *held])))
 
 
-def _fold(frame: pd.DataFrame, how: Callable[[pd.DataFrame], pd.Series]) -> pd.DataFrame:
-    if frame.empty:
-        return empty()
-    if _is_one_line(frame) and not np.isnan(frame["v"].to_numpy()).any():
-        return of_run(frame["t"], frame["v"])
-    frame = frame.assign(key=_key(frame)).drop_duplicates(["key", "t"], keep="last")
-    wide = frame.pivot(index="t", columns="key", values="v").sort_index().ffill()
-    folded = how(wide)
-    return of_run(folded.index, folded.to_numpy())
-
-
-def _is_one_line(frame: pd.DataFrame) -> bool:
-    """Whether all rows are of one series. As stores tell them, they are in the order of time then."""
-    if frame.empty:
-        return False
+def _lines(frame: pd.DataFrame) -> dict[Which, tuple[Floats, Floats]]:
+    """Return the times and values of each series, without NaN. Rows of one series must lie together."""
+    frame = frame[frame["v"].notna()]
     ranks, labels = frame["rank"].to_numpy("int64", na_value=-1), frame["labels"].to_numpy()
-    return bool((ranks == ranks[0]).all() and (labels == labels[0]).all() and (np.diff(frame["t"]) > 0).all())
+    times, values = frame["t"].to_numpy("float64"), frame["v"].to_numpy("float64")
+    others = (ranks[1:] != ranks[:-1]) | (labels[1:] != labels[:-1])
+    edges = [0, *(np.flatnonzero(others) + 1), len(frame)] if len(frame) else []
+    return {
+        (None if ranks[begin] < 0 else int(ranks[begin]), labels[begin]): (
+            times[begin:end],
+            values[begin:end],
+        )
+        for begin, end in pairwise(edges)
+    }
+
+
+def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
+    """Return what a line says at these times: its last value until then; NaN before its first."""
+    values = np.append(line[1], np.nan)
+    return values[np.searchsorted(line[0], times, side="right") - 1]
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
