@@ -31,12 +31,12 @@ from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.theme import LIGHT
-from stallwatch_dashboard.words import Reader, speaker
+from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.runs.runfolder import RunFolder
 
 #: Of the history. It lies ahead, so that the real dashboard finds every run under way while this takes.
 END = float(int(time.time()) + 2400)
-SAY = speaker("en")
+SAY = Reader("en").say
 RUN = 7  # the one that is looked at
 NAME = f"run-{RUN:03}"
 

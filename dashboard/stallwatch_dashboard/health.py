@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Collection, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from stallwatch_dashboard.data.frames import NumberStore
 from stallwatch_dashboard.data.scraper import TargetStatus
@@ -18,22 +18,16 @@ _PACKAGES = ("stallwatch", "streamlit", "plotly", "duckdb", "pandas", "sqlalchem
 SourceState = Literal["silent", "late", "answers"]
 
 
-class Seen(NamedTuple):
-    state: SourceState
-    target: TargetStatus
-    lag: float | None  #: seconds since its last answer
+def state_of(target: TargetStatus, now: float) -> SourceState:
+    lag = target.lag(now)
+    return "silent" if lag is None else "late" if lag > LATE_SECONDS else "answers"
 
 
-def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[Seen]:
+def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[TargetStatus]:
     """Every endpoint that should answer, those in trouble first; the agents of `ended` runs need not."""
-    found = [_seen(target, now) for target in targets if target.run is None or target.run not in ended]
+    found = [target for target in targets if target.run is None or target.run not in ended]
     order = get_args(SourceState)
-    return sorted(found, key=lambda one: (order.index(one.state), one.target.run or "", one.target.url))
-
-
-def _seen(target: TargetStatus, now: float) -> Seen:
-    lag = None if target.answered is None else now - target.answered
-    return Seen("silent" if lag is None else "late" if lag > LATE_SECONDS else "answers", target, lag)
+    return sorted(found, key=lambda one: (order.index(state_of(one, now)), one.run or "", one.url))
 
 
 def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:

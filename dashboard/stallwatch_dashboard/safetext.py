@@ -6,6 +6,7 @@ it: a rule's advice with captures in it, a run's name in a heading.
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -115,5 +116,4 @@ def _edged(part: str) -> str:
 
 def label(text: str, longest: int = 60) -> str:
     """`text` for a Plotly label, which reads a few HTML tags: none of them left, and not too long."""
-    short = plain(text, longest)
-    return short.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return html.escape(plain(text, longest), quote=False)

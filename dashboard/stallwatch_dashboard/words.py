@@ -16,11 +16,6 @@ LANGUAGES = {one: locale.templates(one, AREA)["language_name"] for one in locale
 Say = Callable[..., str]
 
 
-def speaker(language: str) -> Say:
-    """Return `say(key, *values)`: the words of a key, with the values in the places that are numbered."""
-    return Reader(language).say
-
-
 @dataclass(frozen=True)
 class Reader:
     """For whom a page is drawn, and when."""
@@ -30,6 +25,7 @@ class Reader:
     now: float = 0.0  #: Unix seconds
 
     def say(self, key: str, *values: object) -> str:
+        """The words of a key, with the values in the places that are numbered."""
         return locale.templates(locale.language_of(self.language), AREA)[key].format(*values)
 
     def render(self, text: Text) -> str:

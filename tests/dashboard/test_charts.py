@@ -16,7 +16,7 @@ from stallwatch_dashboard.charts.by_step import compared, of_diagnosis
 from stallwatch_dashboard.charts.run import BOARD, lag, top
 from stallwatch_dashboard.data.frames import COLUMNS, RunFrames
 from stallwatch_dashboard.theme import DARK, LIGHT, Look
-from stallwatch_dashboard.words import speaker
+from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.records import Diagnosis, Primary, Series
 
@@ -56,7 +56,7 @@ def checked(drawing: Drawing) -> go.Figure:
 
 def draw(key: str, found: RunFrames, *incidents: Incident, live: bool = True, look: Look = LOOK) -> go.Figure:
     span = Span(NOW - 100, NOW, live)
-    return checked(CHARTS[key].draw(found, incidents, span, look, speaker("en")))
+    return checked(CHARTS[key].draw(found, incidents, span, look, Reader("en").say))
 
 
 @pytest.mark.parametrize("key", CHARTS)
@@ -167,7 +167,7 @@ def test_the_names_of_bands_do_not_run_into_each_other(
 
 def test_figures_travel_as_json(stalled: RunFrames) -> None:
     for key in CHARTS:
-        drawing = CHARTS[key].draw(stalled, (), Span(NOW - 100, NOW), LOOK, speaker("en"))
+        drawing = CHARTS[key].draw(stalled, (), Span(NOW - 100, NOW), LOOK, Reader("en").say)
         told = json.loads(drawing.to_json())
         assert told["data"] and told["layout"]["xaxis"]["range"]
 
@@ -206,7 +206,7 @@ def test_a_rank_that_came_late_is_not_behind_before_it_was_there() -> None:
 
 def test_where_nothing_was_heard_the_charts_are_grey(stalled: RunFrames) -> None:
     span = Span(NOW - 100, NOW, live=True, heard=NOW - 40)
-    chart = checked(CHARTS["step_time"].draw(stalled, (), span, LOOK, speaker("en")))
+    chart = checked(CHARTS["step_time"].draw(stalled, (), span, LOOK, Reader("en").say))
     (grey,) = chart.layout.shapes
     assert (grey.x0, grey.x1) == (milliseconds(NOW - 40), milliseconds(NOW))
     assert "since the last step" not in [trace.name for trace in chart.data]  # nobody knows
@@ -220,7 +220,7 @@ def test_incidents_names_lead_to_them(stalled: RunFrames, make_incident: Callabl
 def test_two_runs_are_compared_by_step() -> None:
     own = RunFrames(steps=frame(10, 20, 30), loss=frame(3.0, 2.0, 1.0, rank=0))
     other = RunFrames(steps=frame(10, 20, every=50), loss=frame(4.0, 3.5, rank=1, every=50))
-    ((key, _, drawing),) = compared(("a<b>", "b"), own, other, LOOK, speaker("en"))
+    ((key, _, drawing),) = compared(("a<b>", "b"), own, other, LOOK, Reader("en").say)
     chart = checked(drawing)
     assert key == "compared-loss"
     assert [(list(t.x), list(t.y), t.line.dash) for t in chart.data] == [
@@ -228,14 +228,14 @@ def test_two_runs_are_compared_by_step() -> None:
         ([10, 20], [4.0, 3.5], "dash"),
     ]
     assert chart.data[0].name == "a&lt;b&gt;" and list(chart.layout.xaxis.range) == [0, 30]
-    assert compared(("a", "b"), own, RunFrames(), LOOK, speaker("en")) == []
+    assert compared(("a", "b"), own, RunFrames(), LOOK, Reader("en").say) == []
 
 
 def test_the_charts_of_a_dead_run_mark_the_step_of_its_cause() -> None:
     loss = Series("loss", 0, [1, 2, 3], [1.0, None, 0.5])
     primary = Primary("r", "t", "cause", "fatal", 0.9, 0, "a.log", 7, None, 2, [], {}, "", [])
     found = Diagnosis("failed", primary, series=[loss])
-    ((_, _, drawing),) = of_diagnosis(found, LOOK, speaker("en"))
+    ((_, _, drawing),) = of_diagnosis(found, LOOK, Reader("en").say)
     chart = checked(drawing)
     assert np.array_equal(chart.data[0].y, [1.0, np.nan, 0.5], equal_nan=True)
     assert [(mark.x0, mark.x1) for mark in chart.layout.shapes] == [(2, 2)]

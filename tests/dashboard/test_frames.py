@@ -91,7 +91,6 @@ def test_everything_of_a_run_from_the_store() -> None:
     assert set(found.threshold["v"]) == {30.0}
     assert pairs(found.invalidations)[-1] == (1003, 9)  # ranks throw away the same trace
     assert (found.memory_kind, found.last_step_at, found.total_steps) == ("host_rss", 1003, 900)
-    assert found.seen == 1003
     assert not found.nothing and frames.from_store(store, "other").nothing
 
 

@@ -34,7 +34,7 @@ def test_sources_in_trouble_come_first() -> None:
         TargetStatus("http://d", "over", answered=NOW - 900, scrapes=9, failures=3, error="refused"),
     ]
     found = health.sources_of(targets, {"over"}, NOW)
-    assert [(one.state, one.target.run, one.lag) for one in found] == [
+    assert [(health.state_of(one, NOW), one.run, one.lag(NOW)) for one in found] == [
         ("silent", None, None),
         ("late", "late", 60.0),
         ("answers", "good", 1.0),

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from stallwatch_dashboard import rulebook
-from stallwatch_dashboard.words import speaker
+from stallwatch_dashboard.words import Reader
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
@@ -34,7 +34,7 @@ def test_nothing_asked_lists_everything(known: Catalogue, matcher: Matcher) -> N
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_word_of_a_page_has_words(language: str) -> None:
     """A page of one's own may have a status, a role or a harm that none of ours has."""
-    say = speaker(language)
+    say = Reader(language).say
     for field, kinds in (("status", Status), ("role", Role), ("harm", Harm)):
         for kind in get_args(kinds):
             assert say("judged_by_progress" if kind == "by-progress" else f"{field}_{kind}")

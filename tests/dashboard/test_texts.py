@@ -145,8 +145,8 @@ def test_a_rule_pages_own_sentences_keep_their_markdown_and_others_do_not() -> N
 
 
 def test_an_unknown_language_is_english() -> None:
-    assert words.speaker("fr")("stalled") == "stalled"
-    assert words.speaker("zh")("stalled") == "停滞"
+    assert words.Reader("fr").say("stalled") == "stalled"
+    assert words.Reader("zh").say("stalled") == "停滞"
 
 
 @pytest.mark.parametrize(

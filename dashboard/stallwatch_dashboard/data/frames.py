@@ -43,7 +43,6 @@ class RunFrames:
     phases: tuple[tuple[float, str], ...] = ()  #: when each phase began, and its name
     total_steps: float | None = None
     last_step_at: float | None = None
-    seen: float | None = None  #: the newest time anything in here speaks of
     rebuilt: bool = False  #: from log copies: nothing was scraped
     notes: tuple[Text, ...] = ()
 
@@ -108,7 +107,7 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
         kind, memory = "host_rss", get("host_memory_bytes")
     last = store.latest(run, "stallwatch_last_step_timestamp_seconds")
     last_step_at = max((time for time in last.values() if time > 0), default=None)
-    found = RunFrames(
+    return RunFrames(
         steps=highest(get("step")),
         total_steps=max(store.latest(run, "stallwatch_target_steps").values(), default=None),
         loss=_told(_columns(get("loss")), last_step_at),
@@ -124,8 +123,6 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
         phases=phases(get("phase")),
         last_step_at=last_step_at,
     )
-    newest = [getattr(found, name)["t"].max() for name in _FRAMES if not getattr(found, name).empty]
-    return replace(found, seen=max(newest, default=None))
 
 
 def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
@@ -196,9 +193,9 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True) if found else empty()
 
 
-def limit_ranks(frame: pd.DataFrame, most: int = MOST_RANKS) -> pd.DataFrame:
-    """With more than `most` ranks: only those with the lowest, median and highest last value."""
-    if frame["rank"].nunique() <= most:
+def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
+    """With more than `MOST_RANKS` ranks: only those with the lowest, median and highest last value."""
+    if frame["rank"].nunique() <= MOST_RANKS:
         return frame
     last = frame.groupby("rank")["v"].last().sort_values()
     chosen = {last.index[0], last.index[len(last) // 2], last.index[-1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -87,7 +88,8 @@ class Casebook:
         self._write(lambda store: People(store.engine).note(key, who, text, now))
 
     def silence(self, incident: Incident, seconds: float, who: str, now: float) -> None:
-        made = Silence(now, now + seconds, run=_exactly(incident.run), rule=_exactly(incident.rule), who=who)
+        run, rule = glob.escape(incident.run), glob.escape(incident.rule)  # silences read patterns
+        made = Silence(now, now + seconds, run=run, rule=rule, who=who)
         self._write(lambda store: People(store.engine).silence(made))
 
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
@@ -123,8 +125,3 @@ def _plain(error: Exception) -> str:
     """The driver's first line: SQLAlchemy's own texts hold statements and values, some of them addresses."""
     own = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
     return redact((str(own).splitlines() or [type(error).__name__])[0][:200])
-
-
-def _exactly(name: str) -> str:
-    """A name as a pattern that fits this name only: silences read * ? and [ ]."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

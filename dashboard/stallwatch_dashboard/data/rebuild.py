@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
@@ -15,6 +16,7 @@ from stallwatch_dashboard.data.frames import COLUMNS, RunFrames, empty, of_run
 from stallwatch_dashboard.data.log_copies import LogCopy, copies, end_of
 from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.summaries import trend_of
+from stallwatch_logs.portions import file_chunks
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
@@ -99,7 +101,6 @@ def to_frames(told: Told) -> RunFrames:
     kind, memory = "allocated", _values(told.samples, "memory_allocated_bytes")
     if memory.empty:
         kind, memory = "peak", _values(told.samples, "memory_peak_bytes")
-    times = [sample.time for sample in told.samples if sample.time is not None] + told.warnings
     return RunFrames(
         steps=thin(steps),
         loss=thin(_values(told.samples, "loss")),
@@ -110,7 +111,6 @@ def to_frames(told: Told) -> RunFrames:
         warnings=thin(_counted(told.warnings)),
         total_steps=told.total_steps,
         last_step_at=float(steps["t"].max()) if not steps.empty else None,
-        seen=max(times, default=None),
         rebuilt=True,
         notes=tuple(told.notes),
     )
@@ -168,13 +168,8 @@ def _frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def _chunks(path: Path, most: int) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as copy:
-            while most > 0 and (chunk := copy.read(min(_CHUNK, most))):
-                most -= len(chunk)
-                yield chunk
-    except OSError:
-        return
+    with suppress(OSError), path.open("rb") as copy:
+        yield from file_chunks(copy.fileno(), 0, most, _CHUNK)
 
 
 def last_numbers(folder: Path) -> Numbers:

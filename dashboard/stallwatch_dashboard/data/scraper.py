@@ -32,6 +32,10 @@ class TargetStatus:
     failures: int = 0
     error: Message | None = None  #: of the last scrape; None after a good one
 
+    def lag(self, now: float) -> float | None:
+        """Seconds since its last answer."""
+        return None if self.answered is None else now - self.answered
+
 
 class Scraper:
     """Scrapes in a thread of its own; `scrape_once` is the whole of a round."""

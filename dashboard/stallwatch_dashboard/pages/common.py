@@ -117,7 +117,7 @@ def _choose_language() -> None:
 
 
 def say(key: str, *values: object) -> str:
-    return words.speaker(language())(key, *values)
+    return words.Reader(language()).say(key, *values)
 
 
 def say_or(key: str, otherwise: str) -> str:

@@ -18,20 +18,22 @@ _ICONS = {"answers": "✔", "late": "?", "silent": "✖"}
 @st.fragment(run_every="5s")
 def _sources() -> None:
     source = shared()
-    found = health.sources_of(source.targets(), source.ended(), source.clock())
+    now = source.clock()
+    found = health.sources_of(source.targets(), source.ended(), now)
+    states = [health.state_of(one, now) for one in found]
     st.markdown(f"#### {say('sources')}")
     if not found:
         st.caption(say("no_sources" if source.scraper is not None else "asks_prometheus"))
     else:
         st.dataframe(
             {
-                say("state"): [f"{_ICONS[one.state]} {say(one.state)}" for one in found],
-                say("run_column"): [cell(one.target.run or "") or formats.NOTHING for one in found],
-                say("address"): [cell(one.target.url) for one in found],
-                say("last_answer"): [formats.seconds(one.lag) for one in found],
-                say("scrapes"): [one.target.scrapes for one in found],
-                say("failures"): [one.target.failures for one in found],
-                say("error"): [cell(render(one.target.error or "")) for one in found],
+                say("state"): [f"{_ICONS[state]} {say(state)}" for state in states],
+                say("run_column"): [cell(one.run or "") or formats.NOTHING for one in found],
+                say("address"): [cell(one.url) for one in found],
+                say("last_answer"): [formats.seconds(one.lag(now)) for one in found],
+                say("scrapes"): [one.scrapes for one in found],
+                say("failures"): [one.failures for one in found],
+                say("error"): [cell(render(one.error or "")) for one in found],
             },
             hide_index=True,
             column_config={say("error"): st.column_config.TextColumn(width="large")},
