@@ -108,10 +108,8 @@ def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         if child.poll() is None:
             child.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
         _kill(child)
         child.wait()
         if child.stdin:

@@ -82,7 +82,7 @@ def test_the_end_of_a_run_is_known_though_nobody_looked_then(server: Server) -> 
     server.scrape("a", 135_000, 140_000, 1999)  # and once more
     server.now = 150_000.0
     assert store.last_seen() == {"a": max(server.scrapes["a"])} == server.store().last_seen()
-    assert store.glances(["a"], server.now)["a"].step == 1999
+    assert store.summaries(["a"], server.now)["a"].step == 1999
 
 
 def test_while_somebody_looks_an_end_is_asked_for_once(server: Server) -> None:
@@ -91,7 +91,7 @@ def test_while_somebody_looks_an_end_is_asked_for_once(server: Server) -> None:
     for _ in range(20):
         server.now += 20.0
         store.last_seen()
-        assert store.glances(["a"], server.now)["a"].step == 999
+        assert store.summaries(["a"], server.now)["a"].step == 999
     assert store.last_seen() == {"a": max(server.scrapes["a"])}
     assert sum(question.startswith("max(timestamp(") for question in server.asked) == 1
     assert sum("__name__" in question and "[1d]" in question for question in server.asked) == 1
@@ -106,26 +106,26 @@ def test_a_run_that_comes_back_has_its_last_numbers_once_it_ended(
         server.scrape("a", 99_000, 99_900, before)
     store = server.store()
     store.last_seen()
-    assert store.glances(["a"], server.now)["a"].step == before
+    assert store.summaries(["a"], server.now)["a"].step == before
     server.scrape("a", 100_010, 100_110, 999)
     for _ in range(12):  # somebody looks all the time
         server.now += 20.0
         store.last_seen()
-        told = store.glances(["a"], server.now)["a"]
+        told = store.summaries(["a"], server.now)["a"]
     assert told.step == 999 and store.last_seen() == {"a": max(server.scrapes["a"])}
 
 
 def test_an_answer_does_not_hide_that_another_question_has_none(server: Server) -> None:
     server.scrape("a", 99_000, 100_000, 7)
     store, server.silent = server.store(), "stallwatch_loss{"
-    store.glances(["a"], server.now)
+    store.summaries(["a"], server.now)
     store.last_seen()
     assert "too slow" in render(store.problem or "")
     server.silent = ""
     store.last_seen()
     assert store.problem is not None
     server.now += 61.0  # what is past is asked for again
-    store.glances(["a"], server.now)
+    store.summaries(["a"], server.now)
     assert store.problem is None
 
 

@@ -18,7 +18,7 @@ from stallwatch_dashboard.data.overview import (
     state_of,
     told_by_log,
 )
-from stallwatch_dashboard.data.summaries import glance
+from stallwatch_dashboard.data.summaries import summary_of
 from stallwatch_exporter.incident import Ending, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.records import Progress
@@ -202,7 +202,7 @@ def test_whether_a_quiet_run_is_stalled_is_what_its_agent_publishes(
     }
     if stalled is not None:
         latest["stalled"] = {(None, ""): stalled}
-    assert glance(latest, Numbers(), now=NOW).overdue is overdue
+    assert summary_of(latest, Numbers(), now=NOW).overdue is overdue
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,12 @@ def store(server: str, wait_for: Callable[..., None]) -> PrometheusStore:
 
 def test_a_row_tells_the_same_as_from_the_embedded_store(store: PrometheusStore) -> None:
     assert set(store.last_seen()) == {RUN}
-    found = store.glances([RUN], time.time())[RUN]
+    found = store.summaries([RUN], time.time())[RUN]
     assert (found.step, found.total_steps, found.phase) == (57, 900, "train")
     assert (found.step_seconds, found.stalled_seconds, found.stepping_seconds) == (2.0, 12.0, 20.0)
     assert (found.memory_bytes, found.host_memory_limit_bytes) == (21 << 30, 10 << 30)
     assert not found.overdue and found.started_at is not None
-    later = store.glances([RUN], time.time() + 600)[RUN]
+    later = store.summaries([RUN], time.time() + 600)[RUN]
     assert later.alarm_at is not None and not later.overdue, "its agent says whether it is stalled"
     assert store.problem is None
 
@@ -125,7 +125,7 @@ def test_the_run_page_has_its_frames(store: PrometheusStore) -> None:
 def test_a_run_that_nobody_knows_is_empty(store: PrometheusStore) -> None:
     assert store.series("nobody", "stallwatch_step").empty and store.first_seen("nobody") is None
     assert store.latest("nobody", "stallwatch_step") == {}
-    assert store.glances(["nobody"], time.time())["nobody"].step is None
+    assert store.summaries(["nobody"], time.time())["nobody"].step is None
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool: apt-get install prometheus")
@@ -155,12 +155,12 @@ def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
         wait_for(lambda: bool(store.last_seen()), "the history", 120.0)
         assert store.last_seen() == ends
         asked = noted(store)
-        found = store.glances(ends, float(now))
+        found = store.summaries(ends, float(now))
         assert {one.step for one in found.values()} == {41}
         assert {one.memory_bytes for one in found.values()} == {2**31}
         assert sum("last_over_time" in question for question in asked) == 2
         asked.clear()
-        assert store.glances(ends, float(now)) == found and store.last_seen() == ends
+        assert store.summaries(ends, float(now)) == found and store.last_seen() == ends
         assert not any("last_over_time" in question for question in asked)
         store.close()
 

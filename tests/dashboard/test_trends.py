@@ -25,7 +25,7 @@ def test_the_pace_now_and_the_runs_own_early_one() -> None:
     store = MetricStore()
     for step in range(1, 100):
         store.write(scrape(step), float(step))
-    found = store.glances(["run"], 100.0)["run"]
+    found = store.summaries(["run"], 100.0)["run"]
     assert (found.step_seconds, found.baseline_seconds) == (3.0, 1.0)
     assert found.loss == 1.0 and found.stepping_seconds == 179.0 and found.started_at == 1.0
 
@@ -33,7 +33,7 @@ def test_the_pace_now_and_the_runs_own_early_one() -> None:
 def test_a_first_scrape_tells_the_mean_of_all_steps() -> None:
     store = MetricStore()
     store.write(scrape(50), 1.0)
-    assert store.glances(["run"], 1.0)["run"].step_seconds == 1.0
+    assert store.summaries(["run"], 1.0)["run"].step_seconds == 1.0
 
 
 def test_the_course_is_bounded_ends_with_the_last_loss_and_leaves_nan_out() -> None:
@@ -52,10 +52,10 @@ def test_a_restarted_dashboard_knows_what_the_first_one_saw(tmp_path: Path) -> N
     first = MetricStore(tmp_path / "m.duckdb")
     for step in range(1, 200):
         first.write(scrape(step), float(step))
-    before = first.glances(["run"], 200.0)["run"]
+    before = first.summaries(["run"], 200.0)["run"]
     first.close()
     again = MetricStore(tmp_path / "m.duckdb")
-    found = again.glances(["run"], 200.0)["run"]
+    found = again.summaries(["run"], 200.0)["run"]
     again.close()
     assert (found.step_seconds, found.baseline_seconds) == (before.step_seconds, before.baseline_seconds)
     assert found.started_at == 1.0 and found.losses[-1] == 0.5 and len(found.losses) <= 2 * MOST_LOSSES + 1
@@ -66,4 +66,4 @@ def test_a_run_that_is_forgotten_leaves_nothing() -> None:
     store = MetricStore()
     store.write(scrape(5), 1.0)
     store.prune(100.0)
-    assert store.last_seen() == {} and store.glances(["run"], 1.0)["run"].losses == ()
+    assert store.last_seen() == {} and store.summaries(["run"], 1.0)["run"].losses == ()

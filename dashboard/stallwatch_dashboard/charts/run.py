@@ -124,11 +124,10 @@ def top(found: RunFrames, waited: float) -> float:
 
 
 def _waited(found: RunFrames, span: Span) -> float:
-    return (
-        max(0.0, span.end - found.last_step_at)
-        if span.live and span.heard is None and found.last_step_at
-        else 0.0
-    )
+    """Seconds since the last step of a run that is heard of."""
+    if not span.live or span.heard is not None or not found.last_step_at:
+        return 0.0
+    return max(0.0, span.end - found.last_step_at)
 
 
 def _of_ranks(name: str, hover: str, **axis: str) -> Chart:

@@ -130,7 +130,7 @@ class _Run:
     metrics: dict[str, _Metric] = field(default_factory=dict)
 
 
-class Recall:
+class PointCache:
     """Safe for several threads. `cursor` gives a new one on the file."""
 
     def __init__(self, cursor: Callable[[], duckdb.DuckDBPyConnection]) -> None:

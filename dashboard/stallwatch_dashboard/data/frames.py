@@ -79,7 +79,7 @@ class NumberStore(Protocol):
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         """Newest value by rank and remaining labels."""
 
-    def glances(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
+    def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
         """What a row tells of each of these runs."""
 
     def last_seen(self) -> dict[str, float]:

@@ -49,7 +49,8 @@ def parse(text: str) -> list[Reading]:
             for sample in family.samples:
                 if sample.name.endswith(_LEFT_OUT):
                     continue
-                readings.append(_reading(sample.name, dict(sample.labels), sample.value))
+                run, which = sample.labels.get("run", ""), series_of(sample.labels)
+                readings.append(Reading(run, sample.name, *which, float(sample.value)))
                 if len(readings) > MOST_READINGS:
                     raise ScrapeError("source_too_many_numbers", most=MOST_READINGS)
     except ScrapeError:
@@ -65,10 +66,6 @@ def series_of(labels: Mapping[str, str]) -> tuple[int | None, str]:
     rest = {name: text for name, text in labels.items() if name not in _NOT_IN_SERIES}
     written = json.dumps(rest, sort_keys=True, ensure_ascii=False) if rest else ""
     return int(rank) if rank.isdecimal() else None, written
-
-
-def _reading(name: str, labels: dict[str, str], value: float) -> Reading:
-    return Reading(labels.get("run", ""), name, *series_of(labels), float(value))
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

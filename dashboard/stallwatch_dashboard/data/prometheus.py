@@ -29,7 +29,7 @@ from stallwatch_dashboard.data.promql import (
     portions,
     selector,
 )
-from stallwatch_dashboard.data.summaries import METRICS, MOST_LOSSES, Latest, glance, trend_of
+from stallwatch_dashboard.data.summaries import METRICS, MOST_LOSSES, Latest, summary_of, trend_of
 from stallwatch_rules.messages import Text
 
 Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and metric
@@ -210,7 +210,7 @@ class PrometheusStore:
         found = found or self._questions.instant(f"last_over_time({metric}{{{is_run(run)}}}[1d])")
         return {series_of(one["metric"]): float(one["value"][1]) for one in found}
 
-    def glances(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
+    def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
         """What is now, what is past once a minute; of one run, of that one alone."""
         runs = list(runs)
         wanted = is_run(runs[0]) if len(runs) == 1 else ""
@@ -219,7 +219,7 @@ class PrometheusStore:
         ended = self._departed.numbers(runs, every.keys())
         past = trends()
         return {
-            run: glance(every.get(run) or ended.get(run, {}), past.get(run, Numbers()), now=now)
+            run: summary_of(every.get(run) or ended.get(run, {}), past.get(run, Numbers()), now=now)
             for run in runs
         }
 

@@ -103,7 +103,7 @@ class Source:
         seen = self.store.last_seen()
         incidents = self._open_by_run()
         under_way = (local.keys() | seen.keys()) - self._ended.keys()
-        numbers = self.store.glances(under_way, self.clock())
+        numbers = self.store.summaries(under_way, self.clock())
         rows = list(self._ended.values())
         for run in under_way:
             row = self._row(run, local.get(run), seen.get(run), incidents.get(run, []), numbers[run])
@@ -116,7 +116,7 @@ class Source:
         info, seen = self.info(run), self.store.last_seen().get(run)
         if info is None and seen is None:
             return None
-        numbers = self.store.glances([run], self.clock())[run]
+        numbers = self.store.summaries([run], self.clock())[run]
         return self._row(run, info, seen, self.incidents(run), numbers, whole=True)
 
     def frames(self, run: str) -> RunFrames:

@@ -11,11 +11,11 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 
-from stallwatch_dashboard.data.cache import Point, Points, Recall, joined, of_rows, series_frame
+from stallwatch_dashboard.data.cache import Point, PointCache, Points, joined, of_rows, series_frame
 from stallwatch_dashboard.data.frames import Which, series_order
 from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.overview import Numbers
-from stallwatch_dashboard.data.summaries import METRICS, Histories, glance
+from stallwatch_dashboard.data.summaries import METRICS, Histories, summary_of
 from stallwatch_rules.messages import Message, Text, message
 
 HEARTBEAT_SECONDS = 60.0  #: a number that does not change is written this often all the same
@@ -64,7 +64,7 @@ class MetricStore:
             str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
         )
         self._connection.execute(_SCHEMA)
-        self._recall = Recall(self._connection.cursor)
+        self._cache = PointCache(self._connection.cursor)
         self._load()
 
     @classmethod
@@ -95,7 +95,7 @@ class MetricStore:
                 for series in fresh:  # not in the file: the next scrape tries again
                     del self._series[series.name][series.which]
                 raise
-            self._recall.take(points)
+            self._cache.take(points)
             return len(points)
 
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
@@ -111,7 +111,7 @@ class MetricStore:
             )
             ends = of_rows([(one.id, one.seen, one.value) for one in family])
         most = max(points, min(_MOST_POINTS, points * len(family) // 4))
-        found = joined(self._recall.points(run, metric, most), ends)
+        found = joined(self._cache.points(run, metric, most), ends)
         place = pd.Index(ends.series).get_indexer(pd.Index(found.series))
         known = place >= 0  # a series that came since is shown next time
         return series_frame(
@@ -126,11 +126,11 @@ class MetricStore:
         with self._lock:
             return dict(self._seen)
 
-    def glances(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
+    def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
         """What a row tells of each of these runs. Asks nothing of the file."""
         with self._lock:
             trends = {run: replace(self._trends.trend(run), started_at=self._first.get(run)) for run in runs}
-            return {run: glance(self._newest(run), trend, now=now) for run, trend in trends.items()}
+            return {run: summary_of(self._newest(run), trend, now=now) for run, trend in trends.items()}
 
     def _newest(self, run: str) -> dict[str, dict[Which, float]]:
         found = {}
@@ -147,7 +147,7 @@ class MetricStore:
         """Forget everything older than `before`."""
         with self._lock:
             cursor = self._connection.cursor()
-            self._recall.forget()
+            self._cache.forget()
             cursor.execute("DELETE FROM points WHERE t < ?", [before])
             for family in self._series.values():
                 for which in [which for which, series in family.items() if series.seen < before]:

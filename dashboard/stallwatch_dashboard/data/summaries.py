@@ -107,7 +107,7 @@ METRICS = (
 _MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "host_memory_bytes")
 
 
-def glance(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
+def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
     """One run's `trend` with its newest values. Pure."""
 
     def highest(metric: str) -> float | None:

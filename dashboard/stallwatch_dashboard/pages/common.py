@@ -207,14 +207,14 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
         with right:
             if first:
                 st.markdown(f"**{say('fixes')}**")
-                st.markdown(_numbered(first_sentence(prose(fix, found.page)) for fix in first))
+                st.markdown(numbered(first_sentence(prose(fix, found.page)) for fix in first))
         if found.why or found.fixes:
             with st.expander(say("why_and_more")):
                 st.markdown(prose(found.why, found.page))
-                st.markdown(_numbered(prose(fix, found.page) for fix in found.fixes))
+                st.markdown(numbered(prose(fix, found.page) for fix in found.fixes))
 
 
-def _numbered(fixes: Iterable[str]) -> str:
+def numbered(fixes: Iterable[str]) -> str:
     return "\n".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1))
 
 

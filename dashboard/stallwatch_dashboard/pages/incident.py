@@ -31,6 +31,7 @@ from stallwatch_dashboard.verdict import in_state, rule_name
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_rules.report.stacks import folded
+from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence
 
 _ICONS = {"open": "■", "resolved": "✔"}
@@ -123,9 +124,15 @@ def _live(key: str) -> None:
         )
     if incident.stacks is not None:
         st.markdown(f"#### {say('stacks')}")
-        st.text(verbatim(render(sentence(incident.stacks))))
-        st.caption(say("asked_for", formats.seconds(incident.stacks.seconds)))
-        st.code(verbatim(folded(incident.stacks, language())), language=None)
+        draw_stacks(incident.stacks, say("asked_for", formats.seconds(incident.stacks.seconds)))
+
+
+def draw_stacks(stacks: StallStacks, about: str = "") -> None:
+    """Where the ranks of a host were: in a sentence, then their stacks."""
+    st.text(verbatim(render(sentence(stacks))))
+    if about:
+        st.caption(about)
+    st.code(verbatim(folded(stacks, language())), language=None)
 
 
 def _timeline(incident: Incident) -> None:

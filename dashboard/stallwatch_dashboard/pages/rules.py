@@ -13,7 +13,7 @@ from stallwatch_dashboard.pages.common import (
     chosen_row,
     head,
     into_address,
-    language,
+    numbered,
     offer_download,
     render,
     say,
@@ -21,6 +21,7 @@ from stallwatch_dashboard.pages.common import (
 from stallwatch_dashboard.safetext import cell, markdown, own_words, verbatim
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.messages import bilingual
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.fixes import fixes_for, written
 from stallwatch_rules.pages.page import RulePage
@@ -33,12 +34,8 @@ def _matcher(extra: tuple[str, ...]) -> Matcher:
     return Matcher(catalogue(extra))
 
 
-def _chinese() -> bool:
-    return language() == "zh"
-
-
 def _title(page: RulePage) -> str:
-    return (page.title_zh if _chinese() else "") or page.title
+    return render(bilingual(page.title, page.title_zh))
 
 
 def _harm(page: RulePage) -> str:
@@ -83,22 +80,23 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
         st.caption(say("open_rule"))
 
 
-def _section(heading: str, text: str) -> None:
+def _section(heading: str, text: str, chinese: str = "") -> None:
+    text = render(bilingual(text, chinese))
     if written(text):
         st.markdown(f"#### {say(heading)}")
         st.markdown(own_words(text))  # the page's own words: a local file that somebody reviewed
 
 
 def _page(page: RulePage) -> None:
-    told, chinese = page.sections, _chinese()
+    told = page.sections
     with st.container(border=True, key="rule-page"):
         st.markdown(f"### {markdown(_title(page))}")
         facts = (page.id, page.family, say(f"role_{page.role}"), _harm(page), say(f"status_{page.status}"))
         st.caption(" · ".join(markdown(fact) for fact in facts))
-        _section("what_happened", (chinese and told.zh_what) or told.what)
-        _section("why", (chinese and told.zh_why) or told.why)
+        _section("what_happened", told.what, told.zh_what)
+        _section("why", told.why, told.zh_why)
         fixes = [render(fix) for fix in fixes_for(page, {})]
-        _section("fixes", "\n".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1)))
+        _section("fixes", numbered(fixes))
         _section("when_harmless", told.harmless)
         with st.expander(say("how_recognised")):
             if page.patterns:

@@ -21,7 +21,6 @@ from stallwatch_dashboard.pages.common import (
     draw_verdict,
     head,
     into_address,
-    language,
     look,
     page,
     reader,
@@ -30,12 +29,10 @@ from stallwatch_dashboard.pages.common import (
     switch,
     zone,
 )
-from stallwatch_dashboard.pages.incident import draw_incidents
+from stallwatch_dashboard.pages.incident import draw_incidents, draw_stacks
 from stallwatch_dashboard.safetext import markdown, plain, verbatim
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.report.stacks import folded
-from stallwatch_rules.stacks.words import sentence
 
 _FRESH_SECONDS = 4.0  #: younger numbers need no word about their age
 _LAST_WORDS_SECONDS = 15.0  #: after its end a run's last numbers, lines and incidents still come in
@@ -167,8 +164,7 @@ def _stacks(incidents: list[Incident]) -> None:
         if incident.stacks is None:
             continue
         with st.expander(say("where_ranks_are", reader().clock(incident.opened_at))):
-            st.text(verbatim(render(sentence(incident.stacks))))
-            st.code(verbatim(folded(incident.stacks, language())), language=None)
+            draw_stacks(incident.stacks)
 
 
 def _live(run: str, known: int) -> None:

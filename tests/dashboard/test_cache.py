@@ -48,7 +48,7 @@ def test_a_metric_that_nobody_asks_for_is_kept_thinned(monkeypatch: pytest.Monke
         store.write([Reading("run", "stallwatch_loss", 0, "", second / 7)], float(second))
         if second % 50 == 0:
             store.series("run", "stallwatch_step")
-    waiting = [metric.fresh for metric in store._recall._runs["run"].metrics.values()]
+    waiting = [metric.fresh for metric in store._cache._runs["run"].metrics.values()]
     assert waiting and max(map(len, waiting)) <= 20
     assert len(store.series("run", "stallwatch_loss")) == 120
 
@@ -78,7 +78,7 @@ def test_only_so_many_runs_are_kept() -> None:
     for number in range(cache._MOST_RUNS + 5):
         write(store, 0, number, run=f"run-{number}")
         assert shown(store, f"run-{number}") == [(0.0, float(number))]
-    assert len(store._recall._runs) == cache._MOST_RUNS
+    assert len(store._cache._runs) == cache._MOST_RUNS
     assert shown(store, "run-0") == [(0.0, 0.0)]
 
 
@@ -114,7 +114,7 @@ def test_after_many_refreshes_the_frames_are_those_of_a_store_that_is_opened_ane
         if second > 40 and second % 17 == 0:
             frames.from_store(store, "run")
     seen = frames.from_store(store, "run")
-    store._recall.forget()
+    store._cache.forget()
     anew = frames.from_store(store, "run")
     assert 20 < len(seen.loss) < 80 and 20 < len(seen.rank_steps) < 140 and len(seen.phases) > 5
     for each in fields(RunFrames):
