@@ -15,7 +15,7 @@ from stallwatch_dashboard.data.cache import Point, PointCache, Points, joined, o
 from stallwatch_dashboard.data.frames import Which, series_order
 from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.overview import Numbers
-from stallwatch_dashboard.data.summaries import METRICS, Histories, summary_of
+from stallwatch_dashboard.data.summaries import METRICS, Trends, summary_of
 from stallwatch_rules.messages import Message, Text, message
 
 HEARTBEAT_SECONDS = 60.0  #: a number that does not change is written this often all the same
@@ -57,7 +57,7 @@ class MetricStore:
         self._series: dict[_Name, dict[Which, _Series]] = {}
         self._seen: dict[str, float] = {}  # when each run was last scraped
         self._first: dict[str, float] = {}  # the time of each run's oldest number
-        self._trends = Histories()
+        self._trends = Trends()
         self._next_id = 1
         # A polite guest beside a training: two threads and half a GiB are plenty for what is kept here.
         self._connection = duckdb.connect(

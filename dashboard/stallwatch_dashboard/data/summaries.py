@@ -178,7 +178,7 @@ def _place(rank: int | None) -> float:
     return math.inf if rank is None else rank
 
 
-class Histories:
+class Trends:
     """Not safe for several threads: its owner has a lock."""
 
     def __init__(self) -> None:
