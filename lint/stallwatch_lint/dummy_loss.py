@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from stallwatch_lint.diagnostic import Diagnostic, diagnostic
 from stallwatch_lint.dsconfig import number
 from stallwatch_lint.facts import CALLS
-from stallwatch_lint.partitioned import Models, models_of
+from stallwatch_lint.partitioned import models_of
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Script, dotted, last_name, scopes
 
@@ -41,6 +41,13 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         looped = {id(statement) for name, statement in added if _is_loss(name, losses)}
         terms = {name for name, _ in added if not _is_loss(name, losses)}
         terms.update(name for node in nodes for name in _assigned_term(node, makers, losses))
+        owners = [owner for node in nodes if (owner := _owner_of_parameters(node)) is not None]
+        forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
+        # In a `forward`, `self.parameters()` are those of the running module itself, which may be there.
+        own = forward and any(dotted(owner) == "self" for owner in owners)
+        # Some of a whole model's parameters are large enough to be partitioned.
+        whole = any(last_name(one) in ("model", "engine") or models.is_model(one) for one in owners)
+        sure = not own and (whole or not persistent)
         for node in nodes:
             told = (
                 id(node) in looped
@@ -51,9 +58,6 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
             line = getattr(node, "lineno", 1)
             if told and line not in seen:
                 seen.add(line)
-                forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
-                own = forward and any(_is_own_parameters(one) for one in nodes)
-                sure = not own and (not persistent or any(_is_whole_model(one, models) for one in nodes))
                 yield diagnostic("dummy-loss", (script.file, line), severity="fails" if sure else "likely")
 
 
@@ -164,15 +168,20 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
     return False
 
 
+def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
+    """``model`` of ``model.parameters()`` and ``model.named_parameters()``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.value if node.func.attr in ("parameters", "named_parameters") else None
+    return None
+
+
 def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
     """The loop's variable where it runs over a module's parameters; else empty."""
-    if not (isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute)):
+    if _owner_of_parameters(over) is None:
         return ""
-    if over.func.attr == "parameters" and isinstance(target, ast.Name):
-        return target.id
-    named = over.func.attr == "named_parameters" and isinstance(target, ast.Tuple) and len(target.elts) == 2
-    last = target.elts[1] if named and isinstance(target, ast.Tuple) else None
-    return last.id if isinstance(last, ast.Name) else ""
+    if isinstance(over, ast.Call) and last_name(over.func) == "named_parameters":
+        target = target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else over
+    return target.id if isinstance(target, ast.Name) else ""
 
 
 def _reduces(expression: ast.expr, variable: str) -> bool:
@@ -180,21 +189,6 @@ def _reduces(expression: ast.expr, variable: str) -> bool:
     attributes = {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
     uses = any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(expression))
     return uses and bool(attributes & CALLS.reductions) and not attributes & CALLS.valueless
-
-
-def _is_whole_model(node: ast.AST, models: Models) -> bool:
-    """``model.parameters()``: some of a whole model's parameters are large enough to be partitioned."""
-    if not isinstance(node, ast.Call):
-        return False
-    owner, _, last = dotted(node.func).rpartition(".")
-    named = owner.rpartition(".")[2] in ("model", "engine")
-    followed = isinstance(node.func, ast.Attribute) and models.is_model(node.func.value)
-    return last in ("parameters", "named_parameters") and (named or followed)
-
-
-def _is_own_parameters(node: ast.AST) -> bool:
-    """``self.parameters()``: in a ``forward`` those of the running module itself, which may be there."""
-    return isinstance(node, ast.Call) and dotted(node.func) in ("self.parameters", "self.named_parameters")
 
 
 def _gathers(node: ast.AST) -> bool:

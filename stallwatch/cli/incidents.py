@@ -271,16 +271,14 @@ def meant(store: IncidentStore, name: str, *, one: bool = False) -> Meant:
     exact = store.get(name)
     if exact is not None:
         return Meant((exact,))
-    of_run = store.list(run=name)
-    if not of_run and name:
-        found = store.beginning_with(name, _LOOKED_AT)
-        runs = _names(incident.run for incident in found)
-        if len(runs) > 1:
-            return Meant(several=tuple(sorted(runs))[:_CANDIDATES])
-        if runs and len(name) > len(runs[0]):  # the beginning of an id: behind the run comes a slash
-            return _chosen(found)
-        of_run = store.list(run=runs[0]) if runs else []
-    caring = tuple(incident for incident in of_run if _is_cared_for(incident))
+    runs = _runs(store, name)
+    if len(runs) > 1:
+        return Meant(several=tuple(sorted(runs))[:_CANDIDATES])
+    if runs and len(name) > len(runs[0]):  # the beginning of an id: behind the run comes a slash
+        return _chosen(store.beginning_with(name, _LOOKED_AT))
+    of_run = store.list(run=runs[0]) if runs else []
+    # Open, or nobody knows whether it is over, or what the run left: its end, a broken checkpoint.
+    caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_last_word)
     if one:
         return _chosen(caring or of_run)
     return Meant(caring) if caring else Meant(over=tuple(of_run))
@@ -288,10 +286,15 @@ def meant(store: IncidentStore, name: str, *, one: bool = False) -> Meant:
 
 def run_meant(store: IncidentStore, name: str) -> str:
     """The run of this name, else the only one whose name begins so; the name itself where there is none."""
-    if store.list(run=name, limit=1):
-        return name
-    runs = _names(incident.run for incident in store.beginning_with(name, _LOOKED_AT))
+    runs = _runs(store, name)
     return runs[0] if len(runs) == 1 else name
+
+
+def _runs(store: IncidentStore, name: str) -> list[str]:
+    """The run of this name, else those of the incidents whose ids begin so."""
+    if not name or store.list(run=name, limit=1):
+        return [name]
+    return list(dict.fromkeys(one.run for one in store.beginning_with(name, _LOOKED_AT)))
 
 
 def _chosen(found: Iterable[Incident]) -> Meant:
@@ -300,13 +303,4 @@ def _chosen(found: Iterable[Incident]) -> Meant:
     still_open = tuple(incident for incident in among if incident.status == "open")
     if len(among) == 1 or len(still_open) == 1:
         return Meant(still_open or among)
-    return Meant(several=tuple(sorted(_names(incident.id for incident in among)))[:_CANDIDATES])
-
-
-def _is_cared_for(incident: Incident) -> bool:
-    """Open, or nobody knows whether it is over, or what the run left: its end, a broken checkpoint."""
-    return incident.status == "open" or incident.unwatched or incident.is_last_word
-
-
-def _names(given: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(given))
+    return Meant(several=tuple(sorted({one.id for one in among}))[:_CANDIDATES])
