@@ -57,6 +57,10 @@ def parse_json(text: str, file: str) -> Parsed:
         twice.extend(sorted({name for name in names if names.count(name) > 1}))
         return dict(found)
 
+    def unreadable(reason: str) -> Parsed:
+        found = diagnostic("config-unreadable", (file, 1), reason=message(reason), file=file)
+        return Parsed(None, [found])
+
     diagnostics: list[Diagnostic] = []
     try:
         values = json.loads(text, object_pairs_hook=pairs)
@@ -67,11 +71,9 @@ def parse_json(text: str, file: str) -> Parsed:
         if values is None:
             return Parsed(None, diagnostics)
     except RecursionError:
-        reason = message("lint.nested-too-deeply")
-        return Parsed(None, [diagnostic("config-unreadable", (file, 1), reason=reason, file=file)])
+        return unreadable("lint.nested-too-deeply")
     if not isinstance(values, dict):
-        reason = message("lint.no-object")
-        return Parsed(None, [diagnostic("config-unreadable", (file, 1), reason=reason, file=file)])
+        return unreadable("lint.no-object")
     severity: Severity | None = "likely" if has_auto(values) else None
     for name in dict.fromkeys(twice):
         places = [number for number, line in enumerate(text.splitlines(), 1) if f'"{name}"' in line]
@@ -99,9 +101,8 @@ def parse_accelerate(text: str, file: str) -> Parsed:
     settings = values.get("deepspeed_config")
     if not isinstance(settings, dict):
         if "zero_optimization" in values or "train_micro_batch_size_per_gpu" in values:
-            return Parsed(
-                DsConfig(values, file, key_lines(text)), []
-            )  # DeepSpeed's own keys, written as YAML
+            # DeepSpeed's own keys, written as YAML
+            return Parsed(DsConfig(values, file, key_lines(text)), [])
         return Parsed(None, [])
     other = settings.get("deepspeed_config_file")
     config = _made(settings, values, file, key_lines(text))

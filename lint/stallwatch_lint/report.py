@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -51,21 +52,13 @@ def print_check(
     rows: list[RenderableType] = []
     for diagnostic in diagnostics:
         rows += [_block(rendered(diagnostic, language), language), Text()]
-    clear = "yellow" if covered == "part" else "green"
-    style = _STYLES[diagnostics[0].severity] if diagnostics else clear
-    rows.append(Text(summary(diagnostics, language, covered=covered), style=f"bold {style}"))
+    counts = Counter(one.severity for one in diagnostics)
+    found = [f"{counts[one]} {say(f'lint.count-{one}', language)}" for one in _STYLES if counts[one]]
+    style = _STYLES[diagnostics[0].severity] if found else "yellow" if covered == "part" else "green"
+    summary = ", ".join(found) or say(f"lint.{_NOTHING[covered]}", language)
+    rows.append(Text(summary, style=f"bold {style}"))
     rows.append(Text(" · ".join(without_controls(one) for one in looked_at), style="dim"))
     console.print(Group(*rows), highlight=False, emoji=False)
-
-
-def summary(diagnostics: Sequence[Diagnostic], language: str, *, covered: Covered = "all") -> str:
-    """Return one line on what was found; `covered` as for ``print_check``."""
-    if not diagnostics:
-        return say(f"lint.{_NOTHING[covered]}", language)
-    counts = {severity: sum(one.severity == severity for one in diagnostics) for severity in _STYLES}
-    return ", ".join(
-        f"{count} {say(f'lint.count-{severity}', language)}" for severity, count in counts.items() if count
-    )
 
 
 def _block(diagnostic: Diagnostic, language: str) -> RenderableType:

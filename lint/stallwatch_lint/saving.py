@@ -27,20 +27,15 @@ _GATHER = "stage3_gather_16bit_weights_on_model_save"
 _KEYS = (_GATHER, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
 
 
-def gathers(config: DsConfig) -> bool:
-    """Whether the configuration lets ZeRO-3 gather weights; what cannot be told counts as yes."""
-    return any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
-
-
 def check_saving(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """ZeRO-3 without gathering: once for the configuration, or for each place that saves.
 
     accelerate 1.15.0, ``accelerator.py`` (``get_state_dict``): raises. DeepSpeed 0.19.8,
-    ``runtime/engine.py``
-    (``save_16bit_model``): writes nothing and returns ``False``. transformers 5.0 (Trainer): catches the
-    error and writes a sharded checkpoint.
+    ``runtime/engine.py`` (``save_16bit_model``): writes nothing and returns ``False``. transformers 5.0
+    (Trainer): catches the error and writes a sharded checkpoint.
     """
-    if config.stage != 3 or gathers(config):
+    gathers = any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
+    if config.stage != 3 or gathers:  # what cannot be told counts as yes
         return
     places = [one for script in run.scripts for one in _places(script)]
     yield from places

@@ -60,9 +60,9 @@ class StallwatchGroup(click.Group):
             result = super().main(*args, **kwargs)
             if sys.stdout is not None:  # None: it was closed before we began
                 sys.stdout.flush()
-        except click.UsageError as error:
+        except click.ClickException as error:
             message = error.format_message()
-            if error.ctx is not None:
+            if isinstance(error, click.UsageError) and error.ctx is not None:
                 usage = error.ctx.get_usage()
                 helps = message.startswith(usage)  # a group without its command: the message is its help
                 with contextlib.suppress(OSError):  # nobody may be there to read it
@@ -70,9 +70,6 @@ class StallwatchGroup(click.Group):
                 if helps:
                     sys.exit(error.exit_code)
             tell(message)
-            sys.exit(error.exit_code)
-        except click.ClickException as error:
-            tell(error.format_message())
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)

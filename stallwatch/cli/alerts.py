@@ -220,11 +220,10 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
 
     began = [sender.looked_at for sender in senders]
     deadline = time.monotonic() + wait
-    while waiting() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    # Each tries once, however short the time: loading what sends may take longer.
-    while waiting() and began and time.monotonic() < deadline + _FIRST_TRY_SECONDS:
-        if all(sender.looked_at > before for sender, before in zip(senders, began, strict=True)):
+    while waiting() and (late := time.monotonic() - deadline) < _FIRST_TRY_SECONDS:
+        # Each tries once, however short the time: loading what sends may take longer.
+        tried = all(sender.looked_at > before for sender, before in zip(senders, began, strict=True))
+        if late >= 0 and tried:
             break
         time.sleep(0.1)
     for sender in senders:

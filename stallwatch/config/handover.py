@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -116,15 +117,16 @@ def notified_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
     For the messages of ``open_spool``. If that is the same database, what we are about to send counts as
     sent: there only what a relay kept for later is looked up.
     """
-    opened: list[Outbox] = []
 
-    def is_notified(channel: str, keys: Sequence[str]) -> bool:
+    @cache
+    def outbox() -> Outbox:
         from stallwatch_alerts.delivery.outbox import Outbox
 
-        if not opened:
-            opened.append(Outbox(open_store(config).engine))
+        return Outbox(open_store(config).engine)
+
+    def is_notified(channel: str, keys: Sequence[str]) -> bool:
         if config["alerts.incidents_url"]:
-            return opened[0].has_all(channel, keys)
-        return opened[0].notified_meanwhile(channel, keys)
+            return outbox().has_all(channel, keys)
+        return outbox().notified_meanwhile(channel, keys)
 
     return is_notified
