@@ -18,19 +18,17 @@ _DIGITS = b"0123456789"
 
 # Without its digits and in lower case, a line that `extract` takes anything from holds one of these.
 _WORDS = (
+    *b"step iter loss num_upd overflow train_runtime memalloc amples/sec:".split(),
     *(
-        b"step",
-        b"iter",
-        b"loss",
         b"/ [",
         b"it [",
-        b"num_upd",
-        b"overflow",
-        b"train_runtime",
-        b"memalloc",
         b"max_ma ",
+        b"memory (mb) |",
+        b"average reward",
+        b"progress on:",
+        b"s: trl:",
+        b"s: tel:",
     ),
-    *(b"memory (mb) |", b"average reward", b"amples/sec:", b"progress on:", b"s: trl:", b"s: tel:"),
     *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
 )
 _STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: hours stand behind no letter but a "T"
@@ -77,9 +75,9 @@ class BulkReader:
         first = self._reader.number
         for number, (line, key) in enumerate(zip(lines, keys, strict=False), first):
             if b"\r" in line:
-                for part, its_key in zip(line.split(b"\r"), key.split(b"\r"), strict=True):
-                    if (kind := known(its_key)) is not _NOTHING:
-                        self._segment(number, part, its_key, kind)
+                for part, part_key in zip(line.split(b"\r"), key.split(b"\r"), strict=True):
+                    if (kind := known(part_key)) is not _NOTHING:
+                        self._segment(number, part, part_key, kind)
             elif (kind := known(key)) is not _NOTHING:
                 self._segment(number, line, key, kind)
         self._read_waiting()
@@ -92,18 +90,18 @@ class BulkReader:
             return
         if kind is _GLUED:
             for part in _BEHIND_BAR.split(raw):
-                its_key = part.translate(None, _DIGITS)
-                self._segment(number, part, its_key, self._keys.get(its_key))
+                part_key = part.translate(None, _DIGITS)
+                self._segment(number, part, part_key, self._keys.get(part_key))
             return
         kind.seen += 1
         if kind.seen == _WORTH_LEARNING:
             kind.template = learn(raw, self._reader.rank)
-            if kind.template is not None and not (kind.template.tells or kind.template.timed):
+            if kind.template is not None and not (kind.template.sampled or kind.template.timed):
                 self._keys[key] = _NOTHING
         template = kind.template
         fleeting = None
         if template is not None and template.fleeting:
-            fleeting = number if template.tells else 0, template.constants.get("rank")
+            fleeting = number if template.sampled else 0, template.constants.get("rank")
         if self._waiting is not None and self._waiting[0] != fleeting:
             self._read_waiting()
         if fleeting is None:
@@ -121,7 +119,7 @@ class BulkReader:
         if sample is None:  # it is read by itself
             self._reader.number = number
             self._rows.feed(self._reader.feed(raw + b"\n"))
-        elif template is not None and template.tells:
+        elif template is not None and template.sampled:
             self._rows.take(number, sample)
 
     def _kind(self, key: bytes) -> _Kind:

@@ -44,9 +44,9 @@ class Template(NamedTuple):
     pattern: re.Pattern[bytes]  #: the whole line, with a group for each number that is needed
     groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
     constants: _Outcome
-    tells: bool  #: its lines hold a sample that ``tells``
+    sampled: bool  #: its lines hold a sample
     timed: bool  #: its lines have a time of their own
-    fleeting: bool  #: of its lines that follow one another in a line, or of a rank, the last one counts
+    fleeting: bool  #: of such lines in a row (a bar's drawings in one line, a rank's times) the last counts
 
     def read(self, raw: bytes, carried: Callable[[int | None, float | None], float | None]) -> Sample | None:
         """Read one line; ``None`` if a number is written in another way than the one that was learnt from.
@@ -127,10 +127,10 @@ def _compiled(
         at = token.end()
     parts.append(re.escape(raw[at:]))
     pattern = b"".join(parts).replace(re.escape(EMPTY_PICTURE), _ANY_PICTURE)
-    tells = "bare" in constants
+    sampled = "bare" in constants
     timed = bool(stamp) or constants["time"] is not None
-    fleeting = not timed and bool(constants["bare"]) if tells else timed and "rank" in constants
-    return Template(re.compile(pattern), groups, constants, tells, timed, fleeting)
+    fleeting = not timed and bool(constants["bare"]) if sampled else timed and "rank" in constants
+    return Template(re.compile(pattern), groups, constants, sampled, timed, fleeting)
 
 
 def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcome | None:
