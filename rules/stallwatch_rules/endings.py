@@ -15,9 +15,7 @@ Speaks = Literal["for", "against", "far", ""]
 class MemoryKnown(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was seen of the memory of a run that ended; sizes in bytes, 0 for what was not seen."""
 
-    counted: bool | None = (
-        None  #: whether the kernel's count of OOM kills rose; ``None``: it could not be read
-    )
+    counted: bool | None = None  #: whether the kernel's count of OOM kills rose, if it could be read
     held: int = 0  #: the most that the command and all its processes were seen to hold
     limit: int = 0  #: what they may hold before the kernel ends one
     ranks: dict[int, int] = {}  #: the most that each rank said it held

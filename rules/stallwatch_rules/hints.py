@@ -66,7 +66,7 @@ class Hints(msgspec.Struct, frozen=True):
     version: tuple[str, ...]
     launcher: tuple[str, ...]
     warning: tuple[str, ...]
-    run: bool
+    run: tuple[str, ...]
     sign: tuple[str, ...]
     serving: tuple[str, ...]
 
@@ -74,20 +74,8 @@ class Hints(msgspec.Struct, frozen=True):
     def of(cls, text: str) -> Hints:
         """Look at a portion's text; of lines that differ in their figures only, at one."""
         text = "\n".join(dict.fromkeys(text.translate(_FIGURES).split("\n")))
-        return cls(
-            held(text, TRACEBACK),
-            held(text, VERSION),
-            held(text, LAUNCHER),
-            held(text, WARNING),
-            bool(held(text, RUN_WORDS)),
-            held(text, SIGN_WORDS),
-            held(text, SERVING_WORDS),
-        )
-
-
-def held(text: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Which of the words may stand in the text, whose figures are zeros."""
-    return tuple([word for word in words if _with_figures.get(word, word) in text])
+        kinds = (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS)
+        return cls(*[tuple([word for word in words if _with_figures.get(word, word) in text]) for words in kinds])
 
 
 def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:

@@ -7,9 +7,8 @@ import random
 
 import pytest
 
-from stallwatch_rules.judgements.facts import RunFacts, Trace
+from stallwatch_rules.judgements.facts import RunFacts, Trace, judge_recovery
 from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
-from stallwatch_rules.judgements.recovery import judge_recovery
 from stallwatch_rules.judgements.standstill import judge_silence
 from stallwatch_rules.judgements.step_time import (
     as_quick,

@@ -77,11 +77,7 @@ def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) 
 
 def _needs_run(page: RulePage) -> bool:
     """Whether the engine may conclude the rule from a whole run; its page may have patterns as well."""
-    from stallwatch_rules.judgements.conclusions import (
-        CONCLUDED,  # here, as the engine takes its time to load
-    )
-
-    return page.judged or page.id in CONCLUDED
+    return page.judged or "concluded" in page.tags
 
 
 def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from stallwatch_rules.diagnosis.assessors import assess
 from stallwatch_rules.diagnosis.causes import causal_order, passed_over, primary, sure_of
-from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, Exceptions, read_exceptions
+from stallwatch_rules.diagnosis.exceptions import Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams, collect
 from stallwatch_rules.diagnosis.inferred import infer
 from stallwatch_rules.diagnosis.notes import notes_of
@@ -18,8 +18,7 @@ from stallwatch_rules.diagnosis.unrelated import without_helpers, without_others
 from stallwatch_rules.diagnosis.verdict import parted, stands, verdict_of
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.flight import all_flights, reporting
-from stallwatch_rules.judgements.facts import RunFacts
-from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
+from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED, RunFacts
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.rhythm import RunClock, read_clock
 from stallwatch_rules.progress.timeline import StepClock, leading
@@ -113,7 +112,13 @@ def _snapshot(
     complete = tracker.told_finished if left else tracker.finished
     known = {one.rule: set(one.hits) for one in matched}
     exceptions = read_exceptions(
-        streams, known, steps, died=died, complete=complete, last_step=tracker.last_step
+        streams,
+        known,
+        catalogue.tagged("interrupt"),
+        steps,
+        died=died,
+        complete=complete,
+        last_step=tracker.last_step,
     )
     by_hand = _by_hand(matched, exceptions, question)
     clock = read_clock(
@@ -161,4 +166,4 @@ def _left_early(streams: Streams, question: Question) -> tuple[tuple[Left, ...],
 def _by_hand(found: list[Found], exceptions: Exceptions, question: Question) -> bool:
     """Whether somebody stopped the run."""
     told = question.kind == "interrupted" or exceptions.interrupted
-    return told or any(one.rule == INTERRUPTED for one in found)
+    return told or any(one.tagged("interrupt") for one in found)

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, steps_after
 from stallwatch_rules.failures.raised import Raised, Seen, fold, of_helper, pins_batches, unknown_in
 from stallwatch_rules.failures.templates import states_info
-from stallwatch_rules.judgements.recovery import served_on
+from stallwatch_rules.judgements.facts import served_on
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import UnknownException
 from stallwatch_rules.stream import Key, RuleHits, StreamReading
-from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
+from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import shown
 
@@ -120,16 +120,16 @@ class Exceptions(msgspec.Struct, frozen=True):
 def named(one: UnknownException) -> str:
     """Return the exception in a line, with its ranks, its place and its step."""
     text = shown(f"{one.exception or 'Traceback'}: {one.message}".removesuffix(": "))
-    text = text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
     places = [f"rank {fold_ranks(one.ranks)}"] if one.ranks else []
     places += [f"{one.first.file}:{one.first.line}"]
     places += [f"step {one.first.step}"] if one.first.step is not None else []
-    return f"{text} ({', '.join(places)})"
+    return f"{shortened(text)} ({', '.join(places)})"
 
 
 def read_exceptions(
     streams: Streams,
     known: Mapping[str, set[Key]],
+    interrupt_rules: Collection[str],  # that say that somebody stopped the run
     clock: StepClock,
     *,
     died: bool = False,
@@ -142,9 +142,13 @@ def read_exceptions(
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
-    interrupted_at = _interrupted_at(streams, clock)
+    interrupted_at = _interrupted_at(streams, interrupt_rules, clock)
     with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
     main, beside, ended_in = set[str](), set[str](), set[str]()
+
+    def ended(seen: Seen, key: Key) -> bool:
+        return _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
+
     for key, stream in streams.items():
         table = stream.exceptions_now()
         seen_any = seen_any or bool(table.seen)
@@ -154,19 +158,19 @@ def read_exceptions(
             if s.raised.exception == _INTERRUPT
         ]
         interrupted = interrupted or bool(interrupts)
-        told = stream.hits.get(INTERRUPTED)  # a launcher says it before its ranks' tracebacks
-        if told is not None:
-            interrupts.append((told.first_index, stream.when(told.first.line)))
+        told = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
+        # A launcher says it before its ranks' tracebacks.
+        interrupts += [(hits.first_index, stream.when(hits.first.line)) for hits in told]
         rules = {rule for rule, where in known.items() if key in where}
         for seen in table.seen.values():
             helper = seen.raised.thread and of_helper(seen.raised) and of_helper(seen.last)
             (beside if helper else main).update(seen.raised.rules)
             named = seen.last.rules & rules
             if seen.last.kind == "failure" and named:
-                ended = _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
-                ended_in |= {r for r in named if ended and tells(stream.hits[r], seen.last)}
+                told_by = {rule for rule in named if tells(stream.hits[rule], seen.last)}
+                ended_in |= told_by if ended(seen, key) else set()
         for seen in unknown_in(table, rules):
-            fatal = _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
+            fatal = ended(seen, key)
             if seen.raised.kind == "snippet":
                 after = stream.plain - seen.last.mark.plain
                 followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
@@ -241,12 +245,11 @@ def _at_once(seen: Seen, time: float | None, at: int, then: float | None) -> boo
 
 
 _INTERRUPT = "KeyboardInterrupt"
-INTERRUPTED = "keyboard-interrupt"  #: the rule that knows it
 
 
-def _interrupted_at(streams: Streams, clock: StepClock) -> float | None:
+def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
     """When the first stream was interrupted, Unix seconds; ``None`` where the training went on after it."""
-    told = [(stream, stream.hits[INTERRUPTED]) for stream in streams.values() if INTERRUPTED in stream.hits]
+    told = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
     times = [time for stream, hits in told if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 

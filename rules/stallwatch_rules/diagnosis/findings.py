@@ -25,7 +25,6 @@ from stallwatch_rules.text.reported import earliest, latest, place, shown
 
 TRACE_CACHE = "zero3-trace-cache-invalidated"
 OVERFLOW = "fp16-overflow-every-step"
-NOT_A_NUMBER = ("loss-nan", "grad-norm-nan")
 MAX_EVIDENCE = 4
 
 Streams = Mapping[Key, StreamReading]
@@ -141,24 +140,25 @@ class Found(msgspec.Struct, frozen=True):
     def record(self, title: Text, last_step: int | None) -> Finding:
         """The finding of the diagnosis; what ended the run came at its last step, unless told otherwise."""
         first, last = self.first, self.last
-        if first is None or last is None:
+        streams = {*self.hits} or {at.stream for at in self.occurrences}
+        if first is not None and last is not None:
+            begin = place(first.line, self.step_of(first, last_step), self._find)
+            end = place(last.line, self.step_of(last, last_step), self._find)
+        else:
             nowhere = Place(None, "", 0, None, self.step, self.note)
-            about = place(self.where, self.step) if self.where is not None else nowhere
-            if self.proof and not about.text:
-                about = replace(about, text=shown(self.proof[0]))
-            of = sorted({place.stream[1] for place in self.occurrences if place.stream[1] is not None})
-            count = max(1, self.count)
-            return Finding(self.rule, title, self.role, self.harm, count, of, about, about, self.note)
-        ranks = {stream[1] for stream in self.hits}
+            begin = place(self.where, self.step) if self.where is not None else nowhere
+            if self.proof and not begin.text:
+                begin = replace(begin, text=shown(self.proof[0]))
+            end = begin
         return Finding(
             self.rule,
             title,
             self.role,
             self.harm,
-            self.count,
-            sorted(rank for rank in ranks if rank is not None),
-            place(first.line, self.step_of(first, last_step), self._find),
-            place(last.line, self.step_of(last, last_step), self._find),
+            max(1, self.count),
+            sorted({rank for _, rank in streams if rank is not None}),
+            begin,
+            end,
             self.note,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stallwatch_rules.diagnosis.assessors.endings import ASKED
-from stallwatch_rules.diagnosis.exceptions import INTERRUPTED
 from stallwatch_rules.diagnosis.exits import ended_by_itself, ended_silently
 from stallwatch_rules.diagnosis.particulars import did_not_report, waited_in_vain
 from stallwatch_rules.diagnosis.restarts import restarts_note
@@ -81,9 +80,8 @@ def _waited(run: Snapshot, now: Assessment) -> float | None:
         return run.question.waited
     if run.clock.last_sign is None:
         return None
-    interrupt = now.get(INTERRUPTED)
-    places = interrupt.occurrences if interrupt is not None else ()
-    end = min((place.time for place in places if place.time is not None), default=run.question.ended_at)
+    interrupts = [place.time for one in now.found if one.tagged("interrupt") for place in one.occurrences]
+    end = min((time for time in interrupts if time is not None), default=run.question.ended_at)
     return run.clock.silence if end is None else end - run.clock.last_sign
 
 

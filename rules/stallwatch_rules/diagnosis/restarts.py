@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from stallwatch_rules.diagnosis.findings import Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment
 from stallwatch_rules.failures.launchers import Stop
-from stallwatch_rules.judgements.recovery import RECOVERED_BUT_DIED
+from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.timeline import Restart, Timeline, next_restart
 from stallwatch_rules.records import Line
-from stallwatch_rules.text.digest import MAX_TITLE, fold_ranks
+from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.reported import shown
 
 
@@ -101,6 +101,5 @@ def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
     if not own:
         return ""
     _, line = min(own, key=lambda told: (told[0], -told[1].number))
-    text = shown(line.text)
-    text = text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+    text = shortened(shown(line.text))
     return f"{text} (rank {line.rank})" if line.rank is not None else text

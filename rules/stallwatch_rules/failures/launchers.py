@@ -85,17 +85,15 @@ class LauncherSummary(msgspec.Struct):
             self._root = True
         elif "noticed that process rank" in text:
             noticed = _SIGNALLED.search(text)
-            if noticed is not None and len(self.codes) < MAX_RANKS:
-                self.codes[int(noticed[1])], self.told[int(noticed[1])] = -int(noticed[2]), line
-                self._ended(-int(noticed[2]))
+            if noticed is not None:
+                self._exited(int(noticed[1]), -int(noticed[2]), line)
         elif "Process name:" in text:
             named = _PROCESS.match(text)
             self._rank = int(named[1]) if named is not None else None
         elif self._rank is not None and "Exit code:" in text:
             ended = _CODE.match(text)
-            if ended is not None and len(self.codes) < MAX_RANKS:
-                self.codes[self._rank], self.told[self._rank] = int(ended[1]), line
-                self._ended(int(ended[1]))
+            if ended is not None:
+                self._exited(self._rank, int(ended[1]), line)
         elif "exits successfully" in text:
             found = _LEFT.search(text)
             if found is not None and len(self.left) < MAX_RANKS:
@@ -119,8 +117,7 @@ class LauncherSummary(msgspec.Struct):
         elif self._rank is not None and "exitcode" in text:
             found = _EXIT.match(text)
             if found:
-                self.codes[self._rank], self.told[self._rank] = int(found[1]), line
-                self._ended(int(found[1]))
+                self._exited(self._rank, int(found[1]), line)
         else:
             self._described(line)
 
@@ -174,6 +171,11 @@ class LauncherSummary(msgspec.Struct):
         """Whether the launcher names this rank with an exit code of an error of its own."""
         code = self.codes.get(rank) if rank is not None else None
         return code not in (None, 0, *_BY_SIGTERM)
+
+    def _exited(self, rank: int, code: int, line: Line) -> None:
+        if rank in self.codes or len(self.codes) < MAX_RANKS:
+            self.codes[rank], self.told[rank] = code, line
+            self._ended(code)
 
     def _ended(self, code: int) -> None:
         self.failed_by_itself = self.failed_by_itself or (code != 0 and code not in _BY_SIGTERM)

@@ -6,6 +6,7 @@ goes on, fatal only when the failure itself came, and nothing where the run ende
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -80,7 +81,8 @@ def evidence_of(captures: Mapping[str, str]) -> str:
         return ""
     others = captures.get("others", "0")
     more = f" and {counted(int(others), 'other module')} are" if others.isdigit() and int(others) else " is"
-    return _filled(concern.seen, {**captures, "others": more})
+    # In one pass: what a capture says is no template.
+    return concern.seen.format_map(defaultdict(lambda: "?", {**captures, "others": more}))
 
 
 def meaning_of(captures: Mapping[str, str]) -> Text:
@@ -90,15 +92,3 @@ def meaning_of(captures: Mapping[str, str]) -> Text:
     if concern is None:
         return ""
     return message(f"concern.{seen}", **{name: captures.get(name, "?") for name in concern.names})
-
-
-def _filled(template: str, captures: Mapping[str, str]) -> str:
-    """The template with its captures, in one pass: what a capture says is no template."""
-    return template.format_map(_Told(captures))
-
-
-class _Told(dict[str, str]):
-    """What was not told stands as such."""
-
-    def __missing__(self, key: str) -> str:
-        return "?"

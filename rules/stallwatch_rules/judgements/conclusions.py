@@ -7,7 +7,7 @@ talk directly).
 
 from __future__ import annotations
 
-from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE
+from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 
 SILENT_HANG = "silent-hang-no-error"
 EVALUATION_HANG = "evaluation-hang"
@@ -21,26 +21,8 @@ DIVERGENCE = "loss-divergence"
 SPIKE = "loss-spike"
 FROZEN = "loss-frozen"
 NO_GRADIENT = "grad-norm-zero-no-learning"
-LOSS_NAN = NOT_A_NUMBER[0]
+LOSS_NAN = "loss-nan"
 #: Rules that say that a run stands, rather than that it died.
 STANDSTILLS = frozenset((TRACE_CACHE, SILENT_HANG, EVALUATION_HANG, MOE_HANG, PEER_TO_PEER, LEFT_EARLY))
 #: What the end of a run by a signal looks like in its log.
 ENDED_BY_SIGNAL = frozenset(("secondary-sigterm-cascade", "host-oom-sigkill"))
-#: Every rule that may be concluded, whether or not its page has patterns as well.
-CONCLUDED = frozenset(
-    (
-        SILENT_HANG,
-        EVALUATION_HANG,
-        MOE_HANG,
-        PEER_TO_PEER,
-        LEFT_EARLY,
-        MISMATCH,
-        STEP_TIME,
-        STRAGGLER,
-        DIVERGENCE,
-        SPIKE,
-        FROZEN,
-        NO_GRADIENT,
-        OVERFLOW,
-    )
-)

@@ -16,9 +16,7 @@ LATE = 27  #: … a rank is late in so many …
 IN_A_ROW = 15  #: … or in so many at the end: of ranks that vary alike, none is in one run of a thousand
 SHARE = 0.2  #: of a step by which it must be later than the others
 LEAST_SECONDS = 0.05  #: the same in seconds: in very short steps a printed line makes a rank late
-IN_STEP = (
-    0.15  #: of a step by which the ranks' own step times may differ: else they do not wait for each other
-)
+IN_STEP = 0.15  #: of a step by which the ranks' own times may differ: else they do not wait for each other
 OVER = 10  #: late steps among the last ones below which it has caught up
 _MOST_OPEN = 100  # steps that some rank has not reported yet; a rank so far from the others is gone
 

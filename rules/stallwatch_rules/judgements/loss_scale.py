@@ -7,8 +7,7 @@ from statistics import median
 
 import msgspec
 
-from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
-from stallwatch_rules.judgements.recovery import RECOVERED
+from stallwatch_rules.judgements.facts import RECOVERED, Judgement, RunFacts, Trace
 from stallwatch_rules.messages import message
 
 CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale

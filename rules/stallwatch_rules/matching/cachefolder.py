@@ -24,8 +24,6 @@ from stallwatch_rules import __version__
 T = TypeVar("T")
 
 _FOREIGN = stat.S_IWGRP | stat.S_IWOTH
-
-
 #: What a file's stamp begins with: another version of the package may make something else of the same.
 MADE_BY = f"stallwatch {__version__}"
 
@@ -37,9 +35,8 @@ def read(path: Path) -> bytes | None:
         stack.callback(os.close, folder)
         if not _own(folder):
             return None
-        flags = (
-            os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        )  # no link, and no waiting for a pipe
+        # No link, and no waiting for a pipe.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         file = stack.enter_context(os.fdopen(os.open(path.name, flags, dir_fd=folder), "rb"))
         if _own(file.fileno()) and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return file.read()

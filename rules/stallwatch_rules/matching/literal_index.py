@@ -27,7 +27,7 @@ import msgspec
 
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
-from stallwatch_rules.pages.patterns import hyperscan, widened
+from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened
 from stallwatch_rules.text.lazy import lazy
 
 # Python's own parser of expressions: no public name, and another one since 3.11.
@@ -47,11 +47,6 @@ _FREQUENT = lazy(
 )
 _USUAL = Path(__file__).with_name("usual_lines.txt")  # such as most of a training's log consists of
 _IGNORES_CASE = int(sre_parse.SRE_FLAG_IGNORECASE)
-_TOKEN = lazy(
-    r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, named or numbered characters, escapes
-    r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # classes
-    r"|(?P<start>\^)|(?P<end>\$)"
-)
 # What may reach over a line's end or into another segment of it.
 _CROSSING = lazy(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
 
@@ -169,7 +164,7 @@ def raw_form(pattern: str) -> str:
     container's record. So what stands for a line's start or end is let go: the raw form is found wherever the
     pattern is, and elsewhere too. Whoever reads the line decides.
     """
-    return _TOKEN.sub(_freed, widened(pattern))
+    return TOKEN.sub(_freed, widened(pattern))
 
 
 def certain(pattern: str) -> bool:
@@ -179,7 +174,7 @@ def certain(pattern: str) -> bool:
 
 def anchored(pattern: str) -> bool:
     """Whether the pattern says where on its line it stands: then the line's prefixes matter."""
-    return any(token["start"] or token["end"] for token in _TOKEN.finditer(pattern))
+    return any(token["start"] or token["end"] for token in TOKEN.finditer(pattern))
 
 
 def _freed(token: re.Match[str]) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import os
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import re2
 
@@ -23,36 +23,22 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2, hyperscan
 from stallwatch_rules.records import Line
 
-SET_MEMORY = (
-    256 << 20
-)  #: bytes that a google-re2 set may use for its automaton; the default 8 MiB is few rules
+SET_MEMORY = 256 << 20  #: bytes of a google-re2 set's automaton; the default of 8 MiB is few rules
 
 Candidate = tuple[int, int]  #: index of the line, index of the pattern
 
 
-class Prefilter(Protocol):
-    """Finds the candidates among the lines."""
-
-    name: str
-
-    def candidates(self, texts: Sequence[str], /) -> set[Candidate]:
-        """Every (line, pattern) that may match."""
+Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: gives every (line, pattern) that may match
 
 
-class Hyperscan:
-    """Looks for the patterns' fixed texts in the joined lines in one call, more than 1 GB/s a core."""
+def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefilter:
+    """Look for the patterns' fixed texts in the joined lines in one call, more than 1 GB/s a core."""
+    index = literal_index(tuple(patterns), store)
 
-    name = "hyperscan"
-
-    def __init__(self, patterns: Sequence[str], store: DatabaseStore) -> None:
-        self._index = literal_index(tuple(patterns), store)
-
-    def candidates(self, texts: Sequence[str]) -> set[Candidate]:
-        """Every (line, pattern) that may match."""
+    def candidates(texts: Sequence[str]) -> set[Candidate]:
         joined = "\n".join(texts)
         data = joined.encode("utf-8", "replace")
-        owners = self._index.owners
-        hits = [(owners[number], end) for number, end in zip(*self._index.hits(data), strict=True)]
+        hits = [(index.owners[number], end) for number, end in zip(*index.hits(data), strict=True)]
         if not hits:
             return set()
         # Where each line ends. A match ends inside its line or at its end; one that runs over a line's end
@@ -63,49 +49,27 @@ class Hyperscan:
         ends = [end + line for line, end in enumerate(accumulate(lengths))]
         return {(bisect_left(ends, end), pattern) for patterns, end in hits for pattern in patterns}
 
+    return candidates
 
-class Re2Set:
-    """Line by line, about 200 MB/s: for platforms without hyperscan."""
 
-    name = "re2"
+def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
+    """Go line by line, about 200 MB/s: for platforms without hyperscan."""
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = SET_MEMORY
+    patterns_set = re2.Set.SearchSet(options)
+    for pattern in patterns:
+        patterns_set.Add(pattern.encode())
+    patterns_set.Compile()
 
-    def __init__(self, patterns: Sequence[str]) -> None:
-        options = re2.Options()
-        options.log_errors = False
-        options.max_mem = SET_MEMORY
-        self._set = re2.Set.SearchSet(options)
-        for pattern in patterns:
-            self._set.Add(pattern.encode())
-        self._set.Compile()
-
-    def candidates(self, texts: Sequence[str]) -> set[Candidate]:
-        """Every (line, pattern) that may match."""
+    def candidates(texts: Sequence[str]) -> set[Candidate]:
         found: set[Candidate] = set()
-        match = self._set.Match
         for index, text in enumerate(texts):
-            patterns = match(text.encode("utf-8", "replace"))
-            if patterns:
-                found.update((index, pattern) for pattern in patterns)
+            numbers = patterns_set.Match(text.encode("utf-8", "replace")) or ()  # it gives None for none
+            found.update((index, number) for number in numbers)
         return found
 
-
-class Nothing:
-    """The prefilter of no patterns, which both engines refuse to compile."""
-
-    name = "none"
-
-    def candidates(self, _texts: Sequence[str], /) -> set[Candidate]:
-        """None."""
-        return set()
-
-
-def prefilter(patterns: Sequence[str], engine: str = "", store: DatabaseStore | None = None) -> Prefilter:
-    """The fastest that runs here; ``engine`` may ask for ``re2``. ``store`` keeps what is compiled."""
-    if not patterns:
-        return Nothing()
-    if engine == "re2" or hyperscan is None:
-        return Re2Set(patterns)
-    return Hyperscan(patterns, store or DatabaseStore())
+    return candidates
 
 
 MAX_CHARACTERS = MAX_LINE  #: of a line; what comes behind is not looked at
@@ -143,12 +107,16 @@ class Matcher:
     @property
     def engine(self) -> str:
         """``hyperscan``, ``re2``, or ``none`` without any pattern."""
-        return self._prefilter.name
+        if not scanned_patterns(self._pages):
+            return "none"
+        return "re2" if self._wanted == "re2" or hyperscan is None else "hyperscan"
 
     @functools.cached_property
-    def _prefilter(self) -> Prefilter:
-        patterns = scanned_patterns(self.catalogue.pages.values())
-        return prefilter(patterns, self._wanted, self.catalogue.store)
+    def _candidates(self) -> Prefilter:
+        patterns = scanned_patterns(self._pages)
+        if self.engine == "hyperscan":
+            return hyperscan_prefilter(patterns, self.catalogue.store)
+        return re2_prefilter(patterns) if patterns else lambda _: set()
 
     @functools.cached_property
     def _parts(self) -> list[_Part]:
@@ -166,7 +134,7 @@ class Matcher:
     def scan(self, lines: Sequence[Line]) -> Scan:
         """The rules that fire and the contexts (``requires``) that are met."""
         texts = _looked_at(lines)
-        return self._confirmed(texts, sorted(self._prefilter.candidates(texts)))
+        return self._confirmed(texts, sorted(self._candidates(texts)))
 
     def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
         """As ``match`` for lines on which no other than these of the ``scanned_patterns`` can match."""
@@ -176,7 +144,7 @@ class Matcher:
     def matched(self, lines: Sequence[Line]) -> set[str]:
         """The rules of which a pattern is found, be it where ``unless`` excludes it."""
         texts = _looked_at(lines)
-        found = [(texts[index], self._parts[number]) for index, number in self._prefilter.candidates(texts)]
+        found = [(texts[index], self._parts[number]) for index, number in self._candidates(texts)]
         return {
             part.page.id
             for text, part in found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -50,7 +50,11 @@ Tag = Literal[
     "flight-data",
     "often-handled",
     "tried-at-start",
+    "interrupt",
     "interrupted-with-rank",
+    "nan-loss",
+    "nan-gradient",
+    "concluded",
     "sigsegv",
     "sigbus",
     "sigabrt",
@@ -105,25 +109,17 @@ class Sections(msgspec.Struct, frozen=True):
     zh_fixes: list[str]
 
 
-class Extension(msgspec.Struct, frozen=True):
-    """A page of a pack that adds to another page: patterns, and samples of what they find."""
+class _Front(msgspec.Struct, frozen=True, kw_only=True):
+    """What the front matter of a page and of an extension have in common."""
 
-    extends: str  #: the id of that page
-    patterns: list[str]
-    unless: list[str]
-    emitted_by: list[EmittedBy]
-    raised_in: list[RaisedIn]
-    fires: list[str]
-    quiet: list[str]
-    path: str
-    fires_at: list[int]
-    quiet_at: list[int]
-    long_at: list[int]
+    patterns: list[str]  #: any of them fires the rule; empty: a judged rule, concluded from the whole run
+    fragments: dict[str, str] = {}  #: texts that stand for ``${name}`` in its patterns, and are put in there
+    unless: list[str] = []  #: none of them may be found on the line itself
+    emitted_by: list[EmittedBy] = []
+    raised_in: list[RaisedIn] = []  #: where such exceptions are raised, for wordings that no pattern knows
 
 
-class RulePage(msgspec.Struct, frozen=True):
-    """A rule, validated."""
-
+class _PageFront(_Front, frozen=True, kw_only=True):
     id: str
     title: str
     title_zh: str
@@ -132,25 +128,39 @@ class RulePage(msgspec.Struct, frozen=True):
     harm: Harm
     status: Status
     since: str
-    patterns: list[str]  #: any of them fires the rule; empty: a judged rule, concluded from the whole run
-    requires: list[str]  #: when not empty, one of them must be found in the same source's and rank's lines
-    unless: list[str]  #: none of them may be found on the line itself
-    explains: list[str]  #: ids of the rules that are consequences of this one
-    emitted_by: list[EmittedBy]
-    probe: str | None
-    references: list[str]
-    sections: Sections
+    tags: list[Tag] = []
+    requires: list[str] = []  #: when not empty, one must be found in the same source's and rank's lines
+    explains: list[str] = []  #: ids of the rules that are consequences of this one
+    said_by: list[SaidBy] = []  #: whose exceptions count, of words that others say as well
+    probe: str | None = None
+    references: list[str] = []
+
+
+class _ExtensionFront(_Front, frozen=True, kw_only=True):
+    extends: str  #: the id of the page that it adds to
+
+
+class Extension(_ExtensionFront, frozen=True, kw_only=True):
+    """A page of a pack that adds to another page: patterns, and samples of what they find."""
+
+    path: str
     fires: list[str]  #: samples (one or several lines each) that must fire the rule
     quiet: list[str]  #: samples that must not
-    path: str
     fires_at: list[int] = []  #: the page's line of each sample's fence
     quiet_at: list[int] = []
-    raised_in: list[
-        RaisedIn
-    ] = []  #: where exceptions of this kind are raised, for wordings that no pattern knows
-    said_by: list[SaidBy] = []  #: whose exceptions count, of words that others say as well
     long_at: list[int] = []  #: lines of patterns that are written longer than ``LONGEST``
-    tags: list[Tag] = []
+
+
+class RulePage(_PageFront, frozen=True, kw_only=True):
+    """A rule, validated."""
+
+    sections: Sections
+    path: str
+    fires: list[str]  #: as of an ``Extension``, and so are the others
+    quiet: list[str]
+    fires_at: list[int] = []
+    quiet_at: list[int] = []
+    long_at: list[int] = []
     extensions: list[Extension] = []  #: of packs; their patterns are among the page's
 
     @property
@@ -162,37 +172,6 @@ class RulePage(msgspec.Struct, frozen=True):
     def judged(self) -> bool:
         """Whether the engine concludes this rule from the run, as no line shows it."""
         return not self.patterns
-
-
-class _Front(msgspec.Struct, kw_only=True):
-    """What the front matter of a page and of an extension have in common."""
-
-    patterns: list[str]
-    fragments: dict[str, str] = {}
-    unless: list[str] = []
-    emitted_by: list[EmittedBy] = []
-    raised_in: list[RaisedIn] = []
-
-
-class _ExtensionFront(_Front, kw_only=True):
-    extends: str
-
-
-class _PageFront(_Front, kw_only=True):
-    id: str
-    title: str
-    title_zh: str
-    family: str
-    role: Role
-    harm: Harm
-    status: Status
-    since: str
-    tags: list[Tag] = []
-    requires: list[str] = []
-    explains: list[str] = []
-    said_by: list[SaidBy] = []
-    probe: str | None = None
-    references: list[str] = []
 
 
 def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage:
@@ -217,14 +196,14 @@ def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) ->
         matter.values.setdefault("title_zh", matter.values["title"])
     body, problems = read_body(matter.body, matter.body_line, path, chinese=chinese, samples_only=extends)
     front: _Front | None = None
-    long_at: list[int] = []
+    made: dict[str, list[Any]] = {"long_at": []}
     try:
         front = frontmatter.convert(matter, _ExtensionFront if extends else _PageFront, path)
     except PageError as problem:
         problems += problem.every()
     else:
         problems += _front_problems(front, matter, path)
-        problems += _expand_patterns(front, matter, path, quick, long_at)
+        problems += _expand_patterns(front, matter, path, quick, made)
     problems += _fix_problems(body, path)
     if problems or front is None:
         problems.sort(key=lambda problem: problem.line)
@@ -235,9 +214,8 @@ def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) ->
         "quiet": [sample.text for sample in body.quiet],
         "fires_at": [sample.line for sample in body.fires],
         "quiet_at": [sample.line for sample in body.quiet],
-        "long_at": long_at,
     }
-    del values["fragments"]
+    values |= made
     if extends:
         return Extension(**values)
     values["probe"] = None if values["probe"] == "none" else values["probe"]
@@ -304,9 +282,9 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
 
 
 def _expand_patterns(
-    front: _Front, matter: Matter, path: str, quick: bool, long_at: list[int]
+    front: _Front, matter: Matter, path: str, quick: bool, made: dict[str, list[Any]]
 ) -> Iterator[PageError]:
-    """Put the fragments into all patterns, and report those that cannot be used or are written too long."""
+    """Put the fragments into all patterns, as `made`, and report those that cannot be used."""
     for name in front.fragments.keys() & shared_fragments().keys():
         line = matter.line_of("fragments", name)
         yield PageError(path, line, f"all pages have a fragment ${{{name}}}", "choose another name")
@@ -315,13 +293,13 @@ def _expand_patterns(
         for index, pattern in enumerate(getattr(front, key, ())):
             line = matter.line_of(key, index)
             if len(pattern) > LONGEST:
-                long_at.append(line)
+                made["long_at"].append(line)
             texts, fault = _usable(pattern, front.fragments, quick)
             expanded += texts
             if fault is not None:
                 yield PageError(path, line, f"{key}[{index}] {pattern!r}: {fault.message}", fault.remedy)
         if expanded:
-            setattr(front, key, expanded)
+            made[key] = expanded
     for key, name in (
         ("raised_in", "message"),
         ("said_by", "words"),

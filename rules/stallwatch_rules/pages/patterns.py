@@ -122,25 +122,23 @@ def hyperscan_flags() -> int:
     return int(hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8)
 
 
-_TOKEN = lazy(
+TOKEN = lazy(
     r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, named or numbered characters, escapes
     r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # classes
-    r"|\{(?P<least>\d+)(?P<range>,(?P<most>\d*))?\}"
+    r"|\{(?P<least>\d+)(?P<range>,(?P<most>\d*))?\}|(?P<start>\^)|(?P<end>\$)"
 )
 _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
 COUNTED = 16  #: the longest counted repeat that hyperscan is asked to count
 
 
-@functools.lru_cache(
-    maxsize=8192
-)  # asked several times of each pattern when a catalogue is compiled or loaded
+@functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue asks for each several times
 def widened(pattern: str) -> str:
     """What hyperscan looks for: a pattern that is found wherever this one is, perhaps elsewhere too.
 
     Counting is dear: ``.{0,200}`` takes it seconds to compile, ``.*`` nothing. And it reports every end of a
     match, one callback each, so ``loss (\\d+)`` becomes ``loss (\\d)``, found on the same lines, and once.
     """
-    return _TAIL.sub(_trim, _TOKEN.sub(_uncount, pattern))
+    return _TAIL.sub(_trim, TOKEN.sub(_uncount, pattern))
 
 
 def _uncount(token: re.Match[str]) -> str:

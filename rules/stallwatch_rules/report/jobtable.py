@@ -13,6 +13,7 @@ from stallwatch_rules.messages import has
 from stallwatch_rules.records import IN_TROUBLE, JobTold, Verdict
 from stallwatch_rules.report.clean import cleaned_job
 from stallwatch_rules.report.phrases import clock, word
+from stallwatch_rules.text.digest import shortened
 
 MAX_JOBS = 20  #: lines; the job that is reported is told in any case
 _MAX_CAUSE = 90  # characters
@@ -79,8 +80,7 @@ def cause(job: JobTold, language: str) -> str:
         return job.primary
     if has(job.title, "report.healthy.text"):
         return ""
-    title = render(job.title, language)
-    return title if len(title) <= _MAX_CAUSE else title[: _MAX_CAUSE - 1] + "…"
+    return shortened(render(job.title, language), _MAX_CAUSE)
 
 
 def steps(job: JobTold, language: str) -> str:

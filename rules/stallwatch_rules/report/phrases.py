@@ -14,7 +14,7 @@ from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Progress, UnknownException
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.stacks.words import titled
-from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration
+from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration, shortened
 
 MAX_HEADLINE = 160  #: characters of an exception's message
 
@@ -89,8 +89,7 @@ def just_ends(diagnosis: Diagnosis) -> bool:
 def _unknown_headline(unknown: UnknownException) -> Text:
     what: Text = message("report.traceback-cut")
     if unknown.exception:
-        text = " ".join(exception_line(unknown, "en").split())
-        what = text if len(text) <= MAX_HEADLINE else text[: MAX_HEADLINE - 1] + "…"
+        what = shortened(" ".join(exception_line(unknown, "en").split()), MAX_HEADLINE)
     return message("report.of-ranks", what=what, ranks=_ranks(unknown.ranks)) if unknown.ranks else what
 
 

@@ -15,14 +15,8 @@ from stallwatch_rules.text.lazy import lazy
 _BACKWARD = ("run_backward", "_engine_run_backward", "backward")
 _LOOP = lazy(r"/(?:selectors|asyncio/\w+)\.py$")
 _WAITS: tuple[Kind, ...] = ("collective", "joining")
-_MAY_WAIT: tuple[Kind, ...] = (
-    "code",
-    "unknown",
-    "thread",
-    "rollout",
-    "save",
-    "load",
-)  # their frames may hide a collective
+# Their frames may hide a collective.
+_MAY_WAIT: tuple[Kind, ...] = ("code", "unknown", "thread", "rollout", "save", "load")
 
 
 class Doing(msgspec.Struct, frozen=True):

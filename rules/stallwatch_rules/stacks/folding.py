@@ -64,7 +64,7 @@ def line(frame: Frame) -> str:
 
 
 def odd_ones(ranks: Sequence[Asked], doing: Mapping[int, Doing]) -> tuple[list[int], Why]:
-    """The ranks that hold up the others, and how that is known, the surest evidence first; none if all do alike."""
+    """The ranks that hold up the others, and how that is known, the surest first; none if all do alike."""
     for condition, why in _CONDITIONS:
         found = [rank.rank for rank in ranks if rank.condition == condition]
         if found and len(found) < len(ranks):

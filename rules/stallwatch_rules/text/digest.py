@@ -66,7 +66,7 @@ def rank_digest(diagnosis: Diagnosis) -> list[Text]:
     ]
     if diagnosis.verdict in IN_TROUBLE:
         ends += [
-            (one.ranks, _shortened(one), one.first.time, False)
+            (one.ranks, _title(one), one.first.time, False)
             for one in diagnosis.unknown
             if one.ranks and one.exception
         ]
@@ -77,9 +77,13 @@ def rank_digest(diagnosis: Diagnosis) -> list[Text]:
     return [_digest_line(ranks, title, time, began) for ranks, title, time, _ in ends[:MAX_DIGEST]]
 
 
-def _shortened(unknown: UnknownException) -> str:
-    text = f"{unknown.exception}: {unknown.message}".removesuffix(": ")
-    return text if len(text) <= MAX_TITLE else text[: MAX_TITLE - 1] + "…"
+def _title(unknown: UnknownException) -> str:
+    return shortened(f"{unknown.exception}: {unknown.message}".removesuffix(": "))
+
+
+def shortened(text: str, most: int = MAX_TITLE) -> str:
+    """The text, cut where it is longer than so many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _digest_line(ranks: list[int], what: Text, time: str | None, began: str | None) -> Message:

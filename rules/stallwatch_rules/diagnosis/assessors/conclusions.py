@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import named
 from stallwatch_rules.diagnosis.exits import SIGTERM
-from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, OVERFLOW, TRACE_CACHE, concluded
+from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, Found, concluded
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
 from stallwatch_rules.failures.flight import all_flights, different_gathers, first_work, mismatched
 from stallwatch_rules.judgements.conclusions import (
@@ -177,7 +177,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     curve, place = lead
     stream = list(run.streams.values())[place]
     points = curve.points
-    nan = any(now.harmful(rule) for rule in NOT_A_NUMBER)
+    nan = any(one.harm != "harmless" for one in now.found if _not_a_number(one))
     overflowed = stream.lowest_scale is not None
     zeros = judge_zero_gradients(points, exact=curve.exact, rewarded=curve.rewarded, overflowed=overflowed)
     if zeros is not None:
@@ -209,6 +209,11 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     )
     if frozen is not None:
         yield FROZEN, frozen, {}
+
+
+def _not_a_number(one: Found) -> bool:
+    """Whether it says that losses or gradients are not numbers."""
+    return one.tagged("nan-loss") or one.tagged("nan-gradient")
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
@@ -247,7 +252,7 @@ def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
             others = (rule for rule in symptoms if rule != one.rule)
             explains = (*others, STEP_TIME, TRACE_CACHE, *now.ends)
         if one.rule == DIVERGENCE:
-            explains = NOT_A_NUMBER
+            explains = tuple(other.rule for other in now.found if _not_a_number(other))
         if one.role == "wrapper" and by_itself:
             explains = (SIGTERM,)
         if one.rule == TRACE_CACHE and one.judged and one.harm in ("fatal", "degrading"):

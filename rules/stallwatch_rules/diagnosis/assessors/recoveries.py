@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.exceptions import INTERRUPTED, SURVIVED, Exceptions
-from stallwatch_rules.diagnosis.findings import NOT_A_NUMBER, Found, Streams, answers_after, came_before
+from stallwatch_rules.diagnosis.exceptions import SURVIVED, Exceptions
+from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, came_before
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot
 from stallwatch_rules.diagnosis.unrelated import told_in_passing
+from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_service
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
-from stallwatch_rules.judgements.recovery import RECOVERED, judge_recovery, judge_service
 from stallwatch_rules.messages import message
 
 FORGOTTEN = 20  #: good steps, and good losses printed, after which a single NaN is history
@@ -38,15 +38,15 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
             continue
         often = facts.advances > 0 and one.count >= 3 and one.count / facts.advances > OFTEN
         # A gradient that is not finite is how fp16 finds its scale; a loss is never.
-        often = often or (one.rule == NOT_A_NUMBER[0] and _remembered(one, streams))
-        often = often or (one.rule == NOT_A_NUMBER[1] and _never_a_number(one, streams))
-        if one.rule == NOT_A_NUMBER[1] and _calibrating(one):
+        often = often or (one.tagged("nan-loss") and _remembered(one, streams))
+        often = often or (one.tagged("nan-gradient") and _never_a_number(one, streams))
+        if one.tagged("nan-gradient") and _calibrating(one):
             yield one.with_harm("harmless", message("diagnosis.overflow-start", count=one.count))
         elif one.tagged("exit-status") and one.followed:  # of what ended before the training, or beside it
             yield one.with_harm("harmless", message("diagnosis.recovered", steps=one.followed))
         elif told_in_passing(one):
             yield one.with_harm("harmless", message("diagnosis.maybe-caught"))
-        elif one.rule == NOT_A_NUMBER[0] and _no_number_since(one, streams):
+        elif one.tagged("nan-loss") and _no_number_since(one, streams):
             continue  # steps that follow mend no weights
         else:
             judgement = judge_recovery(one.followed, often, facts)
@@ -75,7 +75,7 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
     ended_well = run.question.failed is False
-    interrupt = next((one for one in now.found if one.rule == INTERRUPTED and one.followed < SURVIVED), None)
+    interrupt = next((one for one in now.found if one.tagged("interrupt") and one.followed < SURVIVED), None)
     for one in now.fatal:
         aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
         told = one.role == "symptom" or one.tagged("interrupted-with-rank")
