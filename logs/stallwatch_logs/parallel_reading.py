@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from stallwatch_logs.file_reading import Engines, FileRead
@@ -49,7 +49,6 @@ class Parallel:
 
     workers: int = 1  #: this process included
     executor: Executor | None = None
-    limits: Limits | None = None
     #: bytes on disk from which on processes are started, where that is not the usual
     worth: int | None = None
     may_fork: bool = False
@@ -83,6 +82,7 @@ def read_all(
     parallel: Parallel | None = None,
     on_bytes: OnBytes = lambda _read: None,
     whole: bool = False,
+    limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
     """Read the files into a run's reading, in their order; several at once where that pays.
 
@@ -91,7 +91,7 @@ def read_all(
     parallel = parallel or Parallel()
     engines = Engines(reading.matcher, lambda: None) if whole else Engines.of(reading.matcher)
     sizes = ScanSizes() if whole else ScanSizes.of_run(file.size for file in files)
-    share = functools.partial(Sharing, files, engines, sizes, on_bytes, limits=parallel.limits)
+    share = functools.partial(Sharing, files, engines, sizes, on_bytes, limits=limits)
     if whole:
         yield from share().read(reading)
         return
@@ -208,9 +208,7 @@ def read_run(
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)
     whole = sum(file.size for file in files) <= READ_WHOLE
-    if parallel is not None:
-        parallel = replace(parallel, limits=limits)
     report = on_bytes_read(progress, files)
-    for _, read in read_all(files, reading, parallel=parallel, on_bytes=report, whole=whole):
+    for _, read in read_all(files, reading, parallel=parallel, on_bytes=report, whole=whole, limits=limits):
         problems += read.problems
     return reading, problems

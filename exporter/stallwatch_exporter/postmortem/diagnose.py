@@ -134,9 +134,10 @@ def _read(
     stats = Stats()
     notes: list[str] = []
     binary: list[str] = []
-    parallel = options.parallel and replace(options.parallel, limits=options.limits)
     on_bytes = on_bytes_read(options.progress, files)
-    for file, read in read_all(files, reading, on_bytes=on_bytes, parallel=parallel):
+    for file, read in read_all(
+        files, reading, on_bytes=on_bytes, parallel=options.parallel, limits=options.limits
+    ):
         problems += read.problems
         binary += read.binary
         if read.bytes:

@@ -18,7 +18,7 @@ from stallwatch_rules.matching.literal_index import literal_index
 from stallwatch_rules.pages.catalogue import scanned_patterns, scanned_rules
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.chunks import Chunk, ChunkCutter
-from stallwatch_rules.scan.segments import Segments, count_byte, is_solid, record_head, view_of
+from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
@@ -103,41 +103,35 @@ class MatchScan:
 
     def _search(self, chunk: Chunk, *, is_last: bool = False) -> None:
         """Find the segments to read."""
-        data = chunk.data
-        solid = is_solid(data)
-        if not solid:
-            data = data.replace(b"\0", b"")
-        counted = 0
         begun, self._begun = self._begun, None  # a line that began in a chunk before this one
         if begun is not None and not chunk.torn:  # a hole ended it
             self.waiting += [begun] if begun.patterns else []
             begun = None
-        open_at = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        if is_last:
-            open_at = len(data)
-        found = self._found(data, solid)
-        if begun is not None and begun.patterns and not any(start == 0 for start, _ in found):
-            end = min((at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0), default=len(data))
-            found = {(0, end): set(), **found}
-        for (start, end), patterns in found.items():
-            self.lines += count_byte(data, b"\n", counted, start)
-            counted = start
-            if start == open_at < len(data):
-                break  # it goes on in the next chunk
-            raw, number, before = data[start:end], self.lines + 1, self._seen_before(data, start)
-            raw = record_head(data, start) + raw
-            if begun is not None and not start:  # of too long a line, the beginning and the end are read
-                raw, number, before = begun.raw + raw[-TAIL:], begun.number, begun.before
-                patterns = begun.patterns | patterns
-            self.waiting.append(_Waiting(raw, number, before, patterns))
-        self.lines += count_byte(data, b"\n", counted, len(data))
-        if open_at < len(data):
-            patterns = next((one for (start, _), one in found.items() if start == open_at), set())
-            if begun is not None and not open_at:
-                self._begun = begun._replace(patterns=begun.patterns | patterns)
+        segments = Segments(chunk.data)
+        data = segments.data
+        if not data:
+            return
+        found = self._found(segments)
+        if begun is not None and begun.patterns:
+            found = {0: set(), **found}
+        last = segments.count - 1
+        is_open = not is_last and data[-1:] not in (b"\n", b"\r")  # it goes on in the next chunk
+        if is_open:
+            found.setdefault(last, set())
+        for unit, patterns in found.items():
+            start, end = segments.place(unit)
+            raw, number = segments.record_head(unit) + data[start:end], self.lines + 1
+            one = _Waiting(
+                raw, number + segments.line_ends(0, unit), self._seen_before(data, start), patterns
+            )
+            if begun is not None and not unit:  # of too long a line, the beginning and the end are read
+                rest = b"" if is_open and unit == last else raw[-TAIL:]
+                one = begun._replace(raw=begun.raw + rest, patterns=begun.patterns | patterns)
+            if is_open and unit == last:
+                self._begun = one._replace(raw=one.raw[:HEAD])
             else:
-                raw = (record_head(data, open_at) + data[open_at:])[:HEAD]
-                self._begun = _Waiting(raw, self.lines + 1, self._seen_before(data, open_at), patterns)
+                self.waiting.append(one)
+        self.lines += segments.line_ends(0, segments.count)
         self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
 
     def _seen_before(self, data: bytes, start: int) -> bytes:
@@ -145,26 +139,13 @@ class MatchScan:
         before = data[max(0, start - _BEFORE) : start]
         return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 
-    def _found(self, data: bytes, solid: bool) -> dict[tuple[int, int], set[int]]:
-        """The segments in which patterns may match: where they begin and end, and which patterns."""
-        view, owners = view_of(data, solid=solid), self._patterns.owners
-        numbers, ends = self._patterns.index.hits(view)
+    def _found(self, segments: Segments) -> dict[int, set[int]]:
+        """The segments in which patterns may match, and which patterns."""
+        owners, found = self._patterns.owners, dict[int, set[int]]()
+        numbers, ends = self._patterns.index.hits(segments.view)
         hits = [(owners[number], end) for number, end in zip(numbers, ends, strict=True) if owners[number]]
-        found: dict[tuple[int, int], set[int]] = {}
-        segments = None if view is data else Segments(data)
-        stop = -1
-        for patterns, end in hits:
-            if segments is not None:
-                place = segments.place(segments.at([end])[0])
-            elif end - 1 > stop:  # by the bytes around it: to look up all line ends takes longer
-                start = data.rfind(b"\n", 0, end - 1) + 1
-                start = max(start, data.rfind(b"\r", start, end - 1) + 1)
-                stop = data.find(b"\n", end - 1)
-                stop = stop if stop >= 0 else len(data)
-                back = data.find(b"\r", end - 1, stop)
-                stop = back if back >= 0 else stop
-                place = start, stop
-            found.setdefault(place, set()).update(patterns)
+        for (patterns, _), unit in zip(hits, segments.at([end for _, end in hits]), strict=True):
+            found.setdefault(unit, set()).update(patterns)
         return found
 
     def _read_waiting(self) -> Iterator[Match]:

@@ -41,7 +41,7 @@ _PAYS = 32 * 1024 * 1024
 _counted = 0
 
 
-def count_byte(data: bytes, value: bytes, start: int, end: int) -> int:
+def _count(data: bytes, value: bytes, start: int, end: int) -> int:
     """Count a byte between two offsets.
 
     numpy counts seven times as fast as Python, but takes as long to load as Python takes for ``_PAYS`` bytes.
@@ -76,7 +76,7 @@ class LineEnds:
         """How often a byte stands before each slice, and in all of them."""
         size = len(self._data)
         slices = range(0, size, _SLICE)
-        counts = (count_byte(self._data, value, start, min(start + _SLICE, size)) for start in slices)
+        counts = (_count(self._data, value, start, min(start + _SLICE, size)) for start in slices)
         return list(itertools.accumulate(counts, initial=0))
 
     def at(self, number: int) -> int:
@@ -114,11 +114,11 @@ class Segments:
     """The segments of a chunk's bytes, and of its ``view``, which has as many."""
 
     def __init__(self, data: bytes) -> None:
-        solid = is_solid(data)
-        if not solid and b"\0" in data:
+        solid = data.isascii() and b"\0" not in data and b"\x1b" not in data
+        if not solid:
             data = data.replace(b"\0", b"")
         self.data = data
-        self.view = view = view_of(data, solid=solid)
+        self.view = view = _view_of(data, solid=solid)
         self._data_ends = LineEnds(data)
         self._ends = self._data_ends if data is view else LineEnds(view)
         self.count = self._ends.count + (not view or view[-1:] not in (b"\n", b"\r"))
@@ -134,11 +134,7 @@ class Segments:
         Ascending offsets are the fastest: most lie where the one before does.
         """
         units: list[int] = []
-        unit, start, end = (
-            0,
-            1,
-            0,
-        )  # the segment of the last offset, and between which offsets its matches end
+        unit, start, end = 0, 1, 0  # of the last offset: its segment, and where matches in that may end
         for offset in offsets:
             if not start <= offset <= end:
                 # A match that ends at the very start, as an empty one may, lies in the first.
@@ -174,26 +170,19 @@ class Segments:
 
     def record_head(self, segment: int) -> bytes:
         """What the record says in which a segment stands, when it is not the first of its line."""
-        return record_head(self.data, self._raw_start(segment)) if self._ends.redrawn and segment else b""
+        if not segment or not self._ends.redrawn:
+            return b""
+        data, start = self.data, self._raw_start(segment)
+        if data[start - 1 : start] != b"\r" or data[start : start + 1] == b"\n":
+            return b""
+        found = _RECORD.match(data, data.rfind(b"\n", 0, start) + 1)
+        return found.group() if found else b""
 
     def _raw_start(self, segment: int) -> int:
         return self._data_ends.at(segment - 1) + 1 if segment else 0
 
 
-def record_head(data: bytes, start: int) -> bytes:
-    """What the record says in which a segment begins at ``start``, when it is not the first of its line."""
-    if data[start - 1 : start] != b"\r" or data[start : start + 1] == b"\n":
-        return b""
-    found = _RECORD.match(data, data.rfind(b"\n", 0, start) + 1)
-    return found.group() if found else b""
-
-
-def is_solid(data: bytes) -> bool:
-    """Whether the bytes are ASCII without NULs and escapes."""
-    return data.isascii() and b"\0" not in data and b"\x1b" not in data
-
-
-def view_of(data: bytes, *, solid: bool = False) -> bytes:
+def _view_of(data: bytes, *, solid: bool = False) -> bytes:
     """The chunk's text in UTF-8, in which patterns are found that its lines match.
 
     ``solid``: it is known to be ASCII without escape characters; JSON may still spell some out.
