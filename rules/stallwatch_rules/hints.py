@@ -75,7 +75,12 @@ class Hints(msgspec.Struct, frozen=True):
         """Look at a portion's text; of lines that differ in their figures only, at one."""
         text = "\n".join(dict.fromkeys(text.translate(_FIGURES).split("\n")))
         kinds = (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS)
-        return cls(*[tuple([word for word in words if _with_figures.get(word, word) in text]) for words in kinds])
+        return cls(*[_held(text, words) for words in kinds])
+
+
+def _held(text: str, words: Sequence[str]) -> tuple[str, ...]:
+    """The words that may stand in the text, whose figures are zeros."""
+    return tuple([word for word in words if _with_figures.get(word, word) in text])
 
 
 def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:
