@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident, Resolution, Severity
-from stallwatch_exporter.watching.incidents import Facts, IncidentManager
+from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.exits import TOLD_AS
@@ -196,13 +196,12 @@ class Alarms:
 
         `stacks`: where its ranks are, if that is known.
         """
-        primary = diagnosis.primary
-        about: Facts = {
+        about: IncidentUpdate = {
             **_progress(diagnosis.progress),
             "stalled_seconds": round(state.seconds, 1),
             "threshold_seconds": round(state.threshold, 1),
             "learning": state.learning,
-            "primary": primary,
+            "primary": diagnosis.primary,
         }
         open_stalls = self._book.of_kind("stall")
         if open_stalls:
@@ -210,42 +209,44 @@ class Alarms:
             if stacks is not None and open_stalls[0].stacks is None:
                 self.located(stacks, diagnosis, now)
             return
+        primary = diagnosis.primary
         rule = primary.rule if primary is not None and primary.harm == "fatal" else SILENT_HANG
-        rank = primary.rank if primary is not None and rule == primary.rule else None
-        if stacks is not None and stacks.odd and rule in STANDSTILLS:  # the log names no other cause
-            rank = stacks.odd[0]
-        self._book.open(
-            "stall",
-            rule,
-            severity,
-            now,
-            phase=state.phase,
-            rank=rank,
-            stacks=stacks,
-            evidence=_evidence(primary, None, last_lines),
-            background=background(rule, diagnosis),
-            **_counted(_finding(diagnosis, rule)),
+        finding = _finding(diagnosis, rule)
+        facts: IncidentUpdate = {
+            "phase": state.phase,
+            "rank": _stalled_rank(rule, primary, stacks),
+            "stacks": stacks,
+            "evidence": _evidence(primary, None, last_lines),
+            "note": finding.note if finding else "",
+            "count": finding.count if finding else 1,
+            "background": background(rule, diagnosis),
             **about,
-        )
+        }
+        self._book.open("stall", rule, severity, now, **facts)
 
     def located(self, stacks: StallStacks, diagnosis: Diagnosis, now: float) -> None:
         """Add where the ranks are to a stall that opened without it."""
-        primary = diagnosis.primary
-        for stall in self._book.of_kind("stall"):
-            about: Facts = {"stacks": stacks, "primary": primary}
-            about["rank"] = stacks.odd[0] if stacks.odd and stall.rule in STANDSTILLS else stall.rank
-            if stall.rule == TRACE_CACHE and primary is not None and primary.rule == SILENT_HANG:
-                self._book.judge_anew(stall, SILENT_HANG)  # the stacks speak against it
-                about["note"] = _counted(_finding(diagnosis, SILENT_HANG))["note"]
+        for incident in self._book.of_kind("stall"):
+            rank = stacks.odd[0] if stacks.odd and incident.rule in STANDSTILLS else incident.rank
+            primary = diagnosis.primary
+            about: IncidentUpdate = {"stacks": stacks, "rank": rank, "primary": primary}
+            if incident.rule == TRACE_CACHE and primary is not None and primary.rule == SILENT_HANG:
+                self._book.judge_anew(incident, SILENT_HANG)  # the stacks speak against it
+                finding = _finding(diagnosis, SILENT_HANG)
+                about["note"] = finding.note if finding else ""
                 about["count"], about["evidence"] = 1, primary.evidence
                 about["background"] = background(SILENT_HANG, diagnosis)
-            self._book.update(stall, now, **about)
+            self._book.update(incident, now, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
         """The run goes on in `phase`, after so many seconds without progress."""
-        about = {**_progress(progress), "stalled_seconds": round(seconds, 1), "phase": phase}
+        facts: IncidentUpdate = {
+            **_progress(progress),
+            "stalled_seconds": round(seconds, 1),
+            "phase": phase,
+        }
         for incident in self._book.of_kind("stall"):
-            self._book.resolve(incident, now, "recovered", **about)
+            self._book.resolve(incident, now, "recovered", **facts)
 
     def stepped(self, step: int | None, now: float) -> None:
         """The run is at this step: a stall at another, that an earlier agent left open, is over."""
@@ -273,9 +274,13 @@ class Alarms:
         self._warnings.clear()
         resolution = _RESOLUTIONS.get(ending.kind, "run-failed")
         for incident in self._book.of_kind("stall"):
-            seconds = incident.stalled_seconds if quiet is None else round(quiet, 1)
-            about = {**_progress(diagnosis.progress), "stalled_seconds": seconds, "ending": ending}
-            self._book.resolve(incident, now, resolution, **about)
+            stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
+            facts: IncidentUpdate = {
+                **_progress(diagnosis.progress),
+                "stalled_seconds": stalled,
+                "ending": ending,
+            }
+            self._book.resolve(incident, now, resolution, **facts)
         # What the run died of may be told already. It is no other incident then, and nothing of it is over.
         told = self._told_death(diagnosis) if ending.failed else None
         self._book.resolve_all(now, resolution, but=self.checkpoints, spare=told, ending=ending)
@@ -292,7 +297,8 @@ class Alarms:
         elif primary is not None or told.rule == rule:
             self._book.fail(told, now, rule, **death)
         else:  # what was told explains more than nothing does
-            self._book.fail(told, now, told.rule, ending=ending, **_progress(diagnosis.progress))
+            facts = {**_progress(diagnosis.progress), "ending": ending}
+            self._book.fail(told, now, told.rule, **facts)
 
     def _told_death(self, diagnosis: Diagnosis) -> Incident | None:
         """The open finding that the run's end belongs to: of the same cause, else one after which no step
@@ -369,17 +375,15 @@ class Alarms:
         if place is not None:  # as in the diagnosis, so that messages and pages say the same
             where["rank"] = where["rank"] if place.rank is None else place.rank
             where["step"] = where["step"] if place.step is None else place.step
-        self._book.open(
-            "finding",
-            rule,
-            severity,
-            now,
-            harm=finding.harm if finding else "fatal",
-            evidence=list(primary.evidence) if primary else shown,
-            primary=primary,
-            **_counted(finding),
+        facts: IncidentUpdate = {
+            "harm": finding.harm if finding else "fatal",
+            "count": finding.count if finding else 1,
+            "evidence": list(primary.evidence) if primary else shown,
+            "note": finding.note if finding else "",
+            "primary": primary,
             **where,
-        )
+        }
+        self._book.open("finding", rule, severity, now, **facts)
 
     def _settle(
         self,
@@ -397,16 +401,20 @@ class Alarms:
         self._fine[incident.rule] = self._fine.get(incident.rule, 0) + 1
         if self._fine[incident.rule] >= _FINE_AFTER:
             del self._fine[incident.rule]
-            note = finding.note if finding else incident.note
-            self._book.resolve(incident, now, "recovered", note=note, **_progress(diagnosis.progress))
+            facts = _progress(diagnosis.progress)
+            facts["note"] = finding.note if finding else incident.note
+            self._book.resolve(incident, now, "recovered", **facts)
+
+
+def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
+    """The rank that holds up the run: by the stacks, unless the log named a cause."""
+    if stacks is not None and stacks.odd and rule in STANDSTILLS:
+        return stacks.odd[0]
+    return primary.rank if primary is not None and rule == primary.rule else None
 
 
 def _finding(diagnosis: Diagnosis, rule: str) -> Finding | None:
     return next((one for one in diagnosis.findings if one.rule == rule), None)
-
-
-def _counted(finding: Finding | None) -> Facts:
-    return {"note": finding.note, "count": finding.count} if finding else {"note": "", "count": 1}
 
 
 def _cause(
@@ -415,14 +423,15 @@ def _cause(
     unknown: UnknownException | None,
     last_lines: Sequence[str],
     progress: Progress,
-) -> Facts:
+) -> IncidentUpdate:
     """What a run fails of: the `primary` cause with its `finding`, else an exception that no rule knows."""
     return {
         "rank": primary.rank if primary else unknown.first.rank if unknown else None,
         "evidence": _evidence(primary, unknown, last_lines),
         "exception": "" if primary else exception_in_short(unknown),
+        "note": finding.note if finding else "",
+        "count": finding.count if finding else 1,
         "primary": primary,
-        **_counted(finding),
         **_progress(progress),
     }
 
@@ -453,7 +462,7 @@ def _evidence(
     return list(last_lines)
 
 
-def _progress(progress: Progress) -> Facts:
+def _progress(progress: Progress) -> IncidentUpdate:
     return {
         "step": progress.last_step,
         "total_steps": progress.total_steps,

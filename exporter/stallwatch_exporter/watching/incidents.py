@@ -6,25 +6,51 @@ import contextlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity, Sink
+from stallwatch_exporter.incident import Ending, Incident, Kind, Resolution, Severity, Sink
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.watching.episodes import Episodes
+from stallwatch_rules.messages import Text
+from stallwatch_rules.records import Phase, Primary
+from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.text.redact import redact
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from stallwatch_exporter.runs.runfolder import RunFolder
     from stallwatch_exporter.serving.metrics import RunMetrics
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _UPDATE_SECONDS = 60.0
-Facts = dict[str, Any]  #: fields of `Incident` that become known while it is open
-# What changes by itself while an incident is open; it is reported now and then, not each time.
+# What changes by itself while an incident is open; it is told now and then, not each time.
 _DRIFTING = {"stalled_seconds", "threshold_seconds", "count", "last_loss"}
+
+
+class IncidentUpdate(TypedDict, total=False):
+    """What becomes known of an incident while it is open: fields of `Incident`."""
+
+    phase: Phase
+    rank: int | None
+    step: int | None
+    total_steps: int | None
+    last_loss: float | None
+    stalled_seconds: float | None
+    threshold_seconds: float | None
+    learning: bool
+    harm: str
+    count: int
+    evidence: list[Text]
+    exception: str
+    note: Text
+    primary: Primary | None
+    ending: Ending | None
+    stacks: StallStacks | None
+    background: list[str]
 
 
 def redacted(record: _Record) -> _Record:
@@ -97,7 +123,9 @@ class IncidentManager:
             if incident.status == "open" and not incident.is_last_word:
                 self._open[incident.kind, incident.rule] = incident
 
-    def open(self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Any) -> Incident:
+    def open(
+        self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Unpack[IncidentUpdate]
+    ) -> Incident:
         """Open an episode; the open one, where there is one."""
         key = (kind, rule)
         if key in self._open:
@@ -127,7 +155,7 @@ class IncidentManager:
         incident: Incident,
         now: float,
         severity: Severity | None = None,
-        **facts: Any,
+        **facts: Unpack[IncidentUpdate],
     ) -> None:
         """Take over what is known by now."""
         fresh = redacted(msgspec.structs.replace(incident, severity=severity or incident.severity, **facts))
@@ -146,7 +174,9 @@ class IncidentManager:
         incident.rule = rule
         self._open[incident.kind, rule] = incident
 
-    def resolve(self, incident: Incident, now: float, resolution: Resolution, **facts: Any) -> None:
+    def resolve(
+        self, incident: Incident, now: float, resolution: Resolution, **facts: Unpack[IncidentUpdate]
+    ) -> None:
         """Close an episode; the next one of this rule is a new incident."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
@@ -158,7 +188,7 @@ class IncidentManager:
         incident.resolved_at = incident.updated_at = max(now, incident.opened_at)
         self._tell(msgspec.structs.replace(incident))
 
-    def fail(self, incident: Incident, now: float, rule: str, **facts: Any) -> None:
+    def fail(self, incident: Incident, now: float, rule: str, **facts: Unpack[IncidentUpdate]) -> None:
         """The run died of this open finding, or of what led to it: the same incident, of its end now."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
@@ -173,7 +203,7 @@ class IncidentManager:
         *,
         but: Collection[str] = (),
         spare: Incident | None = None,
-        **facts: Any,
+        **facts: Unpack[IncidentUpdate],
     ) -> None:
         """Close whatever is open, as the run is over. Findings of the rules in `but` are left unmended.
 
