@@ -118,7 +118,7 @@ class Segments:
         if not solid:
             data = data.replace(b"\0", b"")
         self.data = data
-        self.view = view = _view_of(data, solid=solid)
+        self.view = view = view_of(data, solid=solid)
         self._data_ends = LineEnds(data)
         self._ends = self._data_ends if data is view else LineEnds(view)
         self.count = self._ends.count + (not view or view[-1:] not in (b"\n", b"\r"))
@@ -182,7 +182,7 @@ class Segments:
         return self._data_ends.at(segment - 1) + 1 if segment else 0
 
 
-def _view_of(data: bytes, *, solid: bool = False) -> bytes:
+def view_of(data: bytes, *, solid: bool = False) -> bytes:
     """The chunk's text in UTF-8, in which patterns are found that its lines match.
 
     ``solid``: it is known to be ASCII without escape characters; JSON may still spell some out.
