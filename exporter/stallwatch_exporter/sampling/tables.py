@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
+from stallwatch_exporter.sampling.rows import Sampling
 from stallwatch_rules.samples.table import COLUMNS, FIELDS, Row
 
 SCHEMA = pa.schema(
@@ -20,12 +23,24 @@ SCHEMA = pa.schema(
 )
 
 
+def write_tables(sampling: Sampling, writer: Any) -> int:
+    """Write all samples with a writer of Arrow tables; how many there were."""
+    count = 0
+    for rows in sampling.rows():
+        count += len(rows)
+        writer.write_table(table_of(rows))
+    return count
+
+
 def table_of(rows: list[Row]) -> pa.Table:
     """Return rows as a table."""
     columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
     at = COLUMNS.index("time")
     columns[at] = tuple(None if time is None else round(time * 1e6) for time in columns[at])
-    arrays = [
-        pa.array(values, field.type, from_pandas=False) for field, values in zip(SCHEMA, columns, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+    return pa.Table.from_arrays(list(map(_array, columns, SCHEMA.types)), schema=SCHEMA)
+
+
+def _array(values: tuple[Any, ...], type_: pa.DataType) -> pa.Array:
+    if values.count(None) == len(values):  # most logs have few of the columns
+        return pa.nulls(len(values), type_)
+    return pa.array(values, type_, from_pandas=False)
