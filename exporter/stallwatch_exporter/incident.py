@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
-from stallwatch_rules.endings import Crash, Left, MemoryKnown, Running
+from stallwatch_rules.endings import Ending, Outcome
 from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 
-_STOPPED_BY = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-
 UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending or a silence that no page explains
 RANK_GONE = "rank-gone"  #: the rule of a rank that did not end by its own program; no page describes it
-
-#: Of "ended": someone or a time limit asked the run to end, or it finished.
-Outcome = Literal["recovered", "ended", "crashed"]
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
@@ -26,50 +21,6 @@ RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: of sever
 Status = Literal["open", "resolved"]
 # "unmended": its run is over, and nobody will ever resolve it.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """How the command ended."""
-
-    kind: Literal["finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown"]
-    exit_code: int | None  #: what the shell would see; 128 + n for signal n
-    signal: str | None = None  #: such as "SIGKILL"
-    detail: Text = ""  #: the evidence
-    seconds: float = 0.0  #: how long the command ran
-    left: list[Left] = []  #: ranks that had ended by themselves, without an error, before the others
-    memory: MemoryKnown | None = None  #: what was seen of its memory, where something was killed
-    quiet: float | None = None  #: seconds without a step when somebody asked it to end, where that is known
-    crash: Crash | None = None  #: what failed although the command returned 0
-    codes: dict[int, int | None] = {}  #: of ranks that failed, the first one first; ``None``: nobody saw it
-    running: list[Running] = []  #: ranks that were still alive when the command had ended
-
-    @property
-    def failed(self) -> bool | None:
-        """Whether the run failed; ``None`` where the ending does not tell."""
-        return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How an incident ends that was open then; ``None`` if the ending is not known."""
-        if self.kind == "unknown":
-            return None
-        stopped = self.kind == "killed" and self.signal in _STOPPED_BY
-        return "ended" if stopped or self.kind in ("finished", "interrupted", "time-limit") else "crashed"
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a diagnosis takes of it: arguments of ``RunReading.diagnose``."""
-        from stallwatch_rules.locale import render  # lists of runs read this module and render nothing
-
-        return {
-            "ending": f"{self.kind}: {render(self.detail)}",
-            "ending_text": self.detail,
-            "failed": self.failed,
-            "memory": self.memory,
-            "left": self.left,
-            "crash": self.crash,
-            "codes": self.codes,
-        }
 
 
 class Event(msgspec.Struct, frozen=True):

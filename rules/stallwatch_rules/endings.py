@@ -6,10 +6,17 @@ from typing import Literal
 
 import msgspec
 
+from stallwatch_rules.messages import Text
+
 GONE_ON = 5  #: steps after which the others do not only end, one after the other: they go on without it
 NEAR, FAR = 0.9, 0.7  #: shares of the limit above which memory was nearly used up, and below which it was not
 
 Speaks = Literal["for", "against", "far", ""]
+EndingKind = Literal["finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown"]
+#: Of "ended": someone or a time limit asked the run to end, or it finished.
+Outcome = Literal["recovered", "ended", "crashed"]
+
+_STOPPED_BY = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
 class MemoryKnown(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,3 +77,32 @@ class Running(msgspec.Struct, frozen=True, omit_defaults=True):
 
     rank: int
     pid: int
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How the command ended."""
+
+    kind: EndingKind
+    exit_code: int | None  #: what the shell would see; 128 + n for signal n
+    signal: str | None = None  #: such as "SIGKILL"
+    detail: Text = ""  #: the evidence
+    seconds: float = 0.0  #: how long the command ran
+    left: list[Left] = []  #: ranks that had ended by themselves, without an error, before the others
+    memory: MemoryKnown | None = None  #: what was seen of its memory, where something was killed
+    quiet: float | None = None  #: seconds without a step when somebody asked it to end, where that is known
+    crash: Crash | None = None  #: what failed although the command returned 0
+    codes: dict[int, int | None] = {}  #: of ranks that failed, the first one first; ``None``: nobody saw it
+    running: list[Running] = []  #: ranks that were still alive when the command had ended
+
+    @property
+    def failed(self) -> bool | None:
+        """Whether the run failed; ``None`` where the ending does not tell."""
+        return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How an incident ends that was open then; ``None`` if the ending is not known."""
+        if self.kind == "unknown":
+            return None
+        stopped = self.kind == "killed" and self.signal in _STOPPED_BY
+        return "ended" if stopped or self.kind in ("finished", "interrupted", "time-limit") else "crashed"

@@ -11,23 +11,21 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.conclude import conclude
-from stallwatch_rules.diagnosis.snapshot import Question
-from stallwatch_rules.endings import Crash, Left, MemoryKnown
+from stallwatch_rules.diagnosis.snapshot import RunContext
+from stallwatch_rules.endings import Ending, Left, MemoryKnown
 from stallwatch_rules.failures.unexplained import complete
 from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.lines.datatext import is_data
 from stallwatch_rules.matching.matcher import Matcher
-from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
 from stallwatch_rules.samples import extract
-from stallwatch_rules.stream import NO_CODES, Gaps, StreamReading, with_codes, without_echoes
 from stallwatch_rules.stream import SOURCE as SELF_TOLD
+from stallwatch_rules.stream import Gaps, StreamReading, with_codes, without_echoes
 
 if TYPE_CHECKING:
     from stallwatch_rules.failures.unexplained import Baseline
@@ -181,10 +179,8 @@ class RunReading:
 
     def diagnose(
         self,
+        ending: Ending | None = None,
         *,
-        ending: str = "",
-        ending_text: Text = "",
-        failed: bool | None = None,
         now: float | None = None,
         threshold: float | None = None,
         stalled: bool = False,
@@ -193,38 +189,22 @@ class RunReading:
         memory: MemoryKnown | None = None,
         left: Sequence[Left] = (),
         elsewhere: bool = False,
-        crash: Crash | None = None,
-        codes: Mapping[int, int | None] = NO_CODES,
     ) -> Diagnosis:
-        """The diagnosis of what was read so far.
+        """Diagnose what was read so far.
 
-        ``ending`` (``ending_text`` for reports) and ``failed`` say how the command ended, where that is
-        known; ``now``, ``threshold`` and
-        ``stalled`` come from who watches the run live, or did, and so does ``waited``, the seconds without a
-        step; ``memory`` is what was seen of a run that ended, ``left`` the ranks that ended before others;
-        ``ended_at`` is when it did, by the clock that its lines were stamped by; ``elsewhere``: the stacks
-        showed the rank that the others wait for in none of the collectives; ``crash``: what failed although
-        the command returned 0; ``codes``: the exit codes of ranks that failed, in the order of their ends.
+        ``ending``: how the command ended, if that is known. ``now``, ``threshold``, ``stalled`` and
+        ``waited`` (seconds without a step) come from whoever watches the run live, or did. ``ended_at``: when
+        it ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the others) are
+        for a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed the rank that
+        the others wait for in none of the collectives.
         """
-        question = Question(
-            ending,
-            failed,
-            now,
-            threshold,
-            stalled,
-            tuple(left),
-            memory,
-            waited,
-            elsewhere,
-            crash,
-            ended_at,
-            ending_text,
-        )
-        if failed is None and question.kind == "finished":
-            question = replace(question, failed=False)
+        codes: Mapping[int, int | None] = {}
+        if ending is not None:
+            memory, left, codes = memory or ending.memory, left or ending.left, ending.codes
+        context = RunContext(ending, now, threshold, stalled, waited, ended_at, memory, left, elsewhere)
         streams = with_codes(without_echoes(self.streams), codes)
-        diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, question)
-        ended = failed is not None or bool(ending) or now is not None
+        diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, context)
+        ended = ending is not None or now is not None
         return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
 
     def _stream(self, line: Line) -> StreamReading | None:

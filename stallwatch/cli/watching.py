@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from stallwatch_alerts.deadman import DeadmanSink
     from stallwatch_alerts.sink import ChatSink
     from stallwatch_alerts.store_sink import StoreSink
-    from stallwatch_exporter.incident import Ending, Sink
+    from stallwatch_exporter.incident import Sink
     from stallwatch_exporter.runs.runfolder import RunFolder
+    from stallwatch_rules.endings import Ending
     from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.records import Diagnosis
 

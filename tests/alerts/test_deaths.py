@@ -19,8 +19,9 @@ from stallwatch_alerts.routing import Route
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
-from stallwatch_exporter.incident import Ending, Event, Incident
+from stallwatch_exporter.incident import Event, Incident
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import STEP_TIME
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage

@@ -8,7 +8,8 @@ import pytest
 
 from stallwatch_alerts.messages.compose import render, render_test
 from stallwatch_alerts.notice import incident_notice
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import span
 from stallwatch_rules.messages import message

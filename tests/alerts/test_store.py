@@ -14,8 +14,8 @@ from stallwatch_alerts.storage.engine import writing
 from stallwatch_alerts.storage.tables import INCIDENTS
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_alerts.store_sink import StoreSink
-from stallwatch_exporter.incident import Ending, Incident
-from stallwatch_rules.endings import Left, MemoryKnown
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.endings import Ending, Left, MemoryKnown
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Primary
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.endings import Ending
 
 Stallwatch = Callable[..., Result]
 Process = Callable[..., subprocess.CompletedProcess[str]]

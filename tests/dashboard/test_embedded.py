@@ -15,10 +15,11 @@ from stallwatch_dashboard.data.source import Source, journal, shared
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.words import Reader
-from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.runs.copies import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Diagnosis, Place, Primary, Progress, UnknownException
 
 NOW = 1_795_000_000.0

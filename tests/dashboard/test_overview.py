@@ -19,8 +19,9 @@ from stallwatch_dashboard.data.overview import (
     told_by_log,
 )
 from stallwatch_dashboard.data.summaries import summary_of
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
 
 NOW = 1_795_000_000.0

@@ -13,7 +13,8 @@ from stallwatch_dashboard.data.overview import RunRow, stood_since
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import Reader
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import render, rendered, say
 from stallwatch_rules.messages import Text, bilingual, message

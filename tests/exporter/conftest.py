@@ -13,13 +13,14 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.agent import Agent
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 

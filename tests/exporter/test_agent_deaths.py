@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from agentcases import OOM
 
-from stallwatch_exporter.incident import Ending, Incident, Severity
+from stallwatch_exporter.incident import Incident, Severity
 from stallwatch_exporter.watching.alarms import Alarms
 from stallwatch_exporter.watching.incidents import IncidentManager, read_incidents
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Primary, Progress
 from stallwatch_rules.stacks.records import StackGroup, StallStacks

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from agentcases import HANG, OOM
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 

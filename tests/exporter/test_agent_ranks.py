@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from agentcases import HANG, OOM
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.postmortem.recorded import recorded
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.alarms import ENDING_SECONDS
 from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS
-from stallwatch_rules.endings import GONE_ON, Left
+from stallwatch_rules.endings import GONE_ON, Ending, Left
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.reading import RunReading
 
@@ -294,7 +293,7 @@ def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: A
     assert run.changes[1:] == [(EARLY + "/1", "resolved", "run-finished")]
     kept = recorded([run.folder.path])
     assert kept.ending is not None
-    again = rendered(RunReading(run.catalogue).diagnose(**kept.ending.facts))
+    again = rendered(RunReading(run.catalogue).diagnose(kept.ending))
     assert again.primary is not None and again.primary.rule == "rank-left-early"
 
 

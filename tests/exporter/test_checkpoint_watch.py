@@ -19,7 +19,6 @@ import torch
 from stallwatch_exporter.checkpoints import checking
 from stallwatch_exporter.checkpoints.checking import Below, check_checkpoint
 from stallwatch_exporter.checkpoints.formats import Fault
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -30,6 +29,7 @@ from stallwatch_exporter.watching.checkpoints import (
     SURE_SECONDS,
     CheckpointWatch,
 )
+from stallwatch_rules.endings import Ending
 
 EMPTY, CORRUPT = "zero3-empty-state-dict", "checkpoint-archive-corrupt"
 

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.capture import ByteQueue, Chunk
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.runs.replay import replay
 from stallwatch_exporter.runs.runfolder import RunFolder, list_runs
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.log_reader import LogReader, joined
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 

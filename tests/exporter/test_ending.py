@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.ending import EndingWatch, classify, read_oom_kills
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
 

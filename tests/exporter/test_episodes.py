@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.watching.episodes import Episodes, folded
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.concerns import CHECKPOINT
 from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.records import StackGroup, StallStacks

@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.capture import ByteQueue, Chunk
 from stallwatch_exporter.running.memory import resident_bytes
 from stallwatch_exporter.watching.log_reader import MOMENT_SECONDS, SLICE_BYTES, AgentLoop, LogReader
+from stallwatch_rules.endings import Ending
 
 Make = Callable[..., Any]
 FILLER = b"".join(b"chatter of a healthy run, number %d\n" % number for number in range(2000))

@@ -12,13 +12,12 @@ import msgspec
 import psutil
 import pytest
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.ending import EndingWatch, classify
 from stallwatch_exporter.running.memory import MemoryHeld, memory_limit
-from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryKnown
 from stallwatch_rules.locale import render
 
 GIB = 2**30

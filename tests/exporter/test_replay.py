@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.runs.copies import RankCopies
 from stallwatch_exporter.runs.replay import NoRecording, replay
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.endings import Ending
 
 PORTIONS = [
     (0.0, "stderr", b"\r  0%|          | 0/3"),

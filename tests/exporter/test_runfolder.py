@@ -11,7 +11,6 @@ import msgspec
 import psutil
 import pytest
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.runs.runfolder import (
     SILENT_HERE_SECONDS,
     SILENT_SECONDS,
@@ -23,6 +22,7 @@ from stallwatch_exporter.runs.runfolder import (
     run_name,
     sanitise,
 )
+from stallwatch_rules.endings import Ending
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder, list_runs, read_record
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
 from stallwatch_exporter.tailing.tail import FileTailer, Portion, Position
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.opening import clock_shift, read_history, shift_note, summary
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis

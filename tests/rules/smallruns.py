@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from signal import Signals
 
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.messages import message
 from stallwatch_rules.records import Diagnosis, Finding
 
 START = datetime(2026, 5, 2, 9, 0, tzinfo=timezone.utc)
 STAND = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7) ran for 1800123 milliseconds"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 SIGTERM = "Sending process 812 closing signal SIGTERM"
+
+FINISHED = Ending("finished", 0, detail=message("run.exited", code=0))
+FAILED = Ending("failed", 1, detail=message("run.exited", code=1))
+
+
+def killed_by(signal: str, *, passed_on: str = "") -> Ending:
+    """The ending of a command that a signal ended; perhaps after another was sent to Stallwatch."""
+    detail = message("run.ended-signal", signal=signal)
+    if passed_on:
+        detail = message("run.passed-on", signal=passed_on, how=message("run.status-signal", signal=signal))
+    return Ending("killed", 128 + int(Signals[signal]), signal, detail)
 
 
 def steps(first: int, last: int, *, total: int | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from smallruns import stamped
+from smallruns import FAILED, stamped
 
 from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis
@@ -94,5 +94,5 @@ def test_a_failure_beside_it_is_the_failure(diagnose: Ask) -> None:
     oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     found = diagnose(stamped([*STEPS, (395.0, oom), (396.0, SAID)]))
     assert found.primary is not None and found.primary.rule == "cuda-oom" and asked(found) == []
-    assert asked(diagnose(stamped([*STEPS, (396.0, SAID)]), failed=True)) == []
+    assert asked(diagnose(stamped([*STEPS, (396.0, SAID)]), ending=FAILED)) == []
     assert diagnose("INFO server is up\n" + SAID + "\n").verdict == "no-training-log"

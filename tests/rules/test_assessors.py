@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from smallruns import OOM, SIGTERM, STAND, raised, steps
+from smallruns import FAILED, FINISHED, OOM, SIGTERM, STAND, killed_by, raised, steps
 
 from stallwatch_rules.diagnosis.assessors import ASSESSORS, Assessor, assess, changes_of
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, LeftOut, Snapshot
-from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryKnown
 from stallwatch_rules.judgements.concerns import NAN_LOSSES, SEEN, evidence_of
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.matching.matcher import lines_of
@@ -59,8 +59,8 @@ BEGUN = steps(1, 5)
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "recoveries": (BEGUN + raised(OOM) + steps(6, 300), {}, "cuda-oom: cause, fatal → cause, harmless here"),
     "raised": (BEGUN + raised(NAN_BACKWARD), {}, "grad-norm-nan: cause, degrading → cause, fatal"),
-    "excuses": (f"{BEGUN}{STAND}\n", {"ending": "finished", "failed": False}, "→ symptom, harmless here"),
-    "known-ending": (BEGUN, {"ending": "oom-killed: The kernel killed it."}, "+ host-oom-sigkill"),
+    "excuses": (f"{BEGUN}{STAND}\n", {"ending": FINISHED}, "→ symptom, harmless here"),
+    "known-ending": (BEGUN, {"ending": Ending("oom-killed", 137, "SIGKILL")}, "+ host-oom-sigkill"),
     "handled-exceptions": (
         f"{BEGUN}{JSON}\n",
         {},
@@ -70,10 +70,10 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "progress": (f"{BEGUN}{TRACE_CACHE}\n{steps(6, 65)}", {}, "depends on progress → cause, harmless here"),
     "conclusions": (ENDED_STALL, {}, "+ silent-hang-no-error"),
     "stall-ends": (ENDED_STALL, {}, "slurm-time-limit: cause, fatal → symptom, fatal"),
-    "signals": (BEGUN, {"ending": "killed: The command was ended by SIGSEGV."}, "+ process-segfault"),
+    "signals": (BEGUN, {"ending": killed_by("SIGSEGV")}, "+ process-segfault"),
     "terminations": (f"{BEGUN}{raised(OOM)}{SIGTERM}\n", {}, "The launcher ended the other processes"),
     "kills": (BEGUN + KILLED, {}, "noted of host-oom-sigkill: signal-only"),
-    "memory": (BEGUN + KILLED, {"failed": True, "memory": FAR_OFF}, "+ process-killed-from-outside"),
+    "memory": (BEGUN + KILLED, {"ending": FAILED, "memory": FAR_OFF}, "+ process-killed-from-outside"),
     "aftermath": (BEGUN + raised(OOM) + CANCELLED, {}, "slurm-cancelled: cause, fatal → symptom, fatal"),
     "first-failure": (
         f"{BEGUN}{LOST_PEER}\n{FIRST_ABORTED}",

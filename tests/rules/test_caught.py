@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from smallruns import FAILED, FINISHED, killed_by
 
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
@@ -33,7 +34,7 @@ Traceback (most recent call last):
   File "/env/lib/python3.11/site-packages/xformers/__init__.py", line 57, in _is_triton_available
     import triton
 ModuleNotFoundError: No module named 'triton'"""
-DIED = {"ending": "failed: The command exited with 1.", "failed": True}
+DIED = {"ending": FAILED}
 
 
 def told(catalogue: Catalogue, matcher: Matcher, lines: list[str], **known: object) -> Diagnosis:
@@ -62,7 +63,7 @@ def harm_of(diagnosis: Diagnosis) -> str:
         # others may fetch batches, of which one was ready
         ([*STEPS[:20], "Exception in thread Thread-2:\n" + BROKEN, *STEPS[20:21]], {}, "failed", "fatal"),
         ([*STEPS, BROKEN], DIED, "failed", "fatal"),
-        ([*STEPS[:20], BROKEN], {"ending": "finished: It ended.", "failed": False}, "healthy", "by-progress"),
+        ([*STEPS[:20], BROKEN], {"ending": FINISHED}, "healthy", "by-progress"),
     ],
 )
 def test_what_follows_tells_whether_it_ended_the_run(
@@ -92,7 +93,7 @@ def test_what_ended_the_run_after_it_is_the_cause(catalogue: Catalogue, matcher:
     assert known.primary is not None and known.primary.rule == "cuda-oom" and harm_of(known) == "by-progress"
     unknown = told(catalogue, matcher, [*STEPS[:20], BROKEN, OTHER], **DIED)
     assert unknown.primary is None and unknown.unknown[0].exception == "ZeroDivisionError"
-    killed = told(catalogue, matcher, [*STEPS[:20], BROKEN], ending="killed: SIGKILL ended it.", failed=True)
+    killed = told(catalogue, matcher, [*STEPS[:20], BROKEN], ending=killed_by("SIGKILL"))
     assert harm_of(killed) == "by-progress"
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from smallruns import FAILED, killed_by
 
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
@@ -241,33 +243,33 @@ def test_a_kill_without_a_word_of_memory_is_less_sure(engine: tuple[Catalogue, M
 @pytest.mark.parametrize(
     ("ending", "rule"),
     [
-        ("oom-killed: The kernel's OOM killer took one process.", "host-oom-sigkill"),
-        ("time-limit: The scheduler's time limit was reached.", "slurm-time-limit"),
-        ("killed: The command was ended by SIGKILL.", "host-oom-sigkill"),
-        ("killed: The command was ended by SIGTERM.", "secondary-sigterm-cascade"),
-        ("killed: The command was ended by SIGSEGV.", "process-segfault"),
-        ("killed: The command was ended by SIGABRT.", "process-sigabrt"),
+        (Ending("oom-killed", 137, "SIGKILL"), "host-oom-sigkill"),
+        (Ending("time-limit", 143, "SIGTERM"), "slurm-time-limit"),
+        (killed_by("SIGKILL"), "host-oom-sigkill"),
+        (killed_by("SIGTERM"), "secondary-sigterm-cascade"),
+        (killed_by("SIGSEGV"), "process-segfault"),
+        (killed_by("SIGABRT"), "process-sigabrt"),
     ],
 )
 def test_a_known_ending_names_what_the_log_does_not(
-    engine: tuple[Catalogue, Matcher], ending: str, rule: str
+    engine: tuple[Catalogue, Matcher], ending: Ending, rule: str
 ) -> None:
-    assert primary(diagnose(engine, steps(20), failed=True, ending=ending)) == rule
+    assert primary(diagnose(engine, steps(20), ending=ending)) == rule
 
 
 @pytest.mark.parametrize(
-    ("end", "failed", "verdict"),
+    ("end", "ending", "verdict"),
     [
         ("Training completed\nfree(): invalid pointer\n", None, "healthy"),
-        ("Training completed\nfree(): invalid pointer\n", True, "degraded"),
+        ("Training completed\nfree(): invalid pointer\n", FAILED, "degraded"),
         ("Training completed\nfree(): invalid pointer\nAborted (core dumped)\n", None, "degraded"),
         ("free(): invalid pointer\n", None, "failed"),
     ],
 )
 def test_the_c_librarys_words_alone_spoil_no_run_that_is_complete(
-    engine: tuple[Catalogue, Matcher], end: str, failed: bool | None, verdict: str
+    engine: tuple[Catalogue, Matcher], end: str, ending: Ending | None, verdict: str
 ) -> None:
-    assert diagnose(engine, steps(20) + end, failed=failed).verdict == verdict
+    assert diagnose(engine, steps(20) + end, ending=ending).verdict == verdict
 
 
 def test_what_was_printed_long_before_the_end_is_less_sure(engine: tuple[Catalogue, Matcher]) -> None:

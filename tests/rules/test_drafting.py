@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from smallruns import FAILED
 
 from stallwatch_rules.authoring.checking import check_page
 from stallwatch_rules.authoring.drafting import (
@@ -98,7 +99,7 @@ def test_the_quiet_sample_is_the_nearest_healthy_line() -> None:
 def test_a_line_without_an_exception() -> None:
     reading = RunReading(Catalogue.of([]), Matcher(Catalogue.of([])))
     reading.feed(lines_of("step 1/9 loss 1.5\n[ERROR] the pump of shard 3 stopped for good\n"))
-    failure = failure_of(rendered(reading.diagnose(failed=True)))
+    failure = failure_of(rendered(reading.diagnose(ending=FAILED)))
     assert pattern_of(failure) == r"\[ERROR\] the pump of shard (?P<number_1>\d+) stopped for good"
 
 
@@ -114,7 +115,7 @@ def test_a_line_without_an_exception() -> None:
 def test_no_pattern_holds_what_glog_writes_before_a_message(lead: str) -> None:
     reading = RunReading(Catalogue.of([]), Matcher(Catalogue.of([])))
     reading.feed(lines_of(f"step 1/9 loss 1.5\n{lead}the pump of shard 3 stopped for good\n"))
-    failure = failure_of(rendered(reading.diagnose(failed=True)))
+    failure = failure_of(rendered(reading.diagnose(ending=FAILED)))
     assert pattern_of(failure) == r"the pump of shard (?P<number_1>\d+) stopped for good"
     assert failure.line.startswith(lead)
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from smallruns import FINISHED
 
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.failures.raised import Frame, Mark, Raised, page_of_place
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
@@ -36,10 +38,10 @@ def traceback(exception: str, *frames: tuple[str, str], rank: str = "") -> str:
 
 @pytest.fixture
 def read(catalogue: Catalogue, matcher: Matcher) -> Read:
-    def diagnose(text: str, failed: bool | None = None) -> Diagnosis:
+    def diagnose(text: str, ending: Ending | None = None) -> Diagnosis:
         reading = RunReading(catalogue, matcher)
         reading.feed(lines_of(text))
-        return reading.diagnose(failed=failed)
+        return reading.diagnose(ending)
 
     return diagnose
 
@@ -169,7 +171,7 @@ UNSCALE = traceback("ValueError: reduced gradients", (f"{SITE}/torch/amp/grad_sc
 
 
 def test_nothing_is_guessed_of_a_run_that_ended_well_or_went_on(read: Read) -> None:
-    assert read(UNSCALE, failed=False).primary is None
+    assert read(UNSCALE, ending=FINISHED).primary is None
     steps = "".join(f"step {n}/40 loss 0.{n}\n" for n in range(10, 40))
     assert read(steps[:60] + UNSCALE + steps).verdict == "healthy"
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import badge
 
-ENDING = "interrupted: It was interrupted (Ctrl-C, SIGINT); the exit code was 1."
+ENDING = Ending("interrupted", 1, detail=message("run.interrupted", how=message("run.status-code", code=1)))
 LOST_PEER = (
     "RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
     " [127.0.0.1]:32181. This is typically caused by a remote worker crashing."
@@ -46,7 +48,7 @@ def crash(second: float, rank: int, last: str) -> str:
     return stamped(second, rank, *frame, last)
 
 
-def diagnosed(known: Catalogue, text: str, *, stalled: bool, ending: str = ENDING) -> Diagnosis:
+def diagnosed(known: Catalogue, text: str, *, stalled: bool, ending: Ending | None = ENDING) -> Diagnosis:
     reading = RunReading(known)
     reading.feed(lines_of(text))
     return rendered(reading.diagnose(ending=ending, stalled=stalled))
@@ -156,7 +158,7 @@ def test_what_came_before_ctrl_c_stays_the_cause(known: Catalogue, cause: str) -
 @pytest.mark.parametrize("cause", [LOST_PEER, UNKNOWN])
 def test_an_interrupt_that_the_training_survived_excuses_nothing(known: Catalogue, cause: str) -> None:
     text = steps(1, 26) + crash(26, 1, "KeyboardInterrupt") + steps(27, 50, begin=40) + crash(70, 0, cause)
-    found = diagnosed(known, text, stalled=False, ending="")
+    found = diagnosed(known, text, stalled=False, ending=None)
     assert found.verdict in ("unknown-failure", "failed")
 
 

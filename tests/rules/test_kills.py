@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
+from smallruns import FAILED, killed_by
 
-from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryKnown
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -26,12 +28,10 @@ HIGH = MemoryKnown(counted=False, held=125 * GIB, limit=128 * GIB)
 OUTSIDE, OOM = "process-killed-from-outside", "host-oom-sigkill"
 
 
-def ended(
-    known: Catalogue, text: str, memory: MemoryKnown | None, *, ending: str = "failed: It exited with 1."
-) -> Diagnosis:
+def ended(known: Catalogue, text: str, memory: MemoryKnown | None, *, ending: Ending = FAILED) -> Diagnosis:
     reading = RunReading(known)
     reading.feed(lines_of(text))
-    return rendered(reading.diagnose(ending=ending, failed=True, memory=memory))
+    return rendered(reading.diagnose(ending=ending, memory=memory))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,7 @@ def test_the_exit_codes_that_were_seen_name_the_rank_if_no_launcher_does(
 ) -> None:
     reading = RunReading(catalogue)
     reading.feed(lines_of(STEPS.replace("[rank0]: ", "") + SPAWN + "SIGKILL"))
-    found = rendered(
-        reading.diagnose(ending="failed: It exited with 1.", failed=True, memory=LOW, codes=codes)
-    )
+    found = rendered(reading.diagnose(ending=replace(FAILED, codes=codes), memory=LOW))
     assert found.primary is not None and found.primary.rank == killed
     assert (found.primary.rule == OUTSIDE) == (codes.get(1) == -9)  # killed on this machine
 
@@ -129,12 +127,12 @@ def test_a_launcher_that_names_ranks_is_believed(catalogue: Catalogue) -> None:
     reading = RunReading(catalogue)
     summary = "  rank      : 5 (local_rank: 1)\n  exitcode  : -11 (pid: 27127)\n"
     reading.feed(lines_of(STEPS.replace("[rank0]: ", "") + SPAWN + "SIGSEGV\n" + summary))
-    found = rendered(reading.diagnose(ending="failed: It exited with 1.", failed=True, codes={1: -11}))
+    found = rendered(reading.diagnose(ending=replace(FAILED, codes={1: -11})))
     assert found.primary is not None and found.primary.rank == 5
 
 
 def test_a_kill_that_the_kernel_counted_is_the_surest(catalogue: Catalogue) -> None:
-    told = "oom-killed: The kernel's OOM killer took one process of this run's control group."
+    told = Ending("oom-killed", 137, "SIGKILL")
     sure = []
     for memory in (None, MemoryKnown(counted=True), MemoryKnown(counted=True, held=GIB, limit=128 * GIB)):
         found = ended(catalogue, STEPS + KILLED, memory, ending=told)
@@ -158,7 +156,7 @@ def test_what_ranks_said_is_told_where_the_whole_was_not_weighed(catalogue: Cata
 def test_a_command_that_was_killed_itself(
     catalogue: Catalogue, memory: MemoryKnown | None, rule: str
 ) -> None:
-    found = ended(catalogue, STEPS, memory, ending="killed: The command was ended by SIGKILL.")
+    found = ended(catalogue, STEPS, memory, ending=killed_by("SIGKILL"))
     assert found.primary is not None and found.primary.rule == rule
 
 

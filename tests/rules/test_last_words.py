@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from smallruns import FINISHED
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import render
@@ -37,7 +38,7 @@ def test_the_last_words_are_shown(catalogue: Catalogue, words: str) -> None:
 def test_nothing_is_shown_where_steps_follow_or_the_end_is_known(catalogue: Catalogue) -> None:
     words = "ERROR reward fn gave up on batch 7"
     assert diagnose(catalogue, [*STEPS[:30], words, *STEPS[30:]]).new_lines == []
-    assert diagnose(catalogue, [*STEPS, words], failed=False).new_lines == []
+    assert diagnose(catalogue, [*STEPS, words], ending=FINISHED).new_lines == []
     assert diagnose(catalogue, STEPS).new_lines == []
 
 
@@ -57,7 +58,7 @@ def test_a_log_without_a_total_that_just_ends_is_told(catalogue: Catalogue) -> N
     silent = diagnose(catalogue, steps)
     assert silent.verdict == "healthy"
     assert any("ends in mid-run at step 59" in render(note) for note in silent.notes)
-    assert not any("mid-run" in render(note) for note in diagnose(catalogue, steps, failed=False).notes)
+    assert not any("mid-run" in render(note) for note in diagnose(catalogue, steps, ending=FINISHED).notes)
     finished = diagnose(catalogue, [*steps, "Training completed. Do not forget to share your model"])
     assert not any("mid-run" in render(note) for note in finished.notes)
 
@@ -70,7 +71,7 @@ def test_the_headline_of_a_log_that_just_ends_says_so_and_where(catalogue: Catal
     somewhere = diagnose(catalogue, [line.replace("/500", "") for line in STEPS])
     assert "its log ends at step 59 without a word" in render(headline(somewhere), "en")
     for over in (
-        diagnose(catalogue, STEPS, failed=False),
+        diagnose(catalogue, STEPS, ending=FINISHED),
         diagnose(catalogue, [*STEPS, "step 500/500 loss=0.1"]),
     ):
         assert render(headline(over), "en") == "Nothing in this log says that the run is in trouble."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from smallruns import FAILED, FINISHED
 
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.launchers import LauncherSummary
@@ -120,7 +121,7 @@ def test_a_rank_that_its_launcher_names_with_an_error_did_not_leave_early(
     steps = "".join(f"[rank0]: step {step}/90 loss 1.7\n" for step in range(1, 41))
     text = steps + LEFT.splitlines()[-1] + "\n" + TORCHRUN.replace("exitcode  : 1", f"exitcode  : {code}")
     reading.feed(LineReader("train.log").feed(text.encode()))
-    found = rendered(reading.diagnose(ending="failed: It exited with 1.", failed=True, left=[Left(5, 40)]))
+    found = rendered(reading.diagnose(ending=FAILED, left=[Left(5, 40)]))
     assert ("rank-left-early" in {one.rule for one in found.findings}) is early
 
 
@@ -151,7 +152,7 @@ def test_of_a_run_that_ended_well_those_are_told_alone_that_it_went_on_without(
     """The others only ended before its last rank."""
     left = [Left(0, 40, 0), Left(1, 40, 1), Left(2, 10, 30)]
     found = rendered(
-        RunReading(catalogue).diagnose(ending="finished: It exited with 0.", failed=False, left=left),
+        RunReading(catalogue).diagnose(ending=FINISHED, left=left),
         language,
     )
     assert found.primary is not None and (found.verdict, found.primary.rule) == (

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from smallruns import FAILED
 
 from stallwatch_rules.failures.unexplained import Baseline, clusters
 from stallwatch_rules.matching.matcher import Matcher, lines_of
@@ -32,7 +33,7 @@ def new(*texts: str, baseline: str = "") -> list[NewLines]:
     reading = reading_of(*texts)
     if baseline:
         reading.baseline = Baseline.of(s.templates for s in reading_of(baseline).streams.values())
-    return reading.diagnose(failed=True).new_lines
+    return reading.diagnose(ending=FAILED).new_lines
 
 
 def told(found: list[NewLines]) -> list[str]:
@@ -115,7 +116,7 @@ def test_portions_and_the_order_of_ranks_do_not_matter() -> None:
     whole.feed(lines_of(logs[0] + logs[1]))
     for line in lines_of(mixed):
         parts.feed([line])
-    one, other = (reading.diagnose(failed=True).new_lines for reading in (whole, parts))
+    one, other = (reading.diagnose(ending=FAILED).new_lines for reading in (whole, parts))
     assert [(n.template, n.count, n.ranks, n.level) for n in one] == [
         (n.template, n.count, n.ranks, n.level) for n in other
     ]
@@ -202,7 +203,7 @@ def test_nothing_of_a_secret_is_learnt(secret: str, before: str) -> None:
     line = f"ERROR the shard server refused {before}{secret} just now\n"
     reading = reading_of(steps(1, 9) + line + line + END)
     (entry,) = [one for one in reading.streams["0.log", None].templates.entries.values() if one.count == 2]
-    (one,) = [one for one in reading.diagnose(failed=True).new_lines if "shard server" in one.exemplar]
+    (one,) = [one for one in reading.diagnose(ending=FAILED).new_lines if "shard server" in one.exemplar]
     assert "***" in one.exemplar
     kept = f"{one} {entry.first}" + (f" {entry.last}" if before else "")
     assert [word for word in fragments(secret) if word in kept] == []

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from smallruns import OOM, STAND, START, finding, primary, raised, stamped, steps
+from smallruns import FINISHED, OOM, STAND, START, finding, killed_by, primary, raised, stamped, steps
 
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -67,7 +69,7 @@ def test_a_log_that_just_ends_is_healthy_with_a_note(diagnose: Diagnose) -> None
     assert diagnosis.verdict == "healthy"
     assert "step 30 of 90" in diagnosis.notes[0]
     assert diagnose(steps(1, 90, total=90)).notes == []
-    assert diagnose(steps(1, 30, total=90), ending="finished", failed=False).notes == []
+    assert diagnose(steps(1, 30, total=90), ending=FINISHED).notes == []
 
 
 def test_a_known_failure(diagnose: Diagnose) -> None:
@@ -115,23 +117,24 @@ def test_a_thread_that_fails_does_not_end_a_run_that_reached_its_end(diagnose: D
 
 
 def test_a_failed_command_without_a_reason(diagnose: Diagnose) -> None:
-    diagnosis = diagnose(steps(1, 30), failed=True, ending="failed: exit code 3")
+    diagnosis = diagnose(steps(1, 30), ending=Ending("failed", 3, detail=message("run.exited", code=3)))
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
-    assert diagnosis.ending == "exit code 3"
+    assert diagnosis.ending == "The command exited with 3."
     assert diagnosis.notes
 
 
 def test_a_command_that_ended_well_did_not_fail(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("ValueError: while closing") + STAND
-    diagnosis = diagnose(text, failed=False, ending="finished")
+    diagnosis = diagnose(text, ending=FINISHED)
     assert diagnosis.verdict == "healthy"
     assert finding(diagnosis, "collective-timeout").harm == "harmless"
 
 
 def test_an_ending_that_a_rule_stands_for(diagnose: Diagnose) -> None:
-    diagnosis = diagnose(steps(1, 9), failed=True, ending="oom-killed: the kernel ended process 812")
+    detail = message("run.oom-host", count=1, how=message("run.status-signal", signal="SIGKILL"))
+    diagnosis = diagnose(steps(1, 9), ending=Ending("oom-killed", 137, "SIGKILL", detail))
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "host-oom-sigkill")
-    assert finding(diagnosis, "host-oom-sigkill").note == "the kernel ended process 812"
+    assert finding(diagnosis, "host-oom-sigkill").note.startswith("The kernel's OOM killer took one process")
 
 
 def test_a_step_is_that_of_the_rank_itself(diagnose: Diagnose) -> None:
@@ -209,8 +212,8 @@ SNIPPET = "Traceback (most recent call last):\n  File \"<string>\", line 4, in <
 
 
 def test_code_without_a_file_may_be_the_program_itself(diagnose: Diagnose) -> None:
-    for failed in (None, True):
-        diagnosis = diagnose(SNIPPET, failed=failed)
+    for ending in (None, FAILED):
+        diagnosis = diagnose(SNIPPET, ending=ending)
         assert diagnosis.verdict == "unknown-failure"
         assert [(one.exception, one.message) for one in diagnosis.unknown] == [("KeyError", "'labels'")]
 
@@ -227,10 +230,10 @@ def test_a_long_silence_before_a_good_end_is_no_stall(diagnose: Diagnose) -> Non
     rows = [(float(at), f"step {at} loss 1.5") for at in range(1, 12)]
     text = stamped([*rows, (7200.0, "saved the weights")])
     asked: list[dict[str, object]] = [
-        {"ending": "finished: it ended well", "failed": False, "now": 0, "threshold": 30.0, "stalled": True},
-        {"ending": "finished: it ended well", "failed": False},
-        {"ending": "finished: it ended well"},
-        {"failed": False, "stalled": True},
+        {"ending": FINISHED, "now": 0, "threshold": 30.0, "stalled": True},
+        {"ending": FINISHED},
+        {"ending": FINISHED},
+        {"ending": FINISHED, "stalled": True},
     ]
     for question in asked:
         if "now" in question:
@@ -241,7 +244,7 @@ def test_a_long_silence_before_a_good_end_is_no_stall(diagnose: Diagnose) -> Non
 
 
 def test_a_bad_number_is_a_failure_and_no_stall_where_the_command_ended_well(diagnose: Diagnose) -> None:
-    diagnosis = diagnose("{'loss': nan}\n", failed=False, stalled=True)
+    diagnosis = diagnose("{'loss': nan}\n", ending=FINISHED, stalled=True)
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "loss-nan")
 
 
@@ -261,35 +264,31 @@ def test_a_plain_line_without_a_colon_tells_a_bad_loss(catalogue: Catalogue, mat
     assert (diagnosis.progress.last_step, diagnosis.progress.last_loss) == (2, None)
 
 
-KILLED = "killed: The command was ended by SIGKILL."
+KILLED = killed_by("SIGKILL")
 
 
 def test_a_kill_that_nothing_explains_is_perhaps_for_memory(diagnose: Diagnose) -> None:
-    diagnosis = diagnose(steps(1, 9), failed=True, ending=KILLED)
+    diagnosis = diagnose(steps(1, 9), ending=KILLED)
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "host-oom-sigkill")
     assert diagnosis.primary is not None and diagnosis.primary.confidence == 0.4
     assert "No evidence" in finding(diagnosis, "host-oom-sigkill").note
-    counted = diagnose(
-        steps(1, 9), failed=True, ending="oom-killed: The kernel's OOM killer took one process."
-    )
+    counted = diagnose(steps(1, 9), ending=Ending("oom-killed", 137, "SIGKILL"))
     assert counted.primary is not None and counted.primary.confidence == 0.9
 
 
 def test_a_run_that_was_told_to_stop_says_so(diagnose: Diagnose) -> None:
     for ending in (
-        "killed: The command was ended by SIGTERM.",
-        "killed: SIGHUP was sent to stallwatch, which passed it on; the command was ended by SIGHUP.",
-        "killed: SIGTERM was sent to stallwatch, which passed it on; the command was ended by SIGKILL.",
+        killed_by("SIGTERM"),
+        killed_by("SIGHUP", passed_on="SIGHUP"),
+        killed_by("SIGKILL", passed_on="SIGTERM"),
     ):
-        diagnosis = diagnose(steps(1, 9), failed=True, ending=ending)
+        diagnosis = diagnose(steps(1, 9), ending=ending)
         assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "secondary-sigterm-cascade")
         assert diagnosis.primary is not None and diagnosis.primary.confidence == 0.5
 
 
 def test_what_the_log_says_comes_before_the_signal(diagnose: Diagnose) -> None:
-    assert primary(diagnose(steps(1, 9) + OOM + "\n", failed=True, ending=KILLED)) == "cuda-oom"
-    unknown = diagnose(steps(1, 9) + raised("ValueError: x"), failed=True, ending=KILLED)
+    assert primary(diagnose(steps(1, 9) + OOM + "\n", ending=KILLED)) == "cuda-oom"
+    unknown = diagnose(steps(1, 9) + raised("ValueError: x"), ending=KILLED)
     assert (unknown.verdict, unknown.primary) == ("unknown-failure", None)
-    assert (
-        diagnose(steps(1, 9), failed=True, ending="killed: The command was ended by SIGSEGV.").primary is None
-    )
+    assert diagnose(steps(1, 9), ending=killed_by("SIGSEGV")).primary is None

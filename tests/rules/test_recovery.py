@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from smallruns import FINISHED
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
@@ -58,7 +59,7 @@ def test_what_does_harm_elsewhere_ended_the_run_where_it_was_raised(
         assert [one.rule for one in found.findings] == ["grad-norm-nan"]
     reading = RunReading(catalogue, matcher)
     reading.feed(LineReader("train.log").feed("\n".join([*STEPS[:20], raised]).encode() + b"\n"))
-    assert reading.diagnose(failed=False).verdict == "degraded"
+    assert reading.diagnose(ending=FINISHED).verdict == "degraded"
 
 
 def test_a_line_that_claims_to_be_older_than_the_steps_above_it_came_after_them(

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
+from smallruns import FAILED
 
 from stallwatch_rules.failures.environment import versions_in
 from stallwatch_rules.lines.reader import LineReader
@@ -351,8 +352,8 @@ def test_the_more_logs_a_run_has_the_fewer_lines_of_each_are_read(engine: Engine
     usual, each, _ = read(engine, logs, ScanSizes.of_run([len(logs["rank0.log"])]))
     fewer, few, _ = read(engine, logs, ScanSizes.of_run(map(len, logs.values())))
     assert few < each / 4
-    expected = outcome(whole.diagnose(failed=True))
-    assert outcome(usual.diagnose(failed=True)) == outcome(fewer.diagnose(failed=True)) == expected
+    expected = outcome(whole.diagnose(ending=FAILED))
+    assert outcome(usual.diagnose(ending=FAILED)) == outcome(fewer.diagnose(ending=FAILED)) == expected
     assert expected[0] == "failed"
 
 

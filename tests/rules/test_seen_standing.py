@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from smallruns import killed_by
 
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
@@ -27,10 +29,13 @@ def known() -> Catalogue:
     return load_catalogue()
 
 
-def ended(known: Catalogue, text: str, *, stalled: bool, ending: str = "killed: SIGKILL") -> Diagnosis:
+BY_SIGKILL = killed_by("SIGKILL")
+
+
+def ended(known: Catalogue, text: str, *, stalled: bool, ending: Ending = BY_SIGKILL) -> Diagnosis:
     reading = RunReading(known)
     reading.feed(lines_of(text))
-    return rendered(reading.diagnose(ending=ending, failed=True, stalled=stalled))
+    return rendered(reading.diagnose(ending=ending, stalled=stalled))
 
 
 @pytest.mark.parametrize("end", [TERMINATED, KILLED, TERMINATED + KILLED, ""])
@@ -54,5 +59,5 @@ def test_a_failure_that_the_log_tells_explains_the_stall(known: Catalogue) -> No
 
 
 def test_memory_that_the_kernel_took_is_no_stall(known: Catalogue) -> None:
-    found = ended(known, STEPS + KILLED, stalled=True, ending="oom-killed: the kernel ended it")
+    found = ended(known, STEPS + KILLED, stalled=True, ending=Ending("oom-killed", 137, "SIGKILL"))
     assert found.primary is not None and found.primary.rule == "host-oom-sigkill"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -38,8 +40,8 @@ Root Cause (first observed failure):
 def ended(catalogue: Catalogue, text: str, language: str = "en", code: int = 1) -> Diagnosis:
     reading = RunReading(catalogue)
     reading.feed(lines_of(text))
-    ending = f"failed: The command exited with {code}."
-    return rendered(reading.diagnose(ending=ending, failed=True), language)
+    ending = Ending("failed", code, detail=message("run.exited", code=code))
+    return rendered(reading.diagnose(ending=ending), language)
 
 
 def rule_of(found: Diagnosis) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from smallruns import FAILED, killed_by
 
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
@@ -22,7 +24,7 @@ TERMINATED = (
     "W1121 08:40:03.561000 25446 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal,"
     " shutting down workers\n"
 )
-NOTIFIED = "killed: SIGTERM was sent to stallwatch, which passed it on; the command was ended by SIGTERM."
+NOTIFIED = killed_by("SIGTERM", passed_on="SIGTERM")
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +32,11 @@ def known() -> Catalogue:
     return load_catalogue()
 
 
-def ended(known: Catalogue, text: str, ending: str = NOTIFIED, language: str = "en") -> Diagnosis:
+def ended(known: Catalogue, text: str, ending: Ending = NOTIFIED, language: str = "en") -> Diagnosis:
     reading = RunReading(known)
     stamps = (f"2026-11-22T02:0{i // 60}:{i % 60:02}.000000000Z stderr F " for i in range(600))
     reading.feed(lines_of("".join(map(str.__add__, stamps, text.splitlines(keepends=True))), "stderr"))
-    return rendered(reading.diagnose(ending=ending, failed=True), language)
+    return rendered(reading.diagnose(ending=ending), language)
 
 
 def split(text: str) -> str:
@@ -75,6 +77,6 @@ OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.
 def test_a_launchers_own_signal_after_a_failure_is_told_as_that(
     known: Catalogue, end: str, by_launcher: bool
 ) -> None:
-    found = ended(known, STEPS + end, ending="failed: It exited with 1.")
+    found = ended(known, STEPS + end, ending=FAILED)
     (sigterm,) = [one for one in found.findings if one.rule == "secondary-sigterm-cascade"]
     assert sigterm.note.startswith("The launcher ended the other processes") == by_launcher

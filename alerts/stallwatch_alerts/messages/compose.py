@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from stallwatch_alerts.messages.links import plain
 from stallwatch_alerts.messages.ranks import commands, pid_of, remedy, stack, who
 from stallwatch_alerts.neutral import neutralise, shorten
-from stallwatch_exporter.incident import RANK_GONE, Ending, Incident
+from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_exporter.running.ending import running_sentence
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import language_of, say, span, templates
 from stallwatch_rules.locale import render as in_words

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from stallwatch_exporter.incident import RANKS, Ending, Incident
+from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
 
 #: Most urgent first: the order of the table.

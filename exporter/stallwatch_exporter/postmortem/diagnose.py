@@ -110,7 +110,7 @@ def diagnose_run(
     reading.baseline = options.baseline
     stats, notes = _read(files, problems, reading, options)
     diagnosis = reading.diagnose(
-        **(known.ending.facts if known.ending is not None else {}),
+        known.ending,
         threshold=known.threshold,
         stalled=known.stall is not None,
         waited=known.waited,

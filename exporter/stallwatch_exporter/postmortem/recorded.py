@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.incident import RANK_GONE, Ending, Incident
+from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_logs.inputs import InputProblem
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.messages import PAGE, Message, Text, contains, message
 from stallwatch_rules.records import IN_TROUBLE, Diagnosis

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.notices import surviving, tell
 from stallwatch_exporter.probe.api import SWITCH_VARIABLE
 from stallwatch_exporter.probe.plain import is_replay
@@ -21,6 +21,7 @@ from stallwatch_exporter.running.signals import SignalRelay, handling
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.log_reader import LogReader, Opened
 from stallwatch_exporter.watching.opening import Notice, OnEnd, open_agent
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
 
 

@@ -6,8 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stallwatch_exporter.incident import Ending
-from stallwatch_rules.endings import Crash, MemoryKnown, Running
+from stallwatch_rules.endings import Crash, Ending, MemoryKnown, Running
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.lazy import lazy
 

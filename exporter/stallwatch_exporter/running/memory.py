@@ -14,10 +14,9 @@ from pathlib import Path
 import psutil
 from msgspec.structs import replace
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.running.ending import Kill, killed_within
 from stallwatch_exporter.stacks.processes import family
-from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryKnown
 from stallwatch_rules.messages import message, sentences
 
 

@@ -11,7 +11,6 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.crashes import (
@@ -28,7 +27,7 @@ from stallwatch_exporter.running.memory import MemoryHeld
 from stallwatch_exporter.running.programs import Program, Programs
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.watching.incidents import redacted
-from stallwatch_rules.endings import Crash, MemoryKnown
+from stallwatch_rules.endings import Crash, Ending, MemoryKnown
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import sentences
 from stallwatch_rules.progress.tracker import ProgressTracker

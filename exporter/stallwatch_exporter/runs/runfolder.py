@@ -12,9 +12,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.settings import make_home
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 

@@ -16,13 +16,14 @@ from typing import IO, TypeVar
 import msgspec
 import psutil
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.stacks.evidence import Evidence
 from stallwatch_exporter.stacks.gathering import wait_for
 from stallwatch_exporter.stacks.local_ranks import is_alone, is_launching
 from stallwatch_exporter.stacks.processes import family
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.messages import message, sentences
 from stallwatch_rules.text.redact import redact

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.notices import tell
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.signals import handling
@@ -27,6 +27,7 @@ from stallwatch_exporter.watching.opening import (
     stream_of,
     summary,
 )
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.incident import Ending, Severity, Sink
+from stallwatch_exporter.incident import Severity, Sink
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.capture import Chunk
@@ -32,6 +32,7 @@ from stallwatch_exporter.watching.progress import Advance, HookedProgress
 from stallwatch_exporter.watching.readers import Readers
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Match, Stats

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stallwatch_exporter.incident import UNKNOWN_FAILURE, Ending, Incident, Resolution, Severity
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, Resolution, Severity
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.exits import TOLD_AS
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
 from stallwatch_rules.judgements.late_rank import IN_A_ROW

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.running.memory import MemoryHeld
 from stallwatch_exporter.stacks.reaction import Response
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL
-from stallwatch_rules.endings import Left
+from stallwatch_rules.endings import Ending, Left
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -83,13 +82,14 @@ class Diagnoser:
         waited = None
         if ending is not None and ending.kind == "interrupted":
             waited = ending.quiet if ending.quiet is not None or state is None else state.seconds
-        known = {"memory": self._memory.now()} if ending is None else ending.facts
         found = self._reading.diagnose(
-            **{**known, "left": self.left},
+            ending,
             now=now,
             threshold=state.threshold if state is not None else None,
             stalled=state is not None and state.stalled,
             waited=waited,
+            memory=self._memory.now() if ending is None else ending.memory,
+            left=self.left,
             elsewhere=stands_elsewhere(self.stacks),
         )
         if ending is None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 import msgspec
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.incident import Ending, Incident, Kind, Resolution, Severity, Sink
+from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity, Sink
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.watching.episodes import Episodes
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Phase, Primary
 from stallwatch_rules.stacks.records import StallStacks

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.notices import surviving
 from stallwatch_exporter.running.capture import ByteQueue, Chunk
 from stallwatch_exporter.running.ending import EndingWatch
@@ -15,6 +14,7 @@ from stallwatch_exporter.running.memory import memory_limit, resident_bytes
 from stallwatch_exporter.serving.server import MetricsServer
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_exporter.watching.opening import Notice
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Diagnosis
 
 TICK_SECONDS = 1.0

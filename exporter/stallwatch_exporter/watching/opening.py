@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stallwatch_exporter.incident import Ending, Sink
+from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.prune import prune
 from stallwatch_exporter.runs.runfolder import RunFolder, sanitise
@@ -17,6 +17,7 @@ from stallwatch_exporter.tailing.tail import FileTailer
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_logs.line_format import lead_of
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.lines.reader import LineReader

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.alarms import ENDING_SECONDS
 from stallwatch_exporter.watching.checkpoints import CheckpointWatch
@@ -20,7 +19,7 @@ from stallwatch_exporter.watching.probe_events import (
     concern_match,
     versions_in,
 )
-from stallwatch_rules.endings import GONE_ON
+from stallwatch_rules.endings import GONE_ON, Ending
 from stallwatch_rules.judgements.concerns import CHECKPOINT, LATE_RANK, NAN_LOSSES, SEEN, evidence_of
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, STRAGGLER
 from stallwatch_rules.judgements.late_rank import LateRanks, Own

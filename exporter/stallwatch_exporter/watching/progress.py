@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from stallwatch_exporter.incident import Ending
 from stallwatch_exporter.probe.layout import PHASES
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.watching.stall import StallWatch
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line, Phase, Sample
 

@@ -12,7 +12,7 @@ from stallwatch_rules.diagnosis.inferred import infer
 from stallwatch_rules.diagnosis.notes import notes_of
 from stallwatch_rules.diagnosis.particulars import culprits, environment_of, primary_of, title_of
 from stallwatch_rules.diagnosis.restarts import restarts_of
-from stallwatch_rules.diagnosis.snapshot import Assessment, Question, Snapshot
+from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
 from stallwatch_rules.diagnosis.stood import shown_apart, told_end
 from stallwatch_rules.diagnosis.unrelated import without_helpers, without_others
 from stallwatch_rules.diagnosis.verdict import parted, stands, verdict_of
@@ -25,7 +25,6 @@ from stallwatch_rules.progress.timeline import StepClock, leading
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Contribution, Diagnosis, Line
 from stallwatch_rules.text.digest import rank_digest
-from stallwatch_rules.text.redact import redact
 
 
 def conclude(
@@ -33,10 +32,10 @@ def conclude(
     tracker: ProgressTracker,
     catalogue: Catalogue,
     conditional: Collection[str],
-    question: Question,
+    context: RunContext,
 ) -> Diagnosis:
     """The diagnosis of these streams."""
-    run, first = _snapshot(streams, tracker, catalogue, conditional, question)
+    run, first = _snapshot(streams, tracker, catalogue, conditional, context)
     now, explained = assess(run, first)
     unknown_cause = now.exceptions.are_the_cause(now.found)
     chosen, confidence = _root_cause(run, now, unknown_cause)
@@ -53,7 +52,7 @@ def conclude(
         unknown=now.exceptions.records(),
         progress=tracker.summary(),
         environment=environment_of(run),
-        ending=question.ending_text or redact(question.told),
+        ending=context.ending.detail or context.kind if context.ending is not None else "",
     )
     failed = culprits(streams)
     if unknown_cause and len(failed) == 1 and not diagnosis.unknown[0].ranks:
@@ -95,7 +94,7 @@ def _snapshot(
     tracker: ProgressTracker,
     catalogue: Catalogue,
     conditional: Collection[str],
-    question: Question,
+    context: RunContext,
 ) -> tuple[Snapshot, Assessment]:
     """The facts that assessors judge by, and the assessment before any of them: what matched."""
     lead = leading({key: stream.timelines for key, stream in streams.items()})
@@ -103,11 +102,11 @@ def _snapshot(
     steps = StepClock(lead, restarts)
     matched = without_others(collect(streams, catalogue, conditional, steps), streams)
     matched = without_helpers(matched)
-    died = bool(question.failed) or any(
+    died = bool(context.failed) or any(
         one.role == "wrapper" and one.followed < (1 if one.tagged("exit-status") else RECOVERED_BUT_DIED)
         for one in matched
     )
-    left, left_line = _left_early(streams, question)
+    left, left_line = _left_early(streams, context)
     # That a process ended well is no sign of a run's end where others never did.
     complete = tracker.told_finished if left else tracker.finished
     known = {one.rule: set(one.hits) for one in matched}
@@ -120,50 +119,50 @@ def _snapshot(
         complete=complete,
         last_step=tracker.last_step,
     )
-    by_hand = _by_hand(matched, exceptions, question)
+    by_hand = _by_hand(matched, exceptions, context)
     clock = read_clock(
-        streams, tracker, question.now, question.threshold, by_hand=by_hand, ended=told_end(matched, streams)
+        streams, tracker, context.now, context.threshold, by_hand=by_hand, ended=told_end(matched, streams)
     )
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=complete,
-        silence=_silence(clock, question),
+        silence=_silence(clock, context),
         threshold=clock.threshold,
-        stalled=(question.stalled or clock.silent) and question.failed is not False,
-        ended_well=question.failed is False,
+        stalled=(context.stalled or clock.silent) and context.failed is not False,
+        ended_well=context.failed is False,
         died=died,
         phase=tracker.phase,
         ended=clock.ended,
         last_sign=clock.last_sign,
-        elsewhere=question.elsewhere,
+        elsewhere=context.elsewhere,
     )
     run = Snapshot(
-        streams, tracker, catalogue, question, clock, died, by_hand, left, left_line, restarts=restarts
+        streams, tracker, catalogue, context, clock, died, by_hand, left, left_line, restarts=restarts
     )
     return run, Assessment(tuple(matched), exceptions, facts)
 
 
-def _silence(clock: RunClock, question: Question) -> float | None:
+def _silence(clock: RunClock, context: RunContext) -> float | None:
     """Seconds without a step: of a stall, whoever saw it may know of more than its log."""
-    if not question.stalled or question.waited is None:
+    if not context.stalled or context.waited is None:
         return clock.silence
-    return max(clock.silence or 0.0, question.waited)
+    return max(clock.silence or 0.0, context.waited)
 
 
-def _left_early(streams: Streams, question: Question) -> tuple[tuple[Left, ...], Line | None]:
+def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[Left, ...], Line | None]:
     """The ranks that ended by themselves before the others, and the line of a launcher that says so.
 
     A rank's own word is worth less than a launcher's: it does not know every code that it ends with.
     """
-    if question.left:
+    if context.left:
         summaries = [stream.summary for stream in streams.values()]
-        left = (one for one in question.left if not any(each.failed_itself(one.rank) for each in summaries))
+        left = (one for one in context.left if not any(each.failed_itself(one.rank) for each in summaries))
         return tuple(left), None
     told = [one for stream in streams.values() for one in stream.summary.left_early]
     return tuple(Left(rank, step) for rank, step, _ in told), told[0][2] if told else None
 
 
-def _by_hand(found: list[Found], exceptions: Exceptions, question: Question) -> bool:
+def _by_hand(found: list[Found], exceptions: Exceptions, context: RunContext) -> bool:
     """Whether somebody stopped the run."""
-    told = question.kind == "interrupted" or exceptions.interrupted
+    told = context.kind == "interrupted" or exceptions.interrupted
     return told or any(one.tagged("interrupt") for one in found)

@@ -25,7 +25,7 @@ MOST_STATUS = 127  #: 128 + n stands for a signal, and so do negative numbers
 #: Of launchers: torchrun's agent, its SignalException, accelerate's main process.
 _TOLD_TO_END = lazy(r"death signal|got signal|Main process received|closing signal SIGHUP")
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
-_NOT_RUN = lazy(r"exited with 12[67]\b")  # POSIX 2018, Shell Command Language, 2.8.2
+_NOT_RUN = (126, 127)  # POSIX 2018, Shell Command Language, 2.8.2
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 #: The exit codes that stand for a tag: of a process that a signal ended, and of a shell that ran it.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {
@@ -126,7 +126,8 @@ def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
     """The same of a command without a launcher: no signal ended it, and nothing was raised."""
     summaries = [stream.summary for stream in run.streams.values()]
     launched = any(summary.codes or summary.spawned for summary in summaries)
-    if run.question.kind != "failed" or launched or now.exceptions.any:
+    ending = run.context.ending
+    if ending is None or ending.kind != "failed" or launched or now.exceptions.any:
         return ""
-    key = "command-not-run" if _NOT_RUN.search(run.question.told) else "ended-by-itself"
+    key = "command-not-run" if ending.exit_code in _NOT_RUN else "ended-by-itself"
     return message(f"diagnosis.{key}")

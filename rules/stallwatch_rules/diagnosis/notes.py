@@ -7,7 +7,7 @@ from stallwatch_rules.diagnosis.exits import ended_by_itself, ended_silently
 from stallwatch_rules.diagnosis.particulars import did_not_report, waited_in_vain
 from stallwatch_rules.diagnosis.restarts import restarts_note
 from stallwatch_rules.diagnosis.runs import runs_note
-from stallwatch_rules.diagnosis.snapshot import Assessment, Question, Snapshot
+from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
 from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
 from stallwatch_rules.failures.flight import all_flights, flight_note
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
@@ -20,7 +20,7 @@ from stallwatch_rules.text.reported import shown
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
     """The notes, in the order in which they help; which ranks are behind, the progress is told."""
-    exceptions, tracker, question = now.exceptions, run.tracker, run.question
+    exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = []
     progress = diagnosis.progress
     chosen = diagnosis.primary
@@ -49,7 +49,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         progress.behind = sorted(uneven.behind)
         notes.append(uneven.note())
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
-        told = question.failed is None and not question.ending and not now.found  # no more than that line
+        told = context.failed is None and context.ending is None and not now.found  # no more than that line
         notes.append(message("diagnosis.ends-in-error" if told else "diagnosis.no-rule"))
         by_itself = ended_by_itself(run, now) if chosen is None else ""
         notes += [by_itself] if by_itself else []
@@ -62,7 +62,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
     elif (asked := next((one.where for one in now.found if ASKED in one.facts), None)) is not None:
         at = f"{asked.source}:{asked.number}"
         notes.append(message("diagnosis.asked-to-end-line", line=shown(asked.text), at=at))
-    elif diagnosis.verdict in ("healthy", "degraded") and _ends_open(diagnosis, question):
+    elif diagnosis.verdict in ("healthy", "degraded") and _ends_open(diagnosis, context):
         step, total = progress.last_step, progress.total_steps
         known = {"step": step or 0, "total": total} if total else {"step": step or 0}
         notes.append(message("diagnosis.just-ends" if total else "diagnosis.just-ends-somewhere", **known))
@@ -76,19 +76,19 @@ def _waited(run: Snapshot, now: Assessment) -> float | None:
     """Seconds from the last step until somebody stopped the run: what came then is no wait of the run's."""
     if run.tracker.phase != "train":
         return None
-    if run.question.waited is not None:
-        return run.question.waited
+    if run.context.waited is not None:
+        return run.context.waited
     if run.clock.last_sign is None:
         return None
     interrupts = [place.time for one in now.found if one.tagged("interrupt") for place in one.occurrences]
-    end = min((time for time in interrupts if time is not None), default=run.question.ended_at)
+    end = min((time for time in interrupts if time is not None), default=run.context.ended_at)
     return run.clock.silence if end is None else end - run.clock.last_sign
 
 
-def _ends_open(diagnosis: Diagnosis, question: Question) -> bool:
+def _ends_open(diagnosis: Diagnosis, context: RunContext) -> bool:
     """Whether the log of a run that nobody watches shows steps and no end of them."""
     progress = diagnosis.progress
-    if question.ending or question.failed is not None or question.now is not None:
+    if context.ending is not None or context.now is not None:
         return False
     if progress.last_step is None or progress.finished:
         return False

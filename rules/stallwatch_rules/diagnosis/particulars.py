@@ -30,8 +30,8 @@ _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LL
 def primary_of(one: Found, confidence: float, run: Snapshot, now: Assessment) -> Primary:
     """The primary cause: its page's words, with what the log tells of ranks, limits, senders and frames."""
     primary = _primary(one, confidence, run)
-    if run.question.crash is not None and primary.rank is None:
-        primary.rank = run.question.crash.rank
+    if run.context.crash is not None and primary.rank is None:
+        primary.rank = run.context.crash.rank
     if one.role == "symptom" and one.harm == "fatal":
         silent = ended_silently(run, now)
         primary.fixes[:0] = [silent] if silent else []

@@ -9,44 +9,42 @@ import msgspec
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.endings import Crash, Left, MemoryKnown
+from stallwatch_rules.endings import Crash, Ending, Left, MemoryKnown
 from stallwatch_rules.judgements.facts import RunFacts
-from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.rhythm import RunClock
 from stallwatch_rules.progress.timeline import Restart
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 
-ENDING_KINDS = ("finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown")
 
+class RunContext(msgspec.Struct, frozen=True):
+    """What is known of a run beside its log; see ``RunReading.diagnose``."""
 
-class Question(msgspec.Struct, frozen=True):
-    """What the asker knows beside the log; see ``RunReading.diagnose``."""
-
-    ending: str = ""  #: "<kind>: <sentence>", either part alone will do; kinds as in ``ENDING_KINDS``
-    failed: bool | None = None
+    ending: Ending | None = None
     now: float | None = None
     threshold: float | None = None
     stalled: bool = False
-    left: tuple[Left, ...] = ()  #: ranks that ended by themselves before the others, by who watched them
-    memory: MemoryKnown | None = None  #: of a run that ended: what was seen of its memory
-    waited: float | None = None  #: seconds without a step at the end, by who watched it
-    elsewhere: bool = False  #: as in ``RunFacts``
-    crash: Crash | None = None  #: what failed although the command returned 0
-    ended_at: float | None = None  #: when the command ended, by the clock of lines that a watcher stamped
-    ending_text: Text = ""  #: the ending for reports
+    waited: float | None = None
+    ended_at: float | None = None
+    memory: MemoryKnown | None = None
+    left: Sequence[Left] = ()
+    elsewhere: bool = False
 
     @property
     def kind(self) -> str:
-        """The kind of the ending, or nothing."""
-        kind = self.ending.partition(":")[0].strip()
-        return kind if kind in ENDING_KINDS else ""
+        """The kind of the ending; empty if nothing is known of it."""
+        return self.ending.kind if self.ending is not None else ""
 
     @property
-    def told(self) -> str:
-        """The ending for people: its sentence, or its kind where there is none."""
-        return (self.ending.partition(":")[2].strip() or self.kind) if self.kind else self.ending
+    def failed(self) -> bool | None:
+        """Whether the run failed, if its ending shows that."""
+        return self.ending.failed if self.ending is not None else None
+
+    @property
+    def crash(self) -> Crash | None:
+        """What failed although the command returned 0."""
+        return self.ending.crash if self.ending is not None else None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -55,7 +53,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     streams: Streams
     tracker: ProgressTracker
     catalogue: Catalogue
-    question: Question
+    context: RunContext
     clock: RunClock
     died: bool  #: its exit code or its launcher says that it failed
     by_hand: bool  #: somebody stopped it

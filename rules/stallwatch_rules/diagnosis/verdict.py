@@ -21,23 +21,21 @@ def stands(chosen: Found) -> bool:
 
 def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict:
     """The verdict on a run, of which `chosen` is the primary cause."""
-    question, exceptions, tracker = run.question, now.exceptions, run.tracker
+    context, exceptions, tracker = run.context, now.exceptions, run.tracker
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         return "unknown-failure"  # a launcher says that something failed, and not what
     if chosen is not None and chosen.harm == "fatal":
         standing = stands(chosen) and not now.facts.timed_out
-        if question.failed is None and (
-            standing or (question.stalled and not _ended_stall(chosen, now.facts))
-        ):
+        if context.failed is None and (standing or (context.stalled and not _ended_stall(chosen, now.facts))):
             return "stalled"
         return "failed"
     if chosen is not None and AT_EXIT in chosen.facts:
         return "degraded"  # the run itself had come to its end
     if exceptions.fatal:
         return "unknown-failure"
-    if question.stalled and question.failed is None:
+    if context.stalled and context.failed is None:
         return "stalled"
-    if question.failed and question.kind != "interrupted":
+    if context.failed and context.kind != "interrupted":
         return "unknown-failure"
     if chosen is not None:
         return "degraded"
@@ -49,7 +47,7 @@ def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict:
         or tracker.finished
         or any(one.of_a_run or one.summary.codes or one.sampled for one in run.streams.values())
     )
-    if not recognised and question.failed is None and question.now is None and _ends_in_error(run.streams):
+    if not recognised and context.failed is None and context.now is None and _ends_in_error(run.streams):
         return "unknown-failure"
     return "healthy" if recognised else "no-training-log"
 
@@ -67,7 +65,7 @@ def parted(diagnosis: Diagnosis, run: Snapshot) -> bool:
 
     Ranks of one run make the same steps: whatever it is, it is not well.
     """
-    known = run.question.failed is not None or run.question.now is not None or run.by_hand
+    known = run.context.failed is not None or run.context.now is not None or run.by_hand
     progress = diagnosis.progress
     return diagnosis.verdict == "healthy" and bool(progress.behind) and not (known or progress.finished)
 

@@ -8,7 +8,8 @@ from typing import Any
 from alertmanager import STARTED, alert, group, told
 
 from stallwatch_alerts.store import IncidentStore
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 

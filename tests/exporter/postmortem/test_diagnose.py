@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallwatch_exporter.incident import Ending, Incident, Resolution
+from stallwatch_exporter.incident import Incident, Resolution
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths, diagnose_run
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_logs.log_files import from_stream
 from stallwatch_logs.parallel_reading import read_baseline
 from stallwatch_rules import reading
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.report.phrases import badge, headline

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
@@ -27,6 +27,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks import evidence, gathering, local_ranks
 from stallwatch_exporter.stacks.local_ranks import LocalRank
 from stallwatch_exporter.watching.agent import Agent
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.stacks.concluding import with_stacks

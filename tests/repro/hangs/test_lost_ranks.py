@@ -13,11 +13,11 @@ import psutil
 import pytest
 from watched_ranks import HERE, LATE, RANKS, command_lines
 
-from stallwatch_exporter.incident import Ending, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.asking import find_py_spy
-from stallwatch_rules.endings import Left
+from stallwatch_rules.endings import Ending, Left
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue

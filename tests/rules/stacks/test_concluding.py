@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from smallruns import FAILED
 
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import lines_of
@@ -62,7 +63,7 @@ def test_a_timeout_points_to_the_rank_that_the_stacks_showed(
     reading = RunReading(known)
     reading.feed(lines_of("".join(f"[rank0]: {line}\n" for line in STEPS.splitlines()) + GLOO))
     stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere", file=file)
-    found = with_stacks(reading.diagnose(failed=True), stacks)
+    found = with_stacks(reading.diagnose(ending=FAILED), stacks)
     primary = found.primary
     assert primary is not None and primary.rule == "gloo-collective-timeout"
     shown = rendered(primary, language)

@@ -134,7 +134,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
             if one.rule in itself:
                 one = replace(one, role="cause", explains=tuple(known - itself))
                 yield one.with_facts("signal-only")
-    elif 0 < code <= MOST_STATUS and (code != UNCAUGHT or (run.question.kind and _heard(rank, run))):
+    elif 0 < code <= MOST_STATUS and (code != UNCAUGHT or (run.context.kind and _heard(rank, run))):
         left = ended_silently(run, now)
     if left and LEFT_EARLY in catalogue.pages:
         yield _left(run, left, rank)

@@ -72,7 +72,7 @@ def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: no step for 7 hours in a run of 12 s a step: silent-hang-no-error.
     """
-    if run.question.stalled and run.question.kind != "oom-killed":
+    if run.context.stalled and run.context.kind != "oom-killed":
         ends = Ends(now.ends | ENDED_BY_SIGNAL)
         yield ends
         now = now.after([ends])
@@ -148,7 +148,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         if not as_quick(rates):
             yield _placed(slow, run)
         return
-    excerpt = run.question.now is None and begins_in_mid_run(run.tracker)
+    excerpt = run.context.now is None and begins_in_mid_run(run.tracker)
     straggler = judge_straggler(paces, now.facts, excerpt=excerpt)
     if straggler is not None:
         yield STRAGGLER, straggler, {}
@@ -184,7 +184,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         yield NO_GRADIENT, zeros, {}
         return
     scales = [point.loss_scale for point in points]
-    falling = judge_falling_scale(scales, now.facts, excerpt=run.question.now is None and is_excerpt(points))
+    falling = judge_falling_scale(scales, now.facts, excerpt=run.context.now is None and is_excerpt(points))
     falling = falling or _skipped(run, points, now.facts)
     if falling is not None:
         yield OVERFLOW, falling, {}

@@ -19,12 +19,12 @@ from stallwatch_rules.diagnosis.stood import is_end
 from stallwatch_rules.failures.crashes import ASKED as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.messages import message
+from stallwatch_rules.locale import render
+from stallwatch_rules.messages import has, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import earliest
 
 FAR = 500  #: lines after which a failure is not what the log ended with
@@ -63,12 +63,14 @@ def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: the kernel counted an out-of-memory kill: host-oom-sigkill, without a line of the log.
     """
-    question, pages = run.question, run.catalogue.pages
-    rule = SIGKILL if question.kind == "oom-killed" else ""
-    if question.kind == "time-limit":
+    context, pages = run.context, run.catalogue.pages
+    if context.ending is None:
+        return
+    rule = SIGKILL if context.kind == "oom-killed" else ""
+    if context.kind == "time-limit":
         rule = run.catalogue.rule_tagged("time-limit")
-    if rule in pages and question.failed is not False and now.get(rule) is None:
-        judgement = Judgement("fatal", question.ending_text or redact(question.told))
+    if rule in pages and now.get(rule) is None:
+        judgement = Judgement("fatal", context.ending.detail)
         yield concluded(pages[rule], judgement).with_facts("ending-counted")
 
 
@@ -130,25 +132,28 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
     """
-    question, catalogue = run.question, run.catalogue
-    if question.kind != "killed" or question.failed is False or now.exceptions.fatal:
+    context, catalogue = run.context, run.catalogue
+    ending = context.ending
+    if ending is None or ending.kind != "killed" or now.exceptions.fatal:
         return
     if any(one.role != "wrapper" for one in now.fatal):
         return
     # A signal that came from elsewhere first: what the command did then is no news of its own.
-    if "SIGTERM" in question.told or "passed it on" in question.told:
+    crash = ending.crash
+    signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
+    if signal == "SIGTERM" or has(ending.detail, "run.passed-on"):
         rule, fact, key = SIGTERM, "ending-told-to-stop", "told-to-stop"
-    elif "SIGKILL" in question.told:
+    elif signal == "SIGKILL":
         rule, fact, key = SIGKILL, "ending-killed", "killed-silently"
     else:
-        signal = next((name for name in (*SIGNALS, *_OTHERS) if name in question.told), "")
-        rule = catalogue.rule_tagged(SIGNALS.get(signal, "other-signal")) if signal else ""
+        known = signal in SIGNALS or signal in _OTHERS
+        rule = catalogue.rule_tagged(SIGNALS.get(signal, "other-signal")) if known else ""
         fact, key = "ending-signal", "ended-by-signal"
     if rule in catalogue.pages and now.get(rule) is None:
         one = concluded(catalogue.pages[rule], Judgement("fatal", message(f"diagnosis.{key}")))
-        crash = question.crash
         if crash is not None and crash.rank is not None:
-            one = replace(one, where=Line(question.told, SOURCE, 0, crash.rank), step=crash.step)
+            where = Line(render(ending.detail), SOURCE, 0, crash.rank)
+            one = replace(one, where=where, step=crash.step)
         yield one.with_facts(fact)
 
 
@@ -177,8 +182,8 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: asked to end, harmless.
     """
-    pages, tracker, question = run.catalogue.pages, run.tracker, run.question
-    if question.failed or question.now is not None or tracker.told_finished or SIGTERM not in pages:
+    pages, tracker, context = run.catalogue.pages, run.tracker, run.context
+    if context.failed or context.now is not None or tracker.told_finished or SIGTERM not in pages:
         return
     if not tracker.progressed:
         return  # servers and other programs are asked to end, too

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from stallwatch_rules.diagnosis.exits import BY_SIGKILL, FROM_OUTSIDE, SIGKILL, tells_of_memory
 from stallwatch_rules.diagnosis.findings import Found, came_before, concluded
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, Snapshot
-from stallwatch_rules.endings import MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryKnown
 from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.locale import says
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.text.lazy import lazy
 
-BY_ITSELF = "ommand was ended by SIGKILL"  #: of an ending's sentence: no launcher's word about its worker
 GIB = 2**30
 _LOCAL = lazy(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 
@@ -28,7 +28,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: known by its signal only.
     """
     kill = now.get(SIGKILL)
-    if kill is None or not kill.hits or kill.harm != "fatal" or run.question.kind == "oom-killed":
+    if kill is None or not kill.hits or kill.harm != "fatal" or run.context.kind == "oom-killed":
         return
     proof = tells_of_memory(kill)
     if proof:
@@ -51,7 +51,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were held: process-killed-from-outside.
     """
-    question, memory, kill = run.question, run.question.memory, now.get(SIGKILL)
+    context, memory, kill = run.context, run.context.memory, now.get(SIGKILL)
     if kill is None or kill.harm != "fatal" or memory is None:
         return
     if tells_of_memory(kill) or "ending-counted" in kill.facts:
@@ -59,10 +59,10 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if any(SIGKILL in one.all_explained for one in now.fatal):
         return  # it is how the run was ended, and by whom is known
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
-    if memory.counted or question.kind == "oom-killed":
+    if memory.counted or context.kind == "oom-killed":
         note = message("diagnosis.killed-counted")
         # A kill was counted, perhaps another one.
-        facts = ["ending-counted"] if question.kind != "oom-killed" else []
+        facts = ["ending-counted"] if context.kind != "oom-killed" else []
         yield replace(for_memory.with_facts(*facts), note=note)
         return
     held = memory.most / GIB
@@ -79,13 +79,21 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield kill.with_facts("memory-far-from-limit")
 
 
+def _killed_here(ending: Ending) -> bool:
+    """Whether what was watched was killed: no process that a shell or a launcher reports."""
+    how = ending.detail.params.get("how") if isinstance(ending.detail, Message) else None
+    own = isinstance(how, Message) and how.has("run.status-signal")
+    by_sigkill = ending.signal == "SIGKILL" and (own or says(ending.detail, "run.ended-signal"))
+    return ending.kind == "killed" and (by_sigkill or ending.crash is not None)
+
+
 def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
     """Whether the process was killed on the machine whose memory was looked at; ``None``: it is not known.
 
     pdsh, mpirun and srun show the lines of all nodes; their own machine's memory says nothing of the rest.
     """
-    question = run.question
-    if question.kind == "killed" and (BY_ITSELF in question.told or question.crash is not None):
+    ending = run.context.ending
+    if ending is not None and _killed_here(ending):
         return True
     ranks = {rank for _, rank in run.streams if rank is not None}
     summaries = [stream.summary for stream in run.streams.values()]

@@ -25,7 +25,7 @@ def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run goes on.
     """
-    ended_well = run.question.failed is False
+    ended_well = run.context.failed is False
     for one in now.found:
         hits = one.hits.values()
         if not hits or not all(SEEN in h.first.captures and SEEN in h.last.captures for h in hits):

@@ -60,7 +60,7 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values``, then no step: fatal.
     """
-    for one in now.found if run.question.failed is not False else ():
+    for one in now.found if run.context.failed is not False else ():
         if one.harm == one.page.harm == "degrading" and one.rule in now.exceptions.ended_in:
             yield replace(one, harm="fatal")
 
@@ -74,12 +74,12 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
-    ended_well = run.question.failed is False
+    ended_well = run.context.failed is False
     interrupt = next((one for one in now.found if one.tagged("interrupt") and one.followed < SURVIVED), None)
     for one in now.fatal:
         aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
         told = one.role == "symptom" or one.tagged("interrupted-with-rank")
-        if interrupt is not None and (told or run.question.kind == "interrupted"):
+        if interrupt is not None and (told or run.context.kind == "interrupted"):
             aftermath = aftermath or came_before(interrupt, one)
         if run.by_hand and aftermath:
             yield one.with_harm("harmless", message("diagnosis.stopped-by-hand"))
@@ -94,10 +94,10 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``json.decoder.JSONDecodeError: Extra data``, then no step: fatal.
     """
-    exceptions, facts, question = now.exceptions, now.facts, run.question
-    otherwise = run.by_hand or question.failed is False or question.kind not in ("", "failed", "unknown")
+    exceptions, facts, context = now.exceptions, now.facts, run.context
+    otherwise = run.by_hand or context.failed is False or context.kind not in ("", "failed", "unknown")
     # While a run is up, its next line may be the one that shows that it went on.
-    up = question.now is not None and question.failed is None and not facts.stalled
+    up = context.now is not None and context.failed is None and not facts.stalled
     caused = any(one.role == "cause" for one in now.fatal)
     for one in now.found:
         if not one.tagged("often-handled") or not one.hits:
