@@ -117,7 +117,7 @@ class Sender:
             self._outbox.withdraw(batch, "acknowledged")
             return True
         if settled := self._settled_of(batch):
-            self._outbox.withdraw(replace(batch, messages=settled), "told by another")
+            self._outbox.withdraw(replace(batch, messages=settled), "sent by another process")
             left = tuple(message for message in batch.messages if message not in settled)
             if not left:
                 return True

@@ -57,7 +57,7 @@ class Tally:
             (self.repeated, "repeated"),
             (self.silenced, "silenced"),
             (self.held, "held until quiet hours are over"),
-            (self.unwanted, "not to be told (min_severity and routes)"),
+            (self.unwanted, "not for any chat (min_severity and routes)"),
         )
         return ", ".join(f"{count} {what}" for count, what in named if count) or "nothing to tell"
 

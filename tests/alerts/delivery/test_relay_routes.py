@@ -115,7 +115,7 @@ def test_routes_by_run_severity_and_family(relayed: Any, stall: Stall) -> None:
     at.store.upsert(stall(id="myrun/ended/cuda-oom/1", rule="cuda-oom", kind="ended"))
     assert at.alert(run="sweep-7") == "1 new"
     assert at.alert(rule="cuda-oom") == "1 new"
-    assert at.alert(alertname="StallwatchNoise") == "1 not to be told (min_severity and routes)"
+    assert at.alert(alertname="StallwatchNoise") == "1 not for any chat (min_severity and routes)"
     assert at.alert(severity="warning", alertname="StallwatchSlowdown") == "1 new"
     at.pass_time(10)
     assert counts(at) == (1, 1, 1)
@@ -157,7 +157,7 @@ def test_an_acknowledgement_an_end_or_the_agents_own_call_withdraws_ours(relayed
     at.pass_time(900)
     assert at.heard[BOSS] == []
     reasons = {one.run: one.reason for one in at.outbox.deliveries() if one.state == "withdrawn"}
-    assert reasons == {"acknowledged": "acknowledged", "over": "over", "called": "told by another"}
+    assert reasons == {"acknowledged": "acknowledged", "over": "over", "called": "sent by another process"}
 
 
 def test_that_its_agent_is_gone_does_not_keep_others_from_being_called(relayed: Any, stall: Stall) -> None:
@@ -230,7 +230,7 @@ def test_of_a_group_that_was_kept_only_what_no_agent_told_is_told(
     at.pass_time(20)
     states = {one.run: (one.state, one.reason) for one in at.outbox.deliveries()}
     assert states.pop("ours") == states.pop("fresh") == ("sent", "")
-    assert set(states.values()) == {("withdrawn", "told by another")} and len(states) == 4
+    assert set(states.values()) == {("withdrawn", "sent by another process")} and len(states) == 4
 
 
 def test_silences_hold_here_too(relayed: Any) -> None:

@@ -51,7 +51,7 @@ def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
         stall(id="myrun/stall/silent-hang-no-error/2", episode=2, opened_at=2000.0, status="resolved")
     )
     answer = post.answer(over)[1]
-    assert answer == "stored: 1 not to be told (min_severity and routes)\n"  # nobody was told that it began
+    assert answer == "stored: 1 not for any chat (min_severity and routes)\n"  # nobody was told that it began
 
 
 def test_a_second_episode_is_told_again(
