@@ -6,7 +6,11 @@ lines that hold nothing, or as those of a template. Others are read one by one.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.reader import LineReader
@@ -53,19 +57,30 @@ class _Kind:
 _NOTHING, _GLUED = _Kind(), _Kind()  # lines that hold nothing; several lines that stand in one
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for cycles of objects: what is made of a block is much, and has none."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class BulkReader:
     """Reads blocks of whole lines of one source if a ``LineReader`` finds its lines ordinary."""
 
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader
         self._rows = rows
-        self._waiting: tuple[object, int, bytes, Template | None] | None = (
-            None  # a fleeting line, after its kind
-        )
+        self._waiting: list[tuple[int, bytes, Template | None]] = []  # this block's lines, with their numbers
         self._keys: dict[bytes, _Kind] = {}
         self._kinds: dict[bytes, _Kind] = {}
         self._clock = _Kind(_WORTH_LEARNING, clock(reader.rank))
 
+    @_uncollected()
     def read(self, data: bytes) -> None:
         """Add the rows of a block."""
         data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # as the reader of lines does
@@ -73,54 +88,66 @@ class BulkReader:
         lines.pop()
         known = self._keys.get
         first = self._reader.number
-        for number, (line, key) in enumerate(zip(lines, keys, strict=False), first):
-            if b"\r" in line:
-                for part, part_key in zip(line.split(b"\r"), key.split(b"\r"), strict=True):
-                    if (kind := known(part_key)) is not _NOTHING:
-                        self._segment(number, part, part_key, kind)
-            elif (kind := known(key)) is not _NOTHING:
+        for number, line, key, kind in zip(count(first), lines, keys, map(known, keys)):
+            if kind is _NOTHING:
+                continue
+            if kind is None and b"\r" in key:
+                parts = key.split(b"\r")
+                for part, part_key, part_kind in zip(
+                    line.split(b"\r"), parts, map(known, parts), strict=True
+                ):
+                    if part_kind is not _NOTHING:
+                        self._segment(number, part, part_key, part_kind)
+            else:
                 self._segment(number, line, key, kind)
         self._read_waiting()
         self._reader.number = first + len(lines)
 
     def _segment(self, number: int, raw: bytes, key: bytes, kind: _Kind | None) -> None:
-        if kind is None:
-            kind = self._kind(key)
-        if kind is _NOTHING:
-            return
-        if kind is _GLUED:
-            for part in _BEHIND_BAR.split(raw):
-                part_key = part.translate(None, _DIGITS)
-                self._segment(number, part, part_key, self._keys.get(part_key))
-            return
+        template = kind.template if kind is not None else None
+        if template is None:
+            if kind is None:
+                kind = self._kind(key)
+            if kind is _NOTHING:
+                return
+            if kind is _GLUED:
+                for part in _BEHIND_BAR.split(raw):
+                    part_key = part.translate(None, _DIGITS)
+                    self._segment(number, part, part_key, self._keys.get(part_key))
+                return
+            template = kind.template or self._learnt(kind, raw, key)
+        if template is not None and template.fleeting is not None and self._waiting:
+            before, _, other = self._waiting[-1]
+            same = other is not None and other.fleeting == template.fleeting
+            if same and (before == number or not template.sampled):
+                self._waiting.pop()
+        self._waiting.append((number, raw, template))
+
+    def _learnt(self, kind: _Kind, raw: bytes, key: bytes) -> Template | None:
         kind.seen += 1
         if kind.seen == _WORTH_LEARNING:
             kind.template = learn(raw, self._reader.rank)
             if kind.template is not None and not (kind.template.sampled or kind.template.timed):
                 self._keys[key] = _NOTHING
-        template = kind.template
-        fleeting = None
-        if template is not None and template.fleeting:
-            fleeting = number if template.sampled else 0, template.constants.get("rank")
-        if self._waiting is not None and self._waiting[0] != fleeting:
-            self._read_waiting()
-        if fleeting is None:
-            self._read(number, raw, template)
-        else:
-            self._waiting = fleeting, number, raw, template
+        return kind.template
 
     def _read_waiting(self) -> None:
-        if self._waiting is not None:
-            self._read(*self._waiting[1:])
-            self._waiting = None
-
-    def _read(self, number: int, raw: bytes, template: Template | None) -> None:
-        sample = template.read(raw, self._reader.carried) if template is not None else None
-        if sample is None:  # it is read by itself
-            self._reader.number = number
-            self._rows.feed(self._reader.feed(raw + b"\n"))
-        elif template is not None and template.sampled:
-            self._rows.take(number, sample)
+        raws: dict[Template, list[bytes]] = {}
+        for _, raw, template in self._waiting:
+            if template is not None:
+                raws.setdefault(template, []).append(raw)
+        entries = {template: iter(template.read(lines)) for template, lines in raws.items()}
+        reader, rows = self._reader, self._rows
+        for number, raw, template in self._waiting:
+            entry = next(entries[template]) if template is not None else None
+            if entry is None:  # it is read by itself
+                reader.number = number
+                rows.feed(reader.feed(raw + b"\n"))
+            else:
+                entry.time = reader.carried(entry.rank, entry.time)
+                if template is not None and template.sampled:
+                    rows.take(number, entry)
+        self._waiting.clear()
 
     def _kind(self, key: bytes) -> _Kind:
         """The kind of lines of this key, which was not met yet."""

@@ -82,15 +82,24 @@ COLUMNS = ("rank", "time", "step", "total_steps", "phase", "file", "line", *FIEL
 Row = tuple[int | float | str | None, ...]  #: by COLUMNS
 _FIELDS = frozenset(FIELDS)
 _BARE = frozenset(("step_seconds", "elapsed_seconds", "epoch"))
+_LOSS, _EVAL_LOSS = FIELDS.index("loss"), FIELDS.index("eval_loss")
 _MOST_HELD = 1000
 _SKIPPED = ("skipped_steps", "skipped_iterations")
 
 
-def as_row(sample: Sample | None) -> Sample | None:
-    """The sample with its values by the table's names; ``None`` if it makes no row.
+class Entry(msgspec.Struct, gc=False):
+    """A sample as the table has it: all of its row that the line tells by itself."""
 
-    ``from_bar`` is left only to a drawing that tells no more than how far its bar is.
-    """
+    rank: int | None
+    time: float | None
+    step: int | None
+    total_steps: int | None
+    bare: bool  #: it is a bar's drawing that tells no more than how far the bar is
+    fields: tuple[float | None, ...]  #: by FIELDS
+
+
+def as_entry(sample: Sample | None) -> Entry | None:
+    """The sample with its values by the table's names; ``None`` if it makes no row."""
     if sample is None:
         return None
     values = {name: value for name, value in sample.values.items() if name in _FIELDS}
@@ -100,12 +109,13 @@ def as_row(sample: Sample | None) -> Sample | None:
     if sample.step is None and not values:
         return None
     bare = sample.from_bar and _BARE.issuperset(sample.values)
-    return msgspec.structs.replace(sample, values=values, from_bar=bare)
+    fields = tuple(map(values.get, FIELDS))
+    return Entry(sample.rank, sample.time, sample.step, sample.total_steps or None, bare, fields)
 
 
-def _lacks_step(sample: Sample) -> bool:
-    """Whether the sample tells the training's loss, and not at which step."""
-    return sample.step is None and "loss" in sample.values
+def _lacks_step(entry: Entry) -> bool:
+    """Whether the entry tells the training's loss, and not at which step."""
+    return entry.step is None and entry.fields[_LOSS] is not None
 
 
 class RowReader:
@@ -115,31 +125,31 @@ class RowReader:
         self._source = source
         self._rows: list[Row] = []
         self._number = 0  # the line of the last sample
-        self._bar: Sample | None = None  # the last bare drawing of that line so far
-        self._held: list[Sample] = []  # from the first on that lacks a step, until its line ends
+        self._bar: Entry | None = None  # the last bare drawing of that line so far
+        self._held: list[Entry] = []  # from the first on that lacks a step, until its line ends
         self._bars = BarSteps()
 
     def feed(self, lines: Iterable[Line]) -> None:
         """Take the samples of further lines."""
         for line in lines:
-            sample = as_row(extract(line))
-            if sample is not None:
-                self.take(line.number, sample)
+            entry = as_entry(extract(line))
+            if entry is not None:
+                self.take(line.number, entry)
 
-    def take(self, number: int, sample: Sample) -> None:
-        """Take the sample, as ``as_row`` gives it, of the line with this number."""
+    def take(self, number: int, entry: Entry) -> None:
+        """Take the entry of the line with this number."""
         if number != self._number:
             if self._bar is not None or self._held:
                 self._end_line()
             self._number = number
-        if sample.from_bar:
-            self._bar = sample
-        elif self._held or _lacks_step(sample):
-            self._held.append(sample)
+        if entry.bare:
+            self._bar = entry
+        elif self._held or _lacks_step(entry):
+            self._held.append(entry)
             if len(self._held) > _MOST_HELD:
                 self._end_line()
         else:
-            self._rows.append(self._row(sample))
+            self._rows.append(self._row(entry))
 
     def known(self) -> list[Row]:
         """The rows since the last call, without those of the last line, which may go on."""
@@ -157,28 +167,27 @@ class RowReader:
         if bar is not None and bar.step is not None and bar.total_steps:
             self._bars.see(bar.rank, Drawn(self._number, bar.step, bar.total_steps))
         drawn = bar
-        for sample in held:
-            beside = self._bars.at(sample.rank, self._number) if _lacks_step(sample) else None
+        for entry in held:
+            beside = self._bars.at(entry.rank, self._number) if _lacks_step(entry) else None
             if beside is not None:
-                values = sample.values
+                entry.step, entry.total_steps = beside.step, beside.total
                 if beside.line == self._number and drawn is not None:  # its step is told once
-                    values, bar = {**drawn.values, **values}, None
-                sample = msgspec.structs.replace(
-                    sample, step=beside.step, total_steps=beside.total, values=values
-                )
-            self._rows.append(self._row(sample))
+                    pairs = zip(entry.fields, drawn.fields, strict=True)
+                    entry.fields = tuple([other if own is None else own for own, other in pairs])
+                    bar = None
+            self._rows.append(self._row(entry))
         if bar is not None:
             self._rows.append(self._row(bar))
 
-    def _row(self, sample: Sample) -> Row:
-        values = sample.values
+    def _row(self, entry: Entry) -> Row:
+        fields = entry.fields
         return (
-            sample.rank,
-            sample.time,
-            sample.step,
-            sample.total_steps or None,
-            "eval" if "eval_loss" in values and "loss" not in values else "train",
+            entry.rank,
+            entry.time,
+            entry.step,
+            entry.total_steps,
+            "eval" if fields[_LOSS] is None and fields[_EVAL_LOSS] is not None else "train",
             self._source,
             self._number,
-            *map(values.get, FIELDS),
+            *fields,
         )

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any
 
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.lines.stamps import own_time
-from stallwatch_rules.records import Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.fields import GIB, MIB
-from stallwatch_rules.samples.table import as_row
+from stallwatch_rules.samples.table import FIELDS, Entry, as_entry
 from stallwatch_rules.text.lazy import lazy
 
 PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does not matter
 EMPTY_PICTURE = b"%||"
 _ANY_PICTURE = rb"%\|[^|\n]*\|"
 _TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?")
+_FRACTIONAL = lazy(rb"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{1,9})(?!\.?\d| ?[-+Z])")
 _DIGITS = lazy(rb"\d+")
 _AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive: nothing to come back to
 _RUN = rb"\d{1,15}" + _AT_ONCE  # longer counts are none
@@ -35,10 +37,12 @@ _SOME_TIME = 1.7e9
 
 _Outcome = dict[str, float | None]  # what a line is read as: rank, time, and the sample's values by name
 _NOTHING: _Outcome = dict.fromkeys(("rank", "time", "step", "total_steps"))
+_MISSING = repeat(None)
 _Tokens = Sequence[re.Match[bytes]]
 
 
-class Template(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Template:
     """How lines that differ in their digits only are read."""
 
     pattern: re.Pattern[bytes]  #: the whole line, with a group for each number that is needed
@@ -46,31 +50,40 @@ class Template(NamedTuple):
     constants: _Outcome
     sampled: bool  #: its lines hold a sample
     timed: bool  #: its lines have a time of their own
-    fleeting: bool  #: of such lines in a row (a bar's drawings in one line, a rank's times) the last counts
+    fleeting: object  #: of lines for which this is equal, and not ``None``, in a row (a bar's drawings in one
+    #: line, a rank's times) the last counts
 
-    def read(self, raw: bytes, carried: Callable[[int | None, float | None], float | None]) -> Sample | None:
-        """Read one line; ``None`` if a number is written in another way than the one that was learnt from.
+    def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
+        """Read lines, each by itself; ``None`` where a number is written in another way than was learnt."""
+        found = list(map(self.pattern.fullmatch, raws))
+        if all(found):
+            return self._entries(found)
+        fitting = [match for match in found if match is not None]
+        entries = iter(self._entries(fitting) if fitting else ())
+        return [next(entries) if match is not None else None for match in found]
 
-        ``carried`` is that of the source's ``LineReader``.
-        """
-        found = self.pattern.fullmatch(raw)
-        if found is None:
-            return None
-        values: dict[str, Any] = self.constants.copy()
+    def _entries(self, found: Sequence[Any]) -> list[Entry | None]:
+        columns: dict[str, Iterable[Any]] = {name: repeat(value) for name, value in self.constants.items()}
+        texts = zip(*map(re.Match.groups, found), strict=True)
+        for (name, conversion), column in zip(self.groups, texts, strict=True):
+            columns[name] = map(conversion, column)
+        ranks, times, steps, totals = [columns[name] for name in _NOTHING]
+        bare = repeat(bool(self.constants.get("bare")), len(found))
+        fields = zip(*[columns.get(name, _MISSING) for name in FIELDS], strict=False)
         try:
-            for (name, conversion), text in zip(self.groups, found.groups(), strict=True):
-                values[name] = conversion(text)
+            return list(map(Entry, ranks, times, steps, totals, bare, fields))
         except ZeroDivisionError:  # no steps a second are no seconds a step
-            return None
-        rank, bare = values.pop("rank"), values.pop("bare", None)
-        time, step, total = carried(rank, values.pop("time")), values.pop("step"), values.pop("total_steps")
-        return Sample(rank, time, step, total or None, values, bool(bare))
+            if len(found) == 1:
+                return [None]
+            return [entry for match in found for entry in self._entries([match])]
 
 
 def clock(rank: int | None) -> Template:
     """The template of all lines of a source that begin with a full stamp and hold nothing else."""
-    stamp = "time", lambda text: own_time(text.decode("utf-8", "replace"))
-    return Template(re.compile(rb"(?s)(.{,48}).*"), [stamp], {**_NOTHING, "rank": rank}, False, True, True)
+    pattern = re.compile(rb"(?s)(.{,48}).*")
+    return Template(
+        pattern, [("time", _leading_time)], {**_NOTHING, "rank": rank}, False, True, (False, rank)
+    )
 
 
 def learn(raw: bytes, rank: int | None) -> Template | None:
@@ -129,8 +142,9 @@ def _compiled(
     pattern = b"".join(parts).replace(re.escape(EMPTY_PICTURE), _ANY_PICTURE)
     sampled = "bare" in constants
     timed = bool(stamp) or constants["time"] is not None
-    fleeting = not timed and bool(constants["bare"]) if sampled else timed and "rank" in constants
-    return Template(re.compile(pattern), groups, constants, sampled, timed, fleeting)
+    fleeting = not timed and constants["bare"] if sampled else timed and "rank" in constants
+    alike = (sampled, constants.get("rank")) if fleeting else None
+    return Template(re.compile(pattern), groups, constants, sampled, timed, alike)
 
 
 def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcome | None:
@@ -139,11 +153,13 @@ def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcom
     lines = reader.feed(raw + b"\n") + reader.finish()
     if len(lines) != 1:
         return None if lines else {**_NOTHING, "rank": rank}
-    line, sample = lines[0], as_row(extract(lines[0]))
+    line, entry = lines[0], as_entry(extract(lines[0]))
     outcome: _Outcome = {**_NOTHING, "rank": line.rank, "time": line.time}
-    if sample is not None:
-        outcome |= {"bare": float(sample.from_bar), "step": sample.step}
-        outcome |= {"total_steps": sample.total_steps or None, **sample.values}
+    if entry is not None:
+        outcome |= {"bare": entry.bare, "step": entry.step, "total_steps": entry.total_steps}
+        outcome |= {
+            name: value for name, value in zip(FIELDS, entry.fields, strict=True) if value is not None
+        }
     return outcome
 
 
@@ -185,10 +201,14 @@ def _times(number: float, factor: float) -> float:
 
 def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], float | None]:
     """What converts numbers that are written like this one."""
+    if name == "total_steps":
+        return lambda text: int(text.replace(b",", b"")) or None
     if name in _COUNTS:
         return int if b"," not in like else lambda text: int(text.replace(b",", b""))
     if factor == 1.0:
         return float if b"," not in like else _number
+    if factor in (GIB, MIB) and b"," not in like:
+        return lambda text: float(text) * factor
     return lambda text: _times(_number(text), factor)
 
 
@@ -215,9 +235,16 @@ def _second(text: bytes) -> float | None:
     return own_time(text.decode("ascii", "replace"))
 
 
+@lru_cache(maxsize=16384)  # other lines of the same block have it, too
 def _stamp_time(text: bytes) -> float | None:
     """The time of a stamp by itself; the seconds, which many lines share, are kept."""
     if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
         second = _second(text[:19])
         return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)
     return _second(text)
+
+
+def _leading_time(text: bytes) -> float | None:
+    """The time at a line's start; soon where nothing that may belong to it follows its fraction."""
+    found = _FRACTIONAL.match(text)
+    return _stamp_time(found[1]) if found else own_time(text.decode("utf-8", "replace"))
