@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from smallruns import FINISHED, OOM, STAND, START, finding, killed_by, primary, raised, stamped, steps
+from smallruns import FAILED, FINISHED, OOM, STAND, START, finding, killed_by, primary, raised, stamped, steps
 
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.lines.reader import LineReader
