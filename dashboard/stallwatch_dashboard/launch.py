@@ -84,11 +84,14 @@ def _problem(settings: DashboardSettings) -> str | None:
 def _free_port(host: str, port: int = 0) -> int | None:
     """This port, or one that the system chooses; None where it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.create_server((host, port), family=family) as probe:
-            return int(probe.getsockname()[1])
-    except OSError:
-        return None
+    # Not `create_server`: that takes an IPv6 port that another program has on IPv4.
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return None
+        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -48,8 +48,9 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
         none = reference is None or is_constant(reference, None)
         adapts = peft is not None and not is_constant(peft, None)
         if run.fits("trl", "<0.13") and none and adapts and not call.open:
-            made = script.made_by(peft)  # and so not perhaps ``None``
-            severity: Severity = "fails" if made and made.last.endswith("Config") else "likely"
+            made = script.makers(peft)  # and so not perhaps ``None``
+            sure = made and all(one.last.endswith("Config") for one in made)
+            severity: Severity = "fails" if sure else "likely"
             yield diagnostic("online-dpo-without-reference", script.at(call), severity=severity, trl=trl)
     if run.stage == 3 and run.fits("trl", ">=0.11,<0.16"):
         for call in script.called("PPOTrainer", "PPOv2Trainer"):

@@ -86,8 +86,14 @@ class Models:
             return True
         if not isinstance(node, ast.Attribute):
             return False
-        owner = self._names.meaning(node.value, _UNWRAPPED)
-        return owner == _PREPARED or (owner == _ENGINE and node.attr == "module")
+        if node.attr == "module" and self._names.meaning(node.value, _UNWRAPPED) == _ENGINE:
+            return True
+        owner: ast.expr = node
+        while isinstance(owner, ast.Attribute):
+            owner = owner.value
+            if self._names.meaning(owner, _UNWRAPPED) == _PREPARED:
+                return True
+        return False
 
     def _assigned(self, value: ast.expr) -> str:
         """What a name means that is given this value."""

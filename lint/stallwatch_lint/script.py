@@ -198,17 +198,23 @@ class Script:
         return frozenset(found | {name for name, sources in imported.items() if len(sources) > 1})
 
     def made_by(self, value: ast.expr | None) -> Call | None:
-        """The call that makes this object: itself, or all that the file ever assigns to the name."""
+        """The one call that makes this object: itself, or all that the file ever assigns to the name."""
+        makers = self.makers(value)
+        return makers[0] if len(makers) == 1 else None
+
+    def makers(self, value: ast.expr | None) -> list[Call]:
+        """The calls of which one makes this object; none if something else may."""
+        values = [value]
         if isinstance(value, ast.Name):
             name = value.id
             stored = [
                 one for one in self.of(ast.Name) if one.id == name and not isinstance(one.ctx, ast.Load)
             ]
-            assigned = [one.value for one in self.assignments if [*map(dotted, one.targets)] == [name]]
-            if len(stored) != 1 or len(assigned) != 1 or any(name in bound_by(node) for node in self.nodes):
-                return None
-            value = assigned[0]
-        return Call.of(value) if isinstance(value, ast.Call) else None
+            values = [one.value for one in self.assignments if [*map(dotted, one.targets)] == [name]]
+            if len(stored) != len(values) or any(name in bound_by(node) for node in self.nodes):
+                return []
+        calls = [Call.of(one) for one in values if isinstance(one, ast.Call)]
+        return calls if len(calls) == len(values) else []
 
     def full(self, name: str) -> str:
         """A dotted name as its package knows it."""

@@ -107,7 +107,8 @@ def read_all(
     if helpers < 1 or not pays or multiprocessing.current_process().daemon:
         yield from share().read(reading)
         return
-    engines.scan()  # compiled here and kept, so that the others only load it
+    if (engine := engines.scan()) is not None:
+        engine.patterns.compile()  # here, so that the others only load it
     pages, board = Pages.of(reading.catalogue), Board(len(files))
     # This process reads, too: it is ready while the others still start. Between two portions it hands out the
     # next job, so none need lie with a process that is busy while another one has nothing left to do.

@@ -109,6 +109,7 @@ class Sharing:
         self._failed: deque[Tasks] = deque()
         self._done: dict[Wanted | Range, FileRead | ScannedRange] = {}  # until it is their turn
         self._pages, self._limits = pages, limits
+        self._next_range: tuple[Range | None, Within] = None, lambda _: None  # and its progress, if read here
         self._ranges: dict[str, list[Range]] = {}
         for one in (task for tasks in jobs for task in tasks if isinstance(task, Range)):
             self._ranges.setdefault(one.path, []).append(one)
@@ -136,13 +137,24 @@ class Sharing:
         while task not in self._done:
             if self._failed:
                 self._read_here(self._failed.popleft())
-            elif self._waiting and (self._here or self._executor is None):
-                self._read_here(self._waiting.pop())
+            elif (tasks := self._to_read_here(task)) is not None:
+                self._read_here(tasks)
             else:
                 wait(self._running, timeout=_EVERY, return_when=FIRST_COMPLETED)
                 self._report()
             self._pump()
         return self._done.pop(task)
+
+    def _to_read_here(self, wanted: Wanted | Range) -> Tasks | None:
+        """Take a job that is better read here than waited for."""
+        if not self._waiting or not (self._here or self._executor is None):
+            return None
+        if isinstance(wanted, Wanted):
+            return self._waiting.pop()
+        # Of ranges only so many are kept until it is their turn.
+        if wanted in self._waiting[0] or len(self._done) < self._window or not self._running:
+            return self._waiting.popleft()
+        return None
 
     def _pump(self) -> None:
         """Take what others have done, and hand further jobs to them."""
@@ -178,7 +190,14 @@ class Sharing:
             return read_apart(self._files[task.number], self._engines, self._within(task.number), self._sizes)
         engine = self._engines.scan()
         assert engine is not None, "without one there are no ranges"
-        return scan_range(task, engine, self._sizes, lambda _: self._pump())
+
+        def within(read: int) -> None:
+            if task == self._next_range[0]:
+                self._next_range[1](read)
+            self._pump()
+            self._report()
+
+        return scan_range(task, engine, self._sizes, within)
 
     def _within(self, number: int) -> Within:
         def within(read: int) -> None:
@@ -213,6 +232,7 @@ class Sharing:
             begun = edge(raw.fileno(), ranges[0].first * sizes.chunk)[0]
             feed(file_chunks(raw.fileno(), 0, begun, sizes.chunk))
             for one in ranges:
+                self._next_range = one, lambda read: within(source.bytes + read)
                 scanned = self._result(one)
                 assert isinstance(scanned, ScannedRange)
                 source.pass_over(scanned.chunks, scanned.size, scanned.torn)

@@ -149,6 +149,8 @@ def test_online_dpo_without_a_reference_model() -> None:
     assert found(text.format("LoraConfig()"), trl="0.12.2") == [("fails", "online-dpo-without-reference", 2)]
     assert found(text.format("get_peft_config(a)"), trl="0.12.2")[0][0] == "likely"
     assert found(text.format("LoraConfig(), ref_model=r"), trl="0.12.2") == []
+    either = "peft = LoraConfig(r=8)\nif big: peft = LoraConfig(r=16)\n" + text.format("peft")
+    assert found(either, trl="0.12.2") == [("fails", "online-dpo-without-reference", 4)]
     assert found(text.format("LoraConfig()"), trl="0.13.0") == []
     assert found(text.format("LoraConfig()")) == []
 
@@ -185,6 +187,7 @@ PREPARED = "engine, opt = accelerator.prepare(model, opt)\n{}"
     ("text", "line"),
     [
         (PREPARED.format("state = accelerator.get_state_dict(engine.policy)"), 2),
+        (PREPARED.format("state = accelerator.get_state_dict(engine.policy.backbone)"), 2),
         (PREPARED.format("self.accelerator.get_state_dict(accelerator.unwrap_model(engine))"), 2),
         (PREPARED.format("plain = accelerator.unwrap_model(engine)\naccelerator.get_state_dict(plain)"), 3),
         (STARTED.format("engine.module.zero_gather_16bit_weights_on_model_save()"), 3),

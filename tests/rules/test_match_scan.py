@@ -149,3 +149,11 @@ def test_a_line_longer_than_is_read_keeps_its_rank_wherever_it_lies(
     data = f"{before}[rank3]: {'x' * 90_000} {OOM}{ends}".encode()
     (found,), _ = scanned(matcher, data, 65_536)
     assert (found.rule, found.line.rank, found.line.number) == ("cuda-oom", 3, at // 21 + 1)
+
+
+def test_a_match_before_a_hole_of_a_whole_chunk_is_kept(matcher: Matcher) -> None:
+    begins = CHUNK + MAX_LINE - 2 * len(OOM)
+    log = (b"step 1 loss 2.0\n" * (begins // 16 + 1))[: begins - 1] + b"\n" + OOM.encode()
+    log += b"x" * (CHUNK + MAX_LINE - len(log)) + b"\0" * 1000
+    found, _ = scanned(matcher, log, len(log))
+    assert [one.rule for one in found] == ["cuda-oom"]

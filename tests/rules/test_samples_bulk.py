@@ -58,6 +58,7 @@ LINES = [
     "Epoch:  {d} [ {i}/ {i}], loss: {{'classification': {f}, 'total_loss': {f}}}, LR: [{f}]",
     "epoch: {d} step: {i}, loss is {f}",
     "INFO - Epoch {d} - Average loss: {f}",
+    "step {i} loss: {f} [{s}s/{s}s]done",
     "[rank0] Val loss: {f}, ppl {f}",
     ':::MLLOG {{"key": "train_loss", "value": {f}, "metadata": {{"step": {i}}}}}',
     ':::MLLOG {{"key": "tracked_stats", "value": {{"throughput": {f}}}, "metadata": {{"step": {i}}}}}',

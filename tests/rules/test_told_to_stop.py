@@ -80,3 +80,15 @@ def test_a_launchers_own_signal_after_a_failure_is_told_as_that(
     found = ended(known, STEPS + end, ending=FAILED)
     (sigterm,) = [one for one in found.findings if one.rule == "secondary-sigterm-cascade"]
     assert sigterm.note.startswith("The launcher ended the other processes") == by_launcher
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "how"),
+    [(1, None, "the exit code was 1"), (137, "SIGKILL", "the command was ended by SIGKILL")],
+)
+def test_an_ending_of_release_0_1_that_was_passed_on(
+    known: Catalogue, code: int, signal: str | None, how: str
+) -> None:
+    detail = f"SIGTERM was sent to stallwatch, which passed it on; {how}."
+    found = ended(known, STEPS, ending=Ending("killed", code, signal, detail))
+    assert found.primary is not None and found.primary.rule == "secondary-sigterm-cascade"

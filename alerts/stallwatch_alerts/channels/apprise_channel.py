@@ -24,7 +24,7 @@ from stallwatch_rules.text.redact import redact
 
 __all__ = ["AppriseChannel", "ChannelError"]
 
-# docs.ntfy.sh, "Publishing", "Message priority": 4 and 5 make themselves captured.
+# docs.ntfy.sh, "Publishing", "Message priority": 4 and 5 ring.
 _PRIORITIES = {
     "failure": NtfyPriority.MAX,
     "warning": NtfyPriority.HIGH,

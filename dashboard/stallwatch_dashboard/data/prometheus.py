@@ -109,7 +109,11 @@ class Departed:
     def numbers(self, runs: Collection[str], there: Collection[str]) -> dict[str, Latest]:
         """The last numbers of those of these runs that are not there, as far as there are any."""
         wanted = {run: (run, self._seen.get(run)) for run in runs if run not in there}
-        known = {key: told for key, told in self._ended.items() if wanted.get(key[0], key) == key}
+        known = {
+            key: told
+            for key, told in self._ended.items()
+            if (wanted[key[0]] == key if key[0] in wanted else key[0] in self._seen)
+        }
         for some in portions([run for run, key in wanted.items() if key not in known]):
             told = by_metric(self._questions.instant(newest(METRICS, among(some), "[1d]")))
             known |= {wanted[run]: told[run] for run in some if run in told}

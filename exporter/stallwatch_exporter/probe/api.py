@@ -154,11 +154,26 @@ class Probe:
         finally:
             turn.append(True)
 
-    @_in_turn
     def value(self, name: str, value: Any) -> None:
-        """A field of the next record. A tensor on a device is read when it is ready, in a later one."""
-        self._finish()
-        self._draft.take(name, value)
+        """A field of the next record. A tensor on a device is read when it is ready, in a later one.
+
+        Hooks call it in each step, so it is written out as ``step`` is.
+        """
+        if self._off:
+            return
+        turn = self._turn
+        try:
+            turn.pop()
+        except IndexError:
+            self._too_late()
+            return
+        try:
+            self._finish()
+            self._draft.take(name, value)
+        except Exception:
+            self.failed()
+        finally:
+            turn.append(True)
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:

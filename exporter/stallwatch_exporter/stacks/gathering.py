@@ -122,17 +122,17 @@ def _from_outside(pairs: _Pairs) -> None:
     if program is None:
         return
 
-    def spy(number: int) -> None:
-        for one, record in left[number::_SPIES]:
+    ranks = iter(left)  # shared, so that a py-spy that hangs keeps no rank waiting
+
+    def spy() -> None:
+        for one, record in ranks:
             threads = spied(program, one.pid, SPY_SECONDS)
             if threads:
                 record.threads, record.origin = threads, "py-spy"
 
     # Not an executor: it waits for its threads when the interpreter ends, and a py-spy may be past killing.
-    numbers = range(min(len(left), _SPIES))
-    spies = [
-        threading.Thread(target=spy, args=(each,), name="stallwatch py-spy", daemon=True) for each in numbers
-    ]
+    count = min(len(left), _SPIES)
+    spies = [threading.Thread(target=spy, name="stallwatch py-spy", daemon=True) for _ in range(count)]
     for each in spies:
         each.start()
     for each in spies:

@@ -1,7 +1,7 @@
 """Follow one growing file through everything that happens to log files.
 
-Every look at the file is one call of ``poll``; when to look is decided elsewhere (``waker``), so that tests
-need no waiting. Bytes are handed on as they are: the line reader holds back an unfinished last line.
+Every look at the file is one call of ``poll``; when to look is decided elsewhere (``follow.Waker``), so that
+tests need no waiting. Bytes are handed on as they are: the line reader holds back an unfinished last line.
 """
 
 from __future__ import annotations

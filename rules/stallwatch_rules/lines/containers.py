@@ -97,13 +97,26 @@ _DIGITS = 19  # of nanoseconds until then
 _decoder = msgspec.json.Decoder(dict[str, object])
 
 
+class _DockerRecord(msgspec.Struct):
+    log: str
+    stream: str
+    time: str
+    _p: str = ""  # fluent-bit's copy of CRI's flag
+
+
+_docker = msgspec.json.Decoder(_DockerRecord)
+
+
 def _json_record(text: str) -> Record | None:
     if not may_hold(text, _QUOTED):
         return None
     try:
         record = _decoder.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
+        try:  # what nobody reads may be what cannot be: a number that is too large
+            record = msgspec.structs.asdict(_docker.decode(text))
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return None
     return _of_docker(record) or (None if is_data(text) else _of_collector(record))
 
 

@@ -82,10 +82,14 @@ def says(text: Text, *ids: str) -> bool:
         return text.has(*ids)
     for id in ids:
         area, _, key = id.partition(".")
-        begins = (templates(language, area)[key].partition("{")[0] for language in LANGUAGES)
-        if any(begin and begin in text for begin in begins):
+        if any(_longest_words(templates(language, area)[key]) in text for language in LANGUAGES):
             return True
     return False
+
+
+def _longest_words(template: str) -> str:
+    """Return the longest part of a template that is in all of its texts."""
+    return max((words for words, *_ in string.Formatter().parse(template)), key=len)
 
 
 def _rendered(message: Message, language: str) -> str:

@@ -92,11 +92,13 @@ def _digest(parts: object) -> str:
 
 
 @functools.cache
-def _makers() -> list[tuple[str, int, int]]:
-    """The files by which expressions are made and compiled, as they are now."""
-    here = Path(__file__).parent
-    files = (here.parent / "pages" / "patterns.py", *filter(Path.is_file, sorted(here.iterdir())))
-    return [(path.name, status.st_size, status.st_mtime_ns) for path in files if (status := path.stat())]
+def _makers() -> bytes:
+    """Return a digest of the code by which expressions are made and compiled."""
+    here, digest = Path(__file__).parent, hashlib.sha256()
+    with contextlib.suppress(OSError):
+        for path in (here.parent / "pages" / "patterns.py", *filter(Path.is_file, sorted(here.iterdir()))):
+            digest.update(path.read_bytes())
+    return digest.digest()
 
 
 def prune(folder: Path, pattern: str, kept: int) -> None:

@@ -111,10 +111,13 @@ class BulkReader:
             if kind is _NOTHING:
                 return
             if kind is _GLUED:
-                for part in _BEHIND_BAR.split(raw):
+                parts = _BEHIND_BAR.split(raw)
+                for part in parts if len(parts) > 1 else ():
                     part_key = part.translate(None, _DIGITS)
                     self._segment(number, part, part_key, self._keys.get(part_key))
-                return
+                if len(parts) > 1:
+                    return
+                kind = _Kind()  # a number stands in the bar's end: the line is read by itself
             template = kind.template or self._learnt(kind, raw, key)
         if template is not None and template.fleeting is not None and self._waiting:
             before, _, other = self._waiting[-1]

@@ -109,7 +109,8 @@ class MatchScan:
             begun = None
         segments = Segments(chunk.data)
         data = segments.data
-        if not data:
+        if not data:  # nothing but a hole
+            self._begun = begun
             return
         found = self._found(segments)
         if begun is not None and begun.patterns:

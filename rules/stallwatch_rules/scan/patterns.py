@@ -70,34 +70,21 @@ COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
 class Target(NamedTuple):
     """A rule, or a rule's context, whose lines are counted together."""
 
-    page: RulePage
+    rule: str
+    patterns: Sequence[str]
     is_context: bool
+    sure: bool  #: every place that is found is a match
+    free: bool  #: its patterns match a raw line if they match the line that is made of it
+    by_progress: bool  #: the steps around its matches tell what they did
     matcher: Matcher
 
-    @property
-    def rule(self) -> str:
-        """Its id."""
-        return self.page.id
-
-    @property
-    def patterns(self) -> Sequence[str]:
-        """Those that are looked for."""
-        return self.page.requires if self.is_context else self.page.patterns
-
-    @property
-    def sure(self) -> bool:
-        """Whether every place that is found is a match."""
-        return not self.page.unless and all(map(certain, self.patterns))
-
-    @property
-    def free(self) -> bool:
-        """Whether its patterns match a raw line if they match the line that is made of it."""
-        return not self.page.unless and not any(map(anchored, self.patterns))
-
-    @property
-    def by_progress(self) -> bool:
-        """Whether the steps around its matches tell what they did."""
-        return self.page.harm == "by-progress"
+    @classmethod
+    def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
+        """Return what is counted of a rule's page."""
+        patterns = page.requires if is_context else page.patterns
+        sure = not page.unless and all(map(certain, patterns))
+        free = not page.unless and not any(map(anchored, patterns))
+        return cls(page.id, patterns, is_context, sure, free, page.harm == "by-progress", matcher)
 
     def fires(self, line: Line) -> bool:
         """Whether the rule fires on the line, once it is read."""
@@ -139,6 +126,10 @@ class PatternScanner:
         """The patterns that have texts; needed where one is found."""
         patterns, store, *_ = self._given
         return BlockScanner(store.compiled(tuple(raw_form(patterns[number]) for number in self._covered)))
+
+    def compile(self) -> None:
+        """Make what is otherwise made when a log needs it."""
+        _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
         """The matches in a chunk."""
@@ -192,7 +183,7 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
         target_of.extend([target] * len(more))
 
     for page in scanned_rules(matcher.catalogue.pages.values()):
-        for target in (Target(page, False, matcher), Target(page, True, matcher)):
+        for target in (Target.of(page, False, matcher), Target.of(page, True, matcher)):
             if target.patterns:
                 # What another rule requires mostly stands near its match, where all is read, or at the start.
                 add(len(targets), target.patterns, target.is_context)

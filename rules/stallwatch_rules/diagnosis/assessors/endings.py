@@ -19,8 +19,8 @@ from stallwatch_rules.diagnosis.stood import is_end
 from stallwatch_rules.failures.crashes import ASKED as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.locale import render
-from stallwatch_rules.messages import has, message
+from stallwatch_rules.locale import render, says
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE, StreamReading
@@ -141,7 +141,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     # A signal that came from elsewhere first: what the command did then is no news of its own.
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
-    if signal == "SIGTERM" or has(ending.detail, "run.passed-on"):
+    if signal == "SIGTERM" or says(ending.detail, "run.passed-on"):
         rule, fact, key = SIGTERM, "ending-told-to-stop", "told-to-stop"
     elif signal == "SIGKILL":
         rule, fact, key = SIGKILL, "ending-killed", "killed-silently"

@@ -81,10 +81,11 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 def _killed_here(ending: Ending) -> bool:
     """Whether what was watched was killed: no process that a shell or a launcher reports."""
-    how = ending.detail.params.get("how") if isinstance(ending.detail, Message) else None
+    detail = ending.detail
+    how = detail.params.get("how") if isinstance(detail, Message) else None
     own = isinstance(how, Message) and how.has("run.status-signal")
-    by_sigkill = ending.signal == "SIGKILL" and (own or says(ending.detail, "run.ended-signal"))
-    return ending.kind == "killed" and (by_sigkill or ending.crash is not None)
+    itself = own or says(detail, "run.ended-signal", "run.status-signal")
+    return ending.kind == "killed" and (ending.crash is not None or (ending.signal == "SIGKILL" and itself))
 
 
 def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
