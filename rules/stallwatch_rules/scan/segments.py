@@ -55,6 +55,19 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
     return int(np.count_nonzero(np.frombuffer(data, np.uint8, end - start, start) == value[0]))
 
 
+def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
+    """Return where line feeds, or carriage returns as well, stand in a slice."""
+    if _counted < _PAYS:
+        form = _ENDS if redrawn else _FEED
+        return [end.start() for end in form.finditer(data, start, start + _SLICE)]
+    import numpy as np
+
+    part = np.frombuffer(data, np.uint8, min(_SLICE, len(data) - start), start)
+    found = np.flatnonzero((part == 10) | (part == 13) if redrawn else part == 10)
+    places: list[int] = (found + start).tolist()
+    return places
+
+
 class LineEnds:
     """Where line feeds, and carriage returns if there are some, stand in a block: the n-th of all of them.
 
@@ -103,10 +116,7 @@ class LineEnds:
         """Where they stand in a slice."""
         found = self._found.get(order)
         if found is None:
-            start, form = order * _SLICE, _ENDS if self.redrawn else _FEED
-            found = self._found[order] = [
-                end.start() for end in form.finditer(self._data, start, start + _SLICE)
-            ]
+            found = self._found[order] = _ends_in(self._data, order * _SLICE, redrawn=self.redrawn)
         return found
 
 
