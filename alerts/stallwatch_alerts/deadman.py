@@ -124,7 +124,7 @@ class DeadmanSink:
             self._failed = True
 
     def alive(self, problem: str) -> None:
-        """The agent looked at its run; `problem` tells what it could not see, "" for nothing."""
+        """The agent looked at its run; `problem` is what it could not see, or empty."""
         self._heard, self._problem = self._clock(), problem
 
     def blind(self) -> str:

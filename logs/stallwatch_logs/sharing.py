@@ -78,8 +78,9 @@ def batches(files: Sequence[LogFile], ranges: Sequence[Range] = ()) -> list[Task
 class Sharing:
     """Reads files here and by an executor, to which ``window`` of the ``jobs`` are handed at a time.
 
-    With ``here``, this process reads the last ones while others read the first; it reads what they fail to
-    read in any case, and everything if there is no executor. ``pages`` go with each job.
+    With ``here``, this process reads the last files while others read the first, and the ranges that it needs
+    next. It reads what they fail to read in any case, and everything if there is no executor. ``pages`` go
+    with each job.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ class _Metric:
             if len(self.points) > 2 * _LOADED_POINTS:
                 self.points = thinned(self.points, _LOADED_POINTS)
 
-    def told(self, most: int) -> Points:
+    def at_most(self, most: int) -> Points:
         """In order; thinned where the file has more than `most`."""
         self.fold()
         if self.many <= most:
@@ -143,10 +143,10 @@ class PointCache:
         with self._lock:
             for run, metric, point in points:
                 if (kept := self._runs.get(run)) is not None:
-                    told = kept.metrics.setdefault(metric, _Metric())
-                    told.fresh.append(point)
-                    if len(told.fresh) > _MOST_FRESH:  # no page asks for this one
-                        told.fold()
+                    known = kept.metrics.setdefault(metric, _Metric())
+                    known.fresh.append(point)
+                    if len(known.fresh) > _MOST_FRESH:  # no page asks for this one
+                        known.fold()
 
     def forget(self) -> None:
         """Read every run anew at the next question."""
@@ -168,7 +168,7 @@ class PointCache:
                         own.points, own.many = points, many
                     kept.read = True
         with self._lock:
-            return kept.metrics[metric].told(most) if metric in kept.metrics else of_rows(())
+            return kept.metrics[metric].at_most(most) if metric in kept.metrics else of_rows(())
 
     def _read(self, run: str) -> dict[str, tuple[Points, int]]:
         cursor = self._cursor()

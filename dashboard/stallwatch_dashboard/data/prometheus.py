@@ -35,13 +35,13 @@ from stallwatch_rules.messages import Text
 Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and metric
 
 
-def frame(told: Mapping[Which, list[Points]]) -> pd.DataFrame:
+def frame(series: Mapping[Which, list[Points]]) -> pd.DataFrame:
     """By rank, what has none last; then by labels and time. Now may be one of the moments."""
-    order = sorted(told, key=series_order)
+    order = sorted(series, key=series_order)
     parts = [
         cache.Points(np.full(len(times), place), times, values)
         for place, one in enumerate(order)
-        for times, values in told[one]
+        for times, values in series[one]
     ]
     return cache.series_frame(order, cache.joined(cache.of_rows(()), *parts))
 
@@ -98,8 +98,8 @@ class Departed:
             for one in self._questions.instant(f"max by (run) (timestamp({PRESENT}))")
         }
         seen = self._seen
-        if day is not None and (told := day.result()):
-            names = self._day.keep("", {one["metric"].get("run", "") for one in told})
+        if day is not None and (found := day.result()):
+            names = self._day.keep("", {one["metric"].get("run", "") for one in found})
             gone = self._when_gone(sorted(names - now.keys() - {""}))
             seen = {run: at for run, at in seen.items() if run in names}
             seen |= {run: max(at, seen.get(run, at)) for run, at in gone.items()}
@@ -110,8 +110,8 @@ class Departed:
         """The last numbers of those of these runs that are not there, as far as there are any."""
         wanted = {run: (run, self._seen.get(run)) for run in runs if run not in there}
         known = {
-            key: told
-            for key, told in self._ended.items()
+            key: latest
+            for key, latest in self._ended.items()
             if (wanted[key[0]] == key if key[0] in wanted else key[0] in self._seen)
         }
         for some in portions([run for run, key in wanted.items() if key not in known]):

@@ -113,7 +113,9 @@ def _json_record(text: str) -> Record | None:
     try:
         record = _decoder.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        try:  # what nobody reads may be what cannot be: a number that is too large
+        if '"log":' not in text:
+            return None
+        try:  # a field that nobody needs may be what cannot be decoded: a number that is too large
             record = msgspec.structs.asdict(_docker.decode(text))
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
