@@ -26,7 +26,7 @@ def test_done_or_refused_in_bounded_memory(name: str, tmp_path: Path) -> None:
 
 def test_memory_does_not_grow_with_a_log(tmp_path: Path) -> None:
     peaks = []
-    for size in (20_000_000, 120_000_000):
+    for size in (40_000_000, 160_000_000):
         path = tmp_path / f"{size}.log"
         extremes.stretched(size)(path, 1.0)
         peaks.append(extremes.measured(path)[2])

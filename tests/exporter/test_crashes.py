@@ -111,6 +111,12 @@ def test_crashed(
     assert crash is not None and (crash.rank, crash.code, crash.by, crash.step) == found
 
 
+def test_the_last_lines_of_a_dead_program_may_be_read_after_its_end() -> None:
+    dead = ProcessEnd(9, code=-9, ended_at=101.0, run_step=299)
+    crash = crash_among([dead], EARLY, lambda: False)
+    assert crash is not None and crash.step == 300
+
+
 def test_ranks_that_are_up_are_named_and_programs_are_not() -> None:
     ends = [ProcessEnd(7, 2, up=True), ProcessEnd(8, up=True), rank(0)]
     assert still_running(ends) == [Running(2, 7)]

@@ -175,7 +175,9 @@ def _dead_programs(
 
 
 def _crash(one: ProcessEnd, reached: Reached) -> Crash:
-    step = next((each for each in (one.step, one.run_step, reached.step) if each is not None), None)
+    # Its last lines may have been read only after its end was noticed: then the run's last step is its own.
+    order = (one.run_step, reached.step) if _before_the_end(one, reached) else (reached.step, one.run_step)
+    step = next((each for each in (one.step, *order) if each is not None), None)
     return Crash(
         one.rank,
         one.pid,
