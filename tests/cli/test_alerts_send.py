@@ -67,7 +67,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def connecting(*_: Any) -> Chat:
         return Chat()
 
-    for module in ("stallwatch.config.chats", "stallwatch.cli.alerts"):
+    # The command's module first: if it is imported only now, it must not bind the fake for other tests.
+    for module in ("stallwatch.cli.alerts", "stallwatch.config.chats"):
         monkeypatch.setattr(f"{module}.connecting", connecting)
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
     return found
