@@ -21,9 +21,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 from live_programs.table import CTRL_C, FORMS, Program
 from live_scoring import LIMITS, LONGEST, Message, Observed
+
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.json import schema_1_verdict
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "live_programs"
@@ -208,7 +212,8 @@ class Run:
 
     def _final(self) -> tuple[str, str]:
         """The verdict and the state at the end."""
-        verdict = json.loads(self._read("diagnosis.json") or "{}").get("verdict", "")
+        found = self._read("diagnosis.json")
+        verdict = schema_1_verdict(msgspec.json.decode(found, type=Diagnosis)) if found else ""
         agent: dict[str, Any] = json.loads(self._read("agent.json") or "{}")
         return verdict, (agent.get("ending") or {}).get("kind") or agent.get("state", "")
 

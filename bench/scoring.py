@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.json import schema_1_verdict
 
 ALARMS = ("failed", "stalled", "unknown-failure")
 BY_PROGRESS = "zero3-trace-cache-invalidated"
@@ -34,7 +35,7 @@ class Outcome:
         return cls(
             case,
             label,
-            diagnosis.verdict,
+            schema_1_verdict(diagnosis),
             first.rule if first else None,
             first.confidence if first else 0.0,
             frozenset(finding.rule for finding in diagnosis.findings),

@@ -15,8 +15,8 @@ from stallwatch_rules.messages import Text, bilingual, message, with_params, wit
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis, Primary
-from stallwatch_rules.report.phrases import by_hand, just_ends, primary_note, record_ends, where
 from stallwatch_rules.report.phrases import headline as report_headline
+from stallwatch_rules.report.phrases import primary_note, where
 from stallwatch_rules.stacks.concluding import asks_for_stacks
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence, titled
@@ -74,10 +74,10 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
     facts = (reader.render(found.ending),) if found.ending else ()
     primary = found.primary
     if primary is None:
-        behind = found.progress.behind and not found.unknown and not by_hand(found)
-        if behind or record_ends(found) or just_ends(found):
+        behind = bool(found.progress.behind) and not found.unknown and found.interrupted_by != "user"
+        if behind or found.verdict in ("interrupted", "unfinished", "no-evidence"):
             headline = reader.render(report_headline(found))
-        if (behind and found.verdict == "healthy") or (not behind and record_ends(found)):
+        if behind and not found.in_trouble:
             level = "warning"
         return Verdict(level, headline, facts)
     return Verdict(
@@ -99,7 +99,11 @@ _OF_VERDICTS: Mapping[str, Level] = {
     "stalled": "critical",
     "unknown-failure": "critical",
     "degraded": "warning",
+    "interrupted": "quiet",
+    "finished": "good",
+    "unfinished": "warning",
     "healthy": "good",
+    "no-evidence": "quiet",
     "no-training-log": "quiet",
 }
 

@@ -189,6 +189,7 @@ class RunReading:
         memory: MemoryKnown | None = None,
         left: Sequence[Left] = (),
         elsewhere: bool = False,
+        watched: bool = False,
     ) -> Diagnosis:
         """Diagnose what was read so far.
 
@@ -196,12 +197,14 @@ class RunReading:
         ``waited`` (seconds without a step) come from whoever watches the run live, or did. ``ended_at``: when
         it ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the others) are
         for a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed the rank that
-        the others wait for in none of the collectives.
+        the others wait for in none of the collectives. ``watched``: an agent is still at it.
         """
         codes: Mapping[int, int | None] = {}
         if ending is not None:
             memory, left, codes = memory or ending.memory, left or ending.left, ending.codes
-        context = RunContext(ending, now, threshold, stalled, waited, ended_at, memory, left, elsewhere)
+        context = RunContext(
+            ending, now, threshold, stalled, waited, ended_at, memory, left, elsewhere, watched
+        )
         streams = with_codes(without_echoes(self.streams), codes)
         diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, context)
         ended = ending is not None or now is not None

@@ -1,6 +1,6 @@
 """The records that every part of Stallwatch exchanges: lines, samples, matches and the diagnosis.
 
-Plain data, no behaviour. Text for people is a message (`messages`), which reports turn into words.
+Plain data. Text for people is a message (`messages`), which reports turn into words.
 Times are Unix seconds (float) unless a field says ISO 8601; sizes are bytes;
 durations are seconds. The diagnosis records are the JSON contract of ``stallwatch diagnose --json``.
 """
@@ -16,9 +16,24 @@ from stallwatch_rules.stacks.records import StackGroup
 
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
-Verdict = Literal["failed", "stalled", "degraded", "healthy", "unknown-failure", "no-training-log"]
-#: The verdicts on a run that does not train on.
-IN_TROUBLE: tuple[Verdict, ...] = ("failed", "stalled", "unknown-failure")
+#: docs/verdict.md explains each. Version 0.1, and schema 1 of the JSON report, know neither "interrupted" nor
+#: "finished", "unfinished" and "no-evidence".
+Verdict = Literal[
+    "failed",
+    "stalled",
+    "unknown-failure",
+    "degraded",
+    "interrupted",
+    "finished",
+    "unfinished",
+    "healthy",
+    "no-evidence",
+    "no-training-log",
+]
+#: The verdicts on a run that trained, and that others may be compared with.
+TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
+#: Who stopped a run from outside: Ctrl-C or SIGINT, ``scancel``, a scheduler, or whoever sent another signal.
+Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
 Inferred = Literal["", "place", "words"]
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
 
@@ -213,6 +228,24 @@ class Stats(msgspec.Struct):
     seconds: float = 0.0  #: that the reading took; 0 where lines were read as they came
 
 
+class Start(msgspec.Struct):
+    """One of several starts of a training in the same log."""
+
+    number: int  #: 1 for the first
+    file: str
+    first_line: int
+    last_line: int
+    verdict: Verdict
+    rule: str | None  #: of its primary cause
+    title: Text  #: what the verdict is about
+    first_step: int | None = None
+    last_step: int | None = None
+    total_steps: int | None = None
+    began: str | None = None  #: ISO 8601
+    ended: str | None = None
+    reported: bool = False  #: whether it is the one whose report this is
+
+
 class Diagnosis(msgspec.Struct):
     """The findings in causal order, the primary cause, its fix, the evidence and what is unknown."""
 
@@ -230,6 +263,13 @@ class Diagnosis(msgspec.Struct):
     schema: int = SCHEMA
     explained: list[Contribution] = []  #: how the findings came about; in the JSON report if it is asked for
     series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.
+    interrupted_by: Interrupter | None = None  #: who stopped it, if it was stopped from outside
+    starts: list[Start] = []  #: where a log has several: the newest first
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether it does not train on, for a reason that somebody should look at."""
+        return _in_trouble(self.verdict, self.primary)
 
 
 class JobTold(msgspec.Struct):
@@ -247,3 +287,16 @@ class JobTold(msgspec.Struct):
     last_time: str | None  #: ISO 8601: when it last wrote, by its log, else by its files
     files: list[str]
     reported: bool = False  #: whether it is the one whose report this is
+    interrupted_by: Interrupter | None = None
+
+    @property
+    def in_trouble(self) -> bool:
+        """As for ``Diagnosis``."""
+        return _in_trouble(self.verdict, self.primary)
+
+
+def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
+    """A run that the system stopped has a cause; one that ended because it was asked to has none."""
+    if verdict == "interrupted":
+        return primary is not None
+    return verdict in ("failed", "stalled", "unknown-failure")

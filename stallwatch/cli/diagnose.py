@@ -123,7 +123,6 @@ def diagnose(
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
     from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs
     from stallwatch_logs.parallel_reading import Parallel, default_workers
-    from stallwatch_rules.records import IN_TROUBLE
 
     form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
     _form(each=each, job=job is not None, together=together)
@@ -173,7 +172,7 @@ def diagnose(
         unwritten = not _deliver(to_html(diagnosis, language, jobs=told.jobs), page) or unwritten
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
-    raise click.exceptions.Exit(1 if any(one.verdict in IN_TROUBLE for _, one in found) else 0)
+    raise click.exceptions.Exit(1 if any(one.in_trouble for _, one in found) else 0)
 
 
 def _is_of_nothing(diagnosis: Diagnosis) -> bool:
@@ -196,11 +195,12 @@ def _baseline(
     if not paths:
         return None, []
     from stallwatch_logs.parallel_reading import read_baseline
+    from stallwatch_rules.records import TRAINS
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, parallel=parallel)
     if problems and not baseline.exemplars:
         return None, problems  # nothing to compare with; the problems say why
-    if verdict not in ("healthy", "degraded"):
+    if verdict not in TRAINS:
         tell(
             f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"
             " its lines count as known all the same"
@@ -271,11 +271,7 @@ def another(told: JobsResult, paths: Sequence[str], options: Sequence[str] = ())
 
     ``options`` are those of this call that change what is told.
     """
-    from stallwatch_rules.records import IN_TROUBLE
-
-    others = sorted(
-        (job for job in told.jobs if not job.reported), key=lambda job: job.verdict not in IN_TROUBLE
-    )
+    others = sorted((job for job in told.jobs if not job.reported), key=lambda job: not job.in_trouble)
     return next((command for job in others if (command := _command(job, told, paths, options))), "")
 
 

@@ -156,7 +156,8 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
     """How the command ended and, unless all went well, what the diagnosis is; on stderr."""
     # Whoever only stops looking does not learn how the command ends.
     tell(render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language))
-    if ending.kind in ("finished", "unknown") and diagnosis.verdict in ("healthy", "no-training-log"):
+    well = not diagnosis.in_trouble and diagnosis.verdict != "degraded"
+    if ending.kind in ("finished", "unknown") and well:
         return
     try:
         _print_report(diagnosis, language)

@@ -180,7 +180,7 @@ def test_where_nothing_was_read_only_the_reason_is_told(stallwatch: Stallwatch, 
     assert (told.exit_code, told.stdout) == (2, "")
     assert "gone.log: no such file" in told.stderr and "no log files" in told.stderr
     (tmp_path / "good.log").write_text(STEPS)
-    assert "HEALTHY" in stallwatch("diagnose", "gone.log", "good.log").stdout
+    assert "UNFINISHED" in stallwatch("diagnose", "gone.log", "good.log").stdout
 
 
 def test_how_many_processes_read(
@@ -225,7 +225,7 @@ def test_a_verdict_for_each_file(stallwatch: Stallwatch, tmp_path: Path) -> None
     first, about, second, *_ = told.stdout.splitlines()
     assert first.startswith("runs/a.log  FAILED")
     assert about.startswith("  cuda-oom: ")
-    assert second.startswith("runs/b.log  HEALTHY")
+    assert second.startswith("runs/b.log  UNFINISHED")
     records = json.loads(stallwatch("diagnose", "--each", "runs", "--json").stdout)
     assert [(one["file"], one["diagnosis"]["verdict"]) for one in records] == [
         ("runs/a.log", "failed"),

@@ -70,9 +70,9 @@ def test_a_table_then_the_newest_that_is_in_trouble(process: Process, logs: Path
     assert (result.returncode, result.stderr) == (1, "")
     assert rows(result.stdout) == [
         "Job Verdict Cause Last step Last written Files",
-        "1003 HEALTHY The log ends in mid-run. 60 of 100 2026-11-20 10:10:00 1",
+        "1003 UNFINISHED The log ends in mid-run. 60 of 100 2026-11-20 10:10:00 1",
         "▶ 1002 FAILED cuda-oom 40 of 100 2026-11-14 10:06:40 2",
-        "1001 HEALTHY 100 of 100 2026-11-10 10:16:40 1",
+        "1001 FINISHED 100 of 100 2026-11-10 10:16:40 1",
     ]
     assert "3 jobs by the names of their files, the newest first." in result.stdout
     assert "of 1002, the only one that is in trouble" in " ".join(result.stdout.split())
@@ -82,7 +82,7 @@ def test_a_table_then_the_newest_that_is_in_trouble(process: Process, logs: Path
     command = shlex.split(line.removeprefix("Another one: "))
     assert command == ["stallwatch", "diagnose", "logs/slurm-1003.out"]
     other = process(*command[1:])
-    assert other.returncode == 0 and "HEALTHY" in other.stdout and "Jobs" not in other.stdout
+    assert other.returncode == 0 and "UNFINISHED" in other.stdout and "Jobs" not in other.stdout
 
 
 def test_where_none_is_in_trouble_the_newest_is_reported(process: Process, logs: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_command_for_another_is_whole_and_asks_for_the_same(
     _, _, command = line.partition("：")
     words = shlex.split(command)
     assert words[2:4] == ["--language", "zh"] and words[-1].endswith("it's/logs/slurm-1003.out")
-    assert "正常" in process(*words[1:]).stdout
+    assert "未完成" in process(*words[1:]).stdout
 
 
 def test_a_name_that_acts_on_a_terminal_is_in_no_command(stallwatch: Stallwatch, tmp_path: Path) -> None:
@@ -291,9 +291,9 @@ def test_folders_that_stallwatch_kept(stallwatch: Stallwatch, tmp_path: Path) ->
         (folder / "agent.json").write_bytes(msgspec.json.encode(info))
         (folder / "output.log").write_text(steps(day, 40))
     result = stallwatch("diagnose", "runs/")
-    assert rows(result.stdout)[1].startswith("▶ dpo RECORD ENDS")  # what the folder knows is told
+    assert rows(result.stdout)[1].startswith("▶ dpo UNFINISHED")  # what the folder knows is told
     assert "Another one: stallwatch diagnose runs/sft" in result.stdout
-    assert "RECORD ENDS" in stallwatch("diagnose", "runs/sft").stdout
+    assert "UNFINISHED" in stallwatch("diagnose", "runs/sft").stdout
 
 
 def test_the_python_twin_gives_one_diagnosis(logs: Path) -> None:
@@ -326,5 +326,5 @@ def test_of_many_jobs_few_lines_are_shown_and_few_diagnoses_kept(
     result = stallwatch("diagnose", "many")
     assert result.exit_code == 1 and most == 2
     table = rows(result.stdout)
-    assert table[-1] == "… and 40 older: 26 HEALTHY, 14 FAILED" and len(table) == 22
+    assert table[-1] == "… and 40 older: 26 UNFINISHED, 14 FAILED" and len(table) == 22
     assert len(json.loads(stallwatch("diagnose", "many", "--json").stdout)["jobs"]) == 60

@@ -75,6 +75,9 @@ def test_a_run_that_nobody_watches_any_more_neither_finished_nor_failed() -> Non
     [
         ("healthy", False, "unwatched"),
         ("healthy", True, "finished"),
+        ("finished", True, "finished"),
+        ("unfinished", False, "unwatched"),
+        ("interrupted", False, "interrupted"),
         ("failed", False, "failed"),
         ("unknown-failure", True, "failed"),
         ("", False, "unwatched"),

@@ -60,12 +60,12 @@ def test_each_job_has_a_row_and_the_newest_in_trouble_its_report(monkeypatch: py
     app = upload(page("postmortem"), *FILES)
     assert not app.exception
     assert [row[:4] for row in table(app)] == [
-        ["1003", "HEALTHY", "The log ends in mid-run.", "30 of 50"],
+        ["1003", "UNFINISHED", "The log ends in mid-run.", "30 of 50"],
         ["1002", "FAILED", "cuda-oom", "20 of 50"],
-        ["1001", "HEALTHY", "", "50 of 50"],
+        ["1001", "FINISHED", "", "50 of 50"],
     ]
     choice = app.selectbox(key=CHOICE)
-    assert choice.value == "1002" and choice.options[0] == "1003 · HEALTHY"
+    assert choice.value == "1002" and choice.options[0] == "1003 · UNFINISHED"
     assert "ran out of memory" in texts(app, "markdown") and "OutOfMemoryError" in texts(app, "code")
     # another job's report, one that was looked at already, and all as one run
     choice.set_value("1003").run()

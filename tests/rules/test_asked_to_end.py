@@ -36,7 +36,7 @@ def asked(found: Diagnosis) -> list[str]:
 def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
     end = [(395.0, said), (412.0, "INFO saved checkpoint to /ckpt/emergency-39")]
     found = diagnose(stamped(STEPS + end))
-    assert found.verdict == "healthy" and found.primary is None
+    assert (found.verdict, found.interrupted_by, found.primary) == ("interrupted", "signal", None)
     assert asked(found) == [RULE] and found.findings[0].harm == "harmless"
     assert [
         note
@@ -66,21 +66,21 @@ def test_what_is_no_word_of_it_is_not_taken_for_one(diagnose: Ask, said: str) ->
 def test_a_run_that_went_on_was_not_ended_by_what_one_rank_said(diagnose: Ask) -> None:
     again = [(10.0 * step, f"INFO step={step} loss={2 - step / 1000:.3f}") for step in range(40, 60)]
     found = diagnose(stamped([*STEPS, (395.0, "[rank: 0] Received SIGTERM: 15"), *again]))
-    assert asked(found) == [] and found.verdict == "healthy"
+    assert asked(found) == [] and found.verdict == "unfinished"
 
 
 def test_steps_that_were_under_way_take_back_no_word_of_a_signal(diagnose: Ask) -> None:
     said = (395.0, "[rank3]: Received SIGTERM, saving checkpoint and exiting")
     more = [(10.0 * step, f"INFO step={step} loss={2 - step / 1000:.3f}") for step in (40, 41)]
     found = diagnose(stamped([*STEPS, said, *more]))
-    assert asked(found) == [RULE] and found.verdict == "healthy"
+    assert (asked(found), found.verdict) == ([RULE], "interrupted")
 
 
 def test_what_ray_tells_of_the_signal_counts_as_well(diagnose: Ask) -> None:
     stack = "PC: @     0x7a30bba98d71  (unknown)  (unknown)"
     end = [(395.0, "*** SIGTERM received at time=1748300290 on cpu 8 ***"), (395.0, stack)]
     found = diagnose(stamped([*STEPS, *end]))
-    assert asked(found) == [RULE] and found.verdict == "healthy"
+    assert (asked(found), found.verdict) == ([RULE], "interrupted")
     assert "without a word" not in " ".join(found.notes)
     assert asked(diagnose(stamped([*STEPS[:20], *end, *STEPS[20:]]))) == []
 

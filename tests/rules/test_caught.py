@@ -10,6 +10,7 @@ from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.json import schema_1_verdict
 
 STEPS = [f"step {n}/30 loss {2 / n:.4f}" for n in range(1, 31)]
 BROKEN = """\
@@ -75,7 +76,7 @@ def test_what_follows_tells_whether_it_ended_the_run(
     matcher: Matcher,
 ) -> None:
     diagnosis = told(catalogue, matcher, lines, **known)
-    assert (diagnosis.verdict, harm_of(diagnosis)) == (verdict, harm)
+    assert (schema_1_verdict(diagnosis), harm_of(diagnosis)) == (verdict, harm)
     assert (diagnosis.primary is not None and diagnosis.primary.rule == RULE) == (harm == "fatal")
 
 
@@ -104,12 +105,12 @@ def test_a_thread_that_may_fetch_batches_is_survived_after_two_steps(
     verdicts = [
         told(catalogue, matcher, [*STEPS[:20], dies, *STEPS[20 : 20 + after]]).verdict for after in (0, 1, 2)
     ]
-    assert verdicts == ["unknown-failure", "unknown-failure", "healthy"]
+    assert verdicts == ["unknown-failure", "unknown-failure", "unfinished"]
 
 
 @pytest.mark.parametrize(
     ("lines", "verdict", "harm"),
-    [([MISSING], "failed", "fatal"), ([MISSING, STEPS[0]], "healthy", "harmless")],
+    [([MISSING], "failed", "fatal"), ([MISSING, STEPS[0]], "unfinished", "harmless")],
 )
 def test_a_library_that_is_only_tried_ends_no_run_that_makes_a_step(
     lines: list[str], verdict: str, harm: str, catalogue: Catalogue, matcher: Matcher

@@ -94,7 +94,7 @@ def test_a_standstill_has_the_name_of_what_went_on(
     ],
 )
 def test_a_log_that_just_ends_is_no_failure(engine: tuple[Catalogue, Matcher], text: str) -> None:
-    assert diagnose(engine, text).verdict == "healthy"
+    assert diagnose(engine, text).verdict == ("no-evidence" if text == DIRECT else "unfinished")
 
 
 def test_a_log_that_ends_in_an_evaluation_says_so(engine: tuple[Catalogue, Matcher]) -> None:
@@ -137,7 +137,7 @@ def test_a_straggler_makes_even_steps_a_little_slower(
 ) -> None:
     diagnosis = diagnose(engine, iterations(paces, first))
     assert (primary(diagnosis) == "straggler-slow-node") is found
-    assert diagnosis.verdict == ("degraded" if found else "healthy")
+    assert diagnosis.verdict == ("degraded" if found else "unfinished")
 
 
 def test_live_watching_does_not_take_the_first_steps_for_an_excerpt(
@@ -231,7 +231,10 @@ def test_a_kill_is_the_cause_only_where_nobody_else_ended_the_run(
     engine: tuple[Catalogue, Matcher], end: str, rule: str
 ) -> None:
     diagnosis = diagnose(engine, steps(20) + end)
-    assert (primary(diagnosis), diagnosis.verdict) == (rule, "failed")
+    assert (primary(diagnosis), diagnosis.verdict) == (
+        rule,
+        "interrupted" if rule.startswith("slurm") else "failed",
+    )
 
 
 def test_a_kill_without_a_word_of_memory_is_less_sure(engine: tuple[Catalogue, Matcher]) -> None:
@@ -260,7 +263,7 @@ def test_a_known_ending_names_what_the_log_does_not(
 @pytest.mark.parametrize(
     ("end", "ending", "verdict"),
     [
-        ("Training completed\nfree(): invalid pointer\n", None, "healthy"),
+        ("Training completed\nfree(): invalid pointer\n", None, "finished"),
         ("Training completed\nfree(): invalid pointer\n", FAILED, "degraded"),
         ("Training completed\nfree(): invalid pointer\nAborted (core dumped)\n", None, "degraded"),
         ("free(): invalid pointer\n", None, "failed"),
@@ -293,7 +296,7 @@ INTERRUPT = (
 
 
 @pytest.mark.parametrize(
-    ("last", "verdict"), [((20, 4100), "stalled"), ((20, 900), "healthy"), ((21, 4100), "healthy")]
+    ("last", "verdict"), [((20, 4100), "stalled"), ((20, 900), "interrupted"), ((21, 4100), "interrupted")]
 )
 def test_a_bar_that_stood_until_somebody_interrupted_it_is_a_silent_hang(
     engine: tuple[Catalogue, Matcher], last: tuple[int, int], verdict: str

@@ -135,26 +135,26 @@ def test_what_a_logger_warns_of_is_the_end_only_where_nothing_follows() -> None:
     )
     goes_on = "".join(f"INFO 06-25 16:32:10 [core.py:7] {one}\n" for one in said)
     assert only(text).exception == "OddError"
-    assert diagnosed(text + goes_on).verdict == "healthy"
+    assert diagnosed(text + goes_on).verdict == "no-evidence"
     # Some collectors call all that goes to stderr a warning: what is said of an end is no life.
     assert only(text + "".join(f"{lead}{one}\n" for one in said)).exception == "OddError"
     steps = "".join(f"step {n}/60 loss {2 / n:.3f}\n" for n in range(1, 24))
     assert only(steps + text + goes_on).exception == "OddError", "a training goes on with steps"
-    assert diagnosed(text + goes_on + steps).verdict == "healthy"
+    assert diagnosed(text + goes_on + steps).verdict == "unfinished"
     assert only((text + goes_on).replace("WARNING", "ERROR")).exception == "OddError"
 
 
 def test_a_signal_that_asks_to_end_is_no_crash() -> None:
     """Ray's processes tell of it with a stack, as of those that end them."""
     text = "*** {} received at time=1748300290 on cpu 8 ***\nPC: @     0x7a30bba98d71  (unknown)  (unknown)\n"
-    assert diagnosed(text.format("SIGTERM")).verdict == "healthy"
+    assert diagnosed(text.format("SIGTERM")).verdict == "no-evidence"
     assert only(text.format("SIGSEGV")).exception == "SIGSEGV"
 
 
 def test_a_crash_after_the_training_was_complete_is_no_failure() -> None:
     steps = "".join(f"{{'loss': 0.5, 'epoch': {i / 4}}}\n" for i in range(1, 9))
     end = "{'train_runtime': 12.5, 'train_samples_per_second': 4.0, 'train_loss': 0.5, 'epoch': 2.0}\n"
-    assert diagnosed(steps + end + CPP).verdict == "healthy"
+    assert diagnosed(steps + end + CPP).verdict == "finished"
     assert diagnosed(steps + CPP).verdict == "unknown-failure"
 
 

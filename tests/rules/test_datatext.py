@@ -35,7 +35,7 @@ def test_a_failure_in_data_is_none(catalogue: Catalogue, line: str) -> None:
     reading = RunReading(catalogue)
     seen = reading.feed(lines_of(f"{STEPS}{line}\n"))
     assert is_data(line) and not seen.matches
-    assert reading.diagnose().verdict == "healthy"
+    assert reading.diagnose().verdict == "unfinished"
 
 
 LOGGED = [

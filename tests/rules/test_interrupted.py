@@ -68,8 +68,8 @@ def lost(path: str, last: str) -> str:
 @pytest.mark.parametrize(
     ("before", "verdict"),
     [
-        (lost(WANDB, "EOFError"), "healthy"),
-        (lost(WANDB, "Exception: The wandb backend process has shutdown"), "healthy"),
+        (lost(WANDB, "EOFError"), "interrupted"),
+        (lost(WANDB, "Exception: The wandb backend process has shutdown"), "interrupted"),
         (lost(WANDB, "KeyError: 'loss'"), "unknown-failure"),
         # These the run needs: it hung without them, and somebody stopped it in the end.
         (lost(PINNED, "ConnectionResetError: [Errno 104] Connection reset by peer"), "unknown-failure"),
@@ -98,8 +98,8 @@ REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected
 @pytest.mark.parametrize(
     ("thread", "error", "verdict"),
     [
-        ("_pin_memory_loop", "FileNotFoundError: [Errno 2] No such file or directory", "healthy"),
-        ("_pin_memory_loop", "EOFError", "healthy"),
+        ("_pin_memory_loop", "FileNotFoundError: [Errno 2] No such file or directory", "interrupted"),
+        ("_pin_memory_loop", "EOFError", "interrupted"),
         ("_pin_memory_loop", REFUSED, "unknown-failure"),
         ("fetch_forever", "EOFError", "unknown-failure"),
     ],
@@ -119,7 +119,7 @@ def test_ctrl_c_takes_the_workers_from_the_thread_that_pins_batches(
 def test_workers_that_end_after_ctrl_c_were_ended_by_it(known: Catalogue) -> None:
     dead = "RuntimeError: DataLoader worker (pid 349) exited unexpectedly with exit code 1. Details are lost"
     for first, second, verdict in (
-        ("KeyboardInterrupt", dead, "healthy"),
+        ("KeyboardInterrupt", dead, "interrupted"),
         (dead, "KeyboardInterrupt", "failed"),
     ):
         text = steps(1, 26) + crash(27, 0, first) + crash(27.5, 0, second)
@@ -128,7 +128,7 @@ def test_workers_that_end_after_ctrl_c_were_ended_by_it(known: Catalogue) -> Non
         assert reading.diagnose().verdict == verdict
 
 
-@pytest.mark.parametrize(("wait", "verdict"), [(1, "healthy"), (600, "unknown-failure")])
+@pytest.mark.parametrize(("wait", "verdict"), [(1, "interrupted"), (600, "unknown-failure")])
 def test_what_a_tracker_lost_long_before_ctrl_c_is_not_excused(
     known: Catalogue, wait: float, verdict: str
 ) -> None:
@@ -140,7 +140,7 @@ def test_what_a_tracker_lost_long_before_ctrl_c_is_not_excused(
 
 @pytest.mark.parametrize("wreckage", [LOST_PEER, UNKNOWN, OOM])
 def test_what_ranks_print_after_ctrl_c_is_not_why_the_run_stood(known: Catalogue, wreckage: str) -> None:
-    for second, verdict, rule in ((600, "stalled", "silent-hang-no-error"), (27, "healthy", None)):
+    for second, verdict, rule in ((600, "stalled", "silent-hang-no-error"), (27, "interrupted", None)):
         text = steps(1, 26) + crash(second, 1, "KeyboardInterrupt")
         text += crash(second + 1.5, 0, wreckage) + crash(second + 1.5, 0, "KeyboardInterrupt")
         found = diagnosed(known, text, stalled=verdict == "stalled")
@@ -168,5 +168,5 @@ def test_a_run_that_was_interrupted_is_told_so_where_no_line_says_it(known: Cata
     lost = stamped(40, 0, "object type name: KeyboardInterrupt", "lost sys.stderr")
     reading.feed(lines_of(steps(1, 30) + lost))
     found = reading.diagnose(ending=ENDING, now=None)
-    assert (found.verdict, render(badge(found))) == ("healthy", "STOPPED BY HAND")
-    assert render(badge(reading.diagnose())) == "HEALTHY"
+    assert (found.verdict, found.interrupted_by) == ("interrupted", "user")
+    assert render(badge(found)) == "INTERRUPTED" and render(badge(reading.diagnose())) == "UNFINISHED"

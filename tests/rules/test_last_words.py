@@ -56,7 +56,7 @@ def test_an_exception_may_have_a_name_in_any_script(catalogue: Catalogue) -> Non
 def test_a_log_without_a_total_that_just_ends_is_told(catalogue: Catalogue) -> None:
     steps = [line.replace("/500", "") for line in STEPS]
     silent = diagnose(catalogue, steps)
-    assert silent.verdict == "healthy"
+    assert silent.verdict == "unfinished"
     assert any("ends in mid-run at step 59" in render(note) for note in silent.notes)
     assert not any("mid-run" in render(note) for note in diagnose(catalogue, steps, ending=FINISHED).notes)
     finished = diagnose(catalogue, [*steps, "Training completed. Do not forget to share your model"])
@@ -65,7 +65,7 @@ def test_a_log_without_a_total_that_just_ends_is_told(catalogue: Catalogue) -> N
 
 def test_the_headline_of_a_log_that_just_ends_says_so_and_where(catalogue: Catalogue) -> None:
     ends = diagnose(catalogue, STEPS)
-    assert ends.verdict == "healthy"
+    assert ends.verdict == "unfinished"
     assert "but its log ends in mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]
     assert "第 59 / 500 步" in render(headline(ends), "zh")
     somewhere = diagnose(catalogue, [line.replace("/500", "") for line in STEPS])

@@ -49,17 +49,17 @@ EVALUATED = "".join(drawn(step, 625) for step in range(400))
 )
 def test_an_evaluation_prints_no_losses(diagnose: Diagnose, announced: str) -> None:
     diagnosis = diagnose(trained(1, 100) + announced + EVALUATED)
-    assert (diagnosis.verdict, primary(diagnosis)) == ("healthy", None)
+    assert (diagnosis.verdict, primary(diagnosis)) == ("unfinished", None)
     assert (diagnosis.progress.last_step, diagnosis.progress.total_steps) == (100, 500)
     again = trained(1, 100) + 2 * (announced + EVALUATED + "\n{'eval_loss': 1.6}\n")
-    assert diagnose(again).verdict == "healthy"
+    assert diagnose(again).verdict == "unfinished"
 
 
 def test_losses_that_came_back_are_not_missing(diagnose: Diagnose) -> None:
     """Their epoch stands for the step, and has two digits: it is the same for many lines of a long run."""
     log = trained(1, 100) + "".join(drawn(step, 500) for step in range(101, 400))
     assert primary(diagnose(log)) == "loss-frozen"
-    assert diagnose(log + trained(400, 430, epoch=0.20)).verdict == "healthy"
+    assert diagnose(log + trained(400, 430, epoch=0.20)).verdict == "unfinished"
 
 
 def test_losses_that_stay_away_after_an_evaluation_are_missing(diagnose: Diagnose) -> None:

@@ -97,7 +97,7 @@ def test_against_a_healthy_run() -> None:
 
 def test_a_healthy_run_has_none() -> None:
     reading = reading_of(HEALTHY + "[WARNING] shard 7 is silent\n")
-    assert reading.diagnose().verdict == "healthy"
+    assert reading.diagnose().verdict == "unfinished"
     assert reading.diagnose().new_lines == []
 
 

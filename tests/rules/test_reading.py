@@ -27,7 +27,7 @@ def test_a_text_without_training_is_not_guessed_at(diagnose: Diagnose) -> None:
     assert (diagnosis.verdict, diagnosis.primary, diagnosis.notes) == ("no-training-log", None, [])
     assert diagnose("").verdict == "no-training-log"
     assert diagnose("torch==2.6.0\ndeepspeed==0.16.4\n").verdict == "no-training-log"
-    assert diagnose("***** Running training *****\n").verdict == "healthy"
+    assert diagnose("***** Running training *****\n").verdict == "no-evidence"
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ def test_a_text_that_ends_in_a_loggers_error_tells_of_a_failure(
         assert diagnosis.notes[0].startswith("Nothing of a training was recognised")
 
 
-def test_steps_alone_are_healthy(diagnose: Diagnose) -> None:
+def test_steps_alone_are_unfinished(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 30))
-    assert (diagnosis.verdict, diagnosis.primary, diagnosis.findings) == ("healthy", None, [])
+    assert (diagnosis.verdict, diagnosis.primary, diagnosis.findings) == ("unfinished", None, [])
     assert diagnosis.progress.last_step == 30
 
 
-def test_a_log_that_just_ends_is_healthy_with_a_note(diagnose: Diagnose) -> None:
+def test_a_log_that_just_ends_is_unfinished_with_a_note(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 30, total=90))
-    assert diagnosis.verdict == "healthy"
+    assert diagnosis.verdict == "unfinished"
     assert "step 30 of 90" in diagnosis.notes[0]
     assert diagnose(steps(1, 90, total=90)).notes == []
     assert diagnose(steps(1, 30, total=90), ending=FINISHED).notes == []
@@ -99,19 +99,19 @@ def test_an_unknown_exception(diagnose: Diagnose) -> None:
 def test_an_unknown_exception_that_training_survived(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("ValueError: upload refused") + steps(10, 12)
     diagnosis = diagnose(text)
-    assert diagnosis.verdict == "healthy"
+    assert diagnosis.verdict == "unfinished"
     assert diagnosis.unknown[0].exception == "ValueError"
 
 
 def test_an_unknown_exception_long_before_the_end_of_a_log_without_steps(diagnose: Diagnose) -> None:
     text = "DeepSpeed info: version=0.16.3\n" + raised("ValueError: optional part is missing")
     assert diagnose(text + "working\n" * 900).verdict == "unknown-failure"
-    assert diagnose(text + "working\n" * 1100).verdict == "healthy"
+    assert diagnose(text + "working\n" * 1100).verdict == "no-evidence"
 
 
 def test_a_thread_that_fails_does_not_end_a_run_that_reached_its_end(diagnose: Diagnose) -> None:
     thread = "Exception in thread Uploader:\n" + raised("ConnectionError: no route")
-    assert diagnose(steps(1, 90, total=90) + thread).verdict == "healthy"
+    assert diagnose(steps(1, 90, total=90) + thread).verdict == "finished"
     assert diagnose(steps(1, 30, total=90) + thread).verdict == "unknown-failure"
     assert diagnose(steps(1, 90, total=90) + raised("ConnectionError: no route")).verdict == "unknown-failure"
 
@@ -126,7 +126,7 @@ def test_a_failed_command_without_a_reason(diagnose: Diagnose) -> None:
 def test_a_command_that_ended_well_did_not_fail(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("ValueError: while closing") + STAND
     diagnosis = diagnose(text, ending=FINISHED)
-    assert diagnosis.verdict == "healthy"
+    assert diagnosis.verdict == "finished"
     assert finding(diagnosis, "collective-timeout").harm == "harmless"
 
 
@@ -173,7 +173,7 @@ def test_a_diagnosis_changes_nothing(few_rules: Catalogue) -> None:
     assert rendered(reading.diagnose()) == rendered(reading.diagnose())
     assert reading.diagnose().verdict == "unknown-failure"
     reading.feed(reader.feed(steps(6, 9).encode()))
-    assert reading.diagnose().verdict == "healthy"
+    assert reading.diagnose().verdict == "unfinished"
 
 
 def test_chinese(diagnose: Diagnose) -> None:
@@ -223,7 +223,7 @@ def test_an_exception_of_code_without_a_file_that_lines_follow_is_no_failure(
 ) -> None:
     for after in (steps(1, 3), "scored an answer\n" * 30):
         diagnosis = diagnose(steps(0, 1) + SNIPPET + after)
-        assert (diagnosis.verdict, diagnosis.unknown) == ("healthy", [])
+        assert (diagnosis.verdict, diagnosis.unknown) == ("unfinished", [])
 
 
 def test_a_long_silence_before_a_good_end_is_no_stall(diagnose: Diagnose) -> None:
@@ -239,7 +239,7 @@ def test_a_long_silence_before_a_good_end_is_no_stall(diagnose: Diagnose) -> Non
         if "now" in question:
             question["now"] = START.timestamp() + 7300.0
         diagnosis = diagnose(text, **question)
-        assert (diagnosis.verdict, diagnosis.primary) == ("healthy", None)
+        assert (diagnosis.verdict, diagnosis.primary) == ("finished", None)
     assert diagnose(text).verdict == "stalled"
 
 
@@ -283,7 +283,8 @@ def test_a_run_that_was_told_to_stop_says_so(diagnose: Diagnose) -> None:
         killed_by("SIGKILL", passed_on="SIGTERM"),
     ):
         diagnosis = diagnose(steps(1, 9), ending=ending)
-        assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "secondary-sigterm-cascade")
+        assert (diagnosis.verdict, primary(diagnosis)) == ("interrupted", "secondary-sigterm-cascade")
+        assert diagnosis.interrupted_by == "signal"
         assert diagnosis.primary is not None and diagnosis.primary.confidence == 0.5
 
 

@@ -104,7 +104,7 @@ def test_times_that_lines_only_inherited_do_not_count(diagnose: Diagnose) -> Non
 
 def test_a_failure_that_training_survived_is_not_the_end(diagnose: Diagnose) -> None:
     diagnosis = diagnose(steps(1, 5) + "OSError: No space left on device\n" + steps(6, 20))
-    assert (diagnosis.verdict, diagnosis.primary) == ("healthy", None)
+    assert (diagnosis.verdict, diagnosis.primary) == ("unfinished", None)
     found = finding(diagnosis, "disk-full")
     assert found.harm == "harmless"
     assert "15 steps" in found.note
@@ -115,7 +115,7 @@ def test_nan_that_stays_is_the_end(diagnose: Diagnose) -> None:
     nan = "".join(f"{{'loss': nan, 'step': {step}}}\n" for step in range(6, 30))
     assert primary(diagnose(good + nan)) == "loss-nan"
     recovered = diagnose(good + "{'loss': nan, 'step': 6}\n" + steps(7, 60))
-    assert recovered.verdict == "healthy"
+    assert recovered.verdict == "unfinished"
 
 
 def test_infinite_gradients_of_the_first_steps_are_how_fp16_finds_its_scale(
@@ -131,14 +131,14 @@ def test_infinite_gradients_of_the_first_steps_are_how_fp16_finds_its_scale(
         reading.feed([*reader.feed(text.encode()), *reader.finish()])
         return reading.diagnose().verdict
 
-    assert read(infinite(1)) == "healthy"
+    assert read(infinite(1)) == "unfinished"
     assert read(infinite(1, "nan")) == "degraded"
     assert read(infinite(15)) == "degraded"
 
 
 def test_a_gradient_that_was_nan_once_degrades_nothing(diagnose: Diagnose) -> None:
     once = "{'loss': 1.5, 'grad_norm': nan, 'step': 1}\n"
-    assert diagnose(once + steps(2, 60)).verdict == "healthy"
+    assert diagnose(once + steps(2, 60)).verdict == "unfinished"
     assert diagnose(steps(1, 60) + once.replace("1}", "61}")).verdict == "degraded"
 
 
@@ -155,7 +155,7 @@ def test_a_gradient_that_was_nan_whenever_it_was_printed_is_news_however_far_the
         return bar(1, 11) + record(7, first, 1, 1) + bar(11, 21) + record(1, second, 2, 2) + bar(21, 30)
 
     assert diagnose(run("nan", "nan")).verdict == "degraded"
-    assert diagnose(run("nan", "2.1")).verdict == "healthy"
+    assert diagnose(run("nan", "2.1")).verdict == "unfinished"
 
 
 def test_a_rule_that_needs_a_context(diagnose: Diagnose) -> None:
@@ -174,6 +174,6 @@ def test_a_line_without_a_rank_may_be_of_any_rank_of_its_file(diagnose: Diagnose
 def test_stopping_by_hand_is_no_failure(diagnose: Diagnose) -> None:
     text = steps(1, 9) + raised("KeyboardInterrupt") + f"{SIGTERM}\n{WRAPPER}\n"
     diagnosis = diagnose(text + raised("ValueError: queue is closed"))
-    assert diagnosis.verdict == "healthy"
+    assert diagnosis.verdict == "interrupted"
     assert "by hand" in diagnosis.notes[0]
     assert finding(diagnosis, "child-failed").harm == "harmless"

@@ -29,21 +29,21 @@ def test_a_silence_longer_than_the_runs_rhythm(diagnose: Diagnose) -> None:
     assert diagnosis.progress.stalled_after_step == 20
     assert diagnosis.primary is not None
     assert diagnosis.primary.step == 20
-    assert diagnose(stamped(hang(20))).verdict == "healthy"
-    assert diagnose(stamped(hang(90, pace=60))).verdict == "healthy", "slow steps are this run's rhythm"
+    assert diagnose(stamped(hang(20))).verdict == "unfinished"
+    assert diagnose(stamped(hang(90, pace=60))).verdict == "unfinished", "slow steps are this run's rhythm"
 
 
 def test_a_silence_like_one_before_is_no_news(diagnose: Diagnose) -> None:
     rows = [(2.0 * step, f"step {step} loss 1.5") for step in range(1, 400)]
     rows += [(2.0 * step + 600, f"step {step} loss 1.5") for step in range(400, 800)]
     rows.append((2.0 * 800 + 1200, "evaluating"))
-    assert diagnose(stamped(rows)).verdict == "healthy"
+    assert diagnose(stamped(rows)).verdict == "unfinished"
 
 
 def test_a_run_that_goes_on_printing_after_a_silence_did_not_hang(diagnose: Diagnose) -> None:
     rows = [(2.0 * step, f"step {step} loss 1.5") for step in range(1, 30)]
     rows += [(1500 + line, f"answer {line}: 0.5") for line in range(9)]
-    assert diagnose(stamped(rows)).verdict == "healthy"
+    assert diagnose(stamped(rows)).verdict == "unfinished"
 
 
 def test_stalled_as_told_live(diagnose: Diagnose) -> None:
@@ -76,7 +76,7 @@ def test_trace_cache_messages_while_steps_advance(diagnose: Diagnose) -> None:
             rows.append((clock - 0.1, TRACE))
         rows.append((clock, f"step {step} loss 1.5"))
     diagnosis = diagnose(stamped(rows))
-    assert (diagnosis.verdict, diagnosis.primary) == ("healthy", None)
+    assert (diagnosis.verdict, diagnosis.primary) == ("unfinished", None)
     found = finding(diagnosis, "zero3-trace-cache-invalidated")
     assert (found.harm, found.count) == ("harmless", 20)
     assert "0.1 s" in found.note
@@ -132,7 +132,7 @@ def test_trace_cache_messages_long_before_a_stall_are_not_its_cause(diagnose: Di
 
 def test_a_bare_trace_cache_line_is_never_a_failure(diagnose: Diagnose) -> None:
     diagnosis = diagnose(f"{TRACE}\n")
-    assert (diagnosis.verdict, diagnosis.primary) == ("healthy", None)
+    assert (diagnosis.verdict, diagnosis.primary) == ("no-evidence", None)
     assert finding(diagnosis, "zero3-trace-cache-invalidated").harm == "by-progress"
 
 
@@ -141,7 +141,7 @@ def test_slow_steps_of_a_run_that_reached_its_end_degrade_nothing(diagnose: Diag
     half = stamped([(at, f"step {step}/200 loss 1.5") for at, step in rows])
     assert (diagnose(half).verdict, primary(diagnose(half))) == ("degraded", "step-time-degraded")
     whole = stamped([(at, f"step {step}/80 loss 1.5") for at, step in rows])
-    assert diagnose(whole).verdict == "healthy"
+    assert diagnose(whole).verdict == "finished"
 
 
 def overflow(scale: int, to: int) -> str:
@@ -154,7 +154,7 @@ def overflow(scale: int, to: int) -> str:
 def test_overflows_at_the_start_are_calibration(diagnose: Diagnose) -> None:
     text = "".join(overflow(65536 >> n, 32768 >> n) for n in range(4))
     assert finding(diagnose(text), "fp16-overflow-every-step").harm == "harmless"
-    assert diagnose(text + steps(1, 90)).verdict == "healthy"
+    assert diagnose(text + steps(1, 90)).verdict == "unfinished"
 
 
 def test_overflows_on_every_step_are_the_end(diagnose: Diagnose) -> None:
@@ -167,7 +167,7 @@ def test_overflows_on_every_step_are_the_end(diagnose: Diagnose) -> None:
     ("name", "tokens", "verdict"),
     [
         ("perf/throughput", 1.0, "degraded"),
-        ("perf/throughput", 1.6, "healthy"),
+        ("perf/throughput", 1.6, "unfinished"),
         ("tokens/s", 1.6, "degraded"),  # which may be a mean since the start, that hides it
     ],
 )
@@ -187,9 +187,9 @@ def test_longer_steps_that_hold_more_tokens_are_no_slower(
     ("row", "verdict"),
     [
         ("step={0}, skipped={0}, lr=[1e-05], mom=[0.9]\nloss: 2.5", "failed"),
-        ("step={0}, skipped={1}, lr=[1e-05], mom=[0.9]\nloss: 2.5", "healthy"),
-        ("step {0} loss 2.5 skipped {0} lr 1e-4", "healthy"),  # of samples, for all that is known
-        ("step={0}, skipped={0}, loss=2.5", "healthy"),
+        ("step={0}, skipped={1}, lr=[1e-05], mom=[0.9]\nloss: 2.5", "unfinished"),
+        ("step {0} loss 2.5 skipped {0} lr 1e-4", "unfinished"),  # of samples, for all that is known
+        ("step={0}, skipped={0}, loss=2.5", "unfinished"),
     ],
 )
 def test_only_the_engines_count_is_one_of_steps(row: str, verdict: str, diagnose: Diagnose) -> None:

@@ -18,9 +18,9 @@ NAMED = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
 @pytest.mark.parametrize(
     ("lines", "verdict"),
     [
-        ([*STEPS[:-1], NAMED, STEPS[-1]], "healthy"),  # the run reached its last step
+        ([*STEPS[:-1], NAMED, STEPS[-1]], "finished"),  # the run reached its last step
         ([*STEPS[:20], NAMED, STEPS[20]], "failed"),  # it ends in mid-course, and one line may be late
-        ([*STEPS[:20], NAMED, *STEPS[20:24]], "healthy"),
+        ([*STEPS[:20], NAMED, *STEPS[20:24]], "unfinished"),
         ([*STEPS, NAMED], "failed"),
         ([NAMED, STEPS[-1]], "failed"),  # what an exception's program draws when it ends
     ],
@@ -49,7 +49,7 @@ def test_what_does_harm_elsewhere_ended_the_run_where_it_was_raised(
     for lines, verdict in (
         ([*STEPS[:20], raised], "failed"),
         ([*STEPS[:19], norm, raised], "failed"),
-        ([*STEPS[:20], raised, *STEPS[20:24]], "healthy"),
+        ([*STEPS[:20], raised, *STEPS[20:24]], "unfinished"),
         ([*STEPS[:19], norm], "degraded"),
     ):
         reading = RunReading(catalogue, matcher)
@@ -83,8 +83,8 @@ def every(steps: int, count: int, nan: set[int]) -> list[str]:
     [
         (every(50, 6, {3}), "degraded"),  # 150 steps, and no more than 3 losses
         (every(50, 6, {1, 2}), "degraded"),
-        (every(50, 60, {3}), "healthy"),
-        (every(1, 60, {3}), "healthy"),
+        (every(50, 60, {3}), "unfinished"),
+        (every(1, 60, {3}), "unfinished"),
         (every(50, 60, {3, 9, 15, 21}), "degraded"),  # again and again
         (every(50, 6, {5, 6}), "failed"),
     ],
@@ -136,7 +136,7 @@ LONG = [f"step {n}/500 loss {2 / n + 0.1:.3f}" for n in range(1, 501)]
 @pytest.mark.parametrize(
     ("lines", "verdict"),
     [
-        ([SRUN, *LONG], "healthy"),  # a command of the batch script before the training
+        ([SRUN, *LONG], "finished"),  # a command of the batch script before the training
         ([SRUN, *STEPS], "unknown-failure"),  # what a buffer held back
         ([OOM_KILL, *STEPS], "failed"),
         ([*STEPS[:2], SRUN, *STEPS[2:]], "unknown-failure"),  # another task of the same step, perhaps

@@ -9,7 +9,6 @@ import re
 import pytest
 from rich.console import Console
 
-from stallwatch_rules.messages import message
 from stallwatch_rules.records import (
     Diagnosis,
     Finding,
@@ -308,11 +307,11 @@ def test_an_exception_in_short_keeps_its_place_where_it_is_cut() -> None:
 
 
 def test_a_run_that_was_stopped_by_hand_says_so() -> None:
-    notes = [message("diagnosis.interrupted")]
-    found = diagnosis(verdict="healthy", primary=None, findings=[], unknown=[], notes=notes)
-    assert "STOPPED BY HAND" in printed(found).splitlines()[0]
+    known = {"verdict": "interrupted", "interrupted_by": "user"}
+    found = diagnosis(**known, primary=None, findings=[], unknown=[], notes=[])
+    assert "INTERRUPTED   Somebody stopped the run" in printed(found).splitlines()[0]
     assert "HEALTHY" not in printed(found)
-    assert "人为中断" in printed(found, "zh").splitlines()[0]
+    assert "已中断   训练被人为中断" in printed(found, "zh").splitlines()[0]
 
 
 def test_the_brief_report() -> None:

@@ -45,7 +45,7 @@ def test_the_run_went_on_after_another_ranks_failure(
     catalogue: Catalogue, matcher: Matcher, error: str, again: str
 ) -> None:
     found = diagnose(catalogue, matcher, steps(1, 21) + error + FAILED + again + steps(20, 60))
-    assert found.verdict == "healthy"
+    assert found.verdict == "finished"
     assert [one.harm for one in found.findings] == ["harmless"] * len(found.findings)
     places = [one.first.step for one in (*found.findings, *found.unknown)]
     assert set(places) == {21}
@@ -99,5 +99,5 @@ def test_restarts_are_counted_once_for_all_nodes(catalogue: Catalogue, matcher: 
     second = KNOWN + FAILED + AGAIN.format(left="2/3")
     text = steps(1, 21) + first + second + steps(20, 60)
     found = diagnose(catalogue, matcher, text, "zh")
-    assert found.verdict == "healthy"
+    assert found.verdict == "finished"
     assert any(note.startswith("torchrun 重启过 2 次 worker") for note in found.notes)

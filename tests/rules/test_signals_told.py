@@ -9,6 +9,7 @@ from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.json import schema_1_verdict
 
 OTHER = "process-ended-by-signal"
 SIGNALS = {
@@ -85,12 +86,13 @@ def test_each_signal_is_told_by_whoever_tells_it(catalogue: Catalogue, number: i
 def test_a_helper_that_a_script_ends_after_the_training_is_none(
     catalogue: Catalogue, number: int, way: str
 ) -> None:
-    assert diagnosed(catalogue, *STEPS, END, line(number, way)).verdict == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, line(number, way))) == "healthy"
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_training_that_goes_on_was_not_ended(catalogue: Catalogue, number: int) -> None:
-    assert diagnosed(catalogue, *STEPS[:10], line(number, "script"), *STEPS[10:]).verdict == "healthy"
+    found = diagnosed(catalogue, *STEPS[:10], line(number, "script"), *STEPS[10:])
+    assert schema_1_verdict(found) == "healthy"
 
 
 EXITS = [
@@ -108,14 +110,14 @@ def test_an_exit_status_is_told_as_a_failure_of_unknown_cause(catalogue: Catalog
     found = diagnosed(catalogue, *STEPS, told)
     assert found.verdict == "unknown-failure"
     assert found.primary is not None and found.primary.rule == "command-exit-status"
-    assert diagnosed(catalogue, *STEPS[:10], told, *STEPS[10:]).verdict == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS[:10], told, *STEPS[10:])) == "healthy"
 
 
 @pytest.mark.parametrize(
     "told", [EXITS[3].replace("trainer", "sidecar"), EXITS[4].replace("train.", "exporter.")]
 )
 def test_a_helper_s_exit_after_the_training_is_none(catalogue: Catalogue, told: str) -> None:
-    assert diagnosed(catalogue, *STEPS, END, told).verdict == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, told)) == "healthy"
 
 
 HELPERS = [
@@ -135,7 +137,7 @@ HELPERS = [
 
 @pytest.mark.parametrize("told", HELPERS)
 def test_a_helper_that_is_named_is_never_the_training(catalogue: Catalogue, told: str) -> None:
-    assert diagnosed(catalogue, *STEPS, told).verdict == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS, told)) == "healthy"
     assert diagnosed(catalogue, *STEPS, told, line(9, "script")).verdict == "failed"
 
 
@@ -153,7 +155,7 @@ def test_a_helper_that_is_named_is_never_the_training(catalogue: Catalogue, told
     ],
 )
 def test_what_ends_beside_a_training_that_has_finished_is_no_failure(catalogue: Catalogue, told: str) -> None:
-    assert diagnosed(catalogue, *STEPS, END, told).verdict == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, told)) == "healthy"
 
 
 @pytest.mark.parametrize("number", [9, 11])
@@ -168,8 +170,8 @@ def test_a_training_that_is_killed_while_it_saves_has_failed(
 def test_one_step_after_an_exit_status_shows_that_it_was_another_command_s(
     catalogue: Catalogue, told: str
 ) -> None:
-    assert diagnosed(catalogue, *STEPS[:10], told, STEPS[10]).verdict == "healthy"
-    assert diagnosed(catalogue, told, *STEPS[:2]).verdict == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS[:10], told, STEPS[10])) == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, told, *STEPS[:2])) == "healthy"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_one_step_after_an_exit_status_shows_that_it_was_another_command_s(
 )
 def test_programs_that_a_reward_runs_may_end_in_each_step(catalogue: Catalogue, told: str) -> None:
     lines = [text for step in STEPS for text in (step, told)]
-    assert diagnosed(catalogue, *lines).verdict == "healthy"
+    assert diagnosed(catalogue, *lines).verdict == "unfinished"
     restarts = [text for first in range(0, 30, 10) for text in (*STEPS[first : first + 10], told)]
     assert diagnosed(catalogue, *restarts).verdict != "healthy"
 
@@ -192,7 +194,7 @@ def test_programs_that_a_reward_runs_may_end_in_each_step(catalogue: Catalogue, 
     ],
 )
 def test_what_is_no_word_of_the_run_s_end(catalogue: Catalogue, told: str) -> None:
-    assert diagnosed(catalogue, *STEPS, told).verdict == "healthy"
+    assert schema_1_verdict(diagnosed(catalogue, *STEPS, told)) == "healthy"
 
 
 def test_a_launcher_that_ends_its_ranks_speaks_of_the_run(catalogue: Catalogue) -> None:

@@ -39,7 +39,7 @@ def test_a_rank_that_ended_long_before_the_others_is_told_though_nothing_failed(
     found = diagnose({**others(end, *ranks, times=times), "rank2.log": log(1, 29, times=times)})
     assert told(found) == [f"rank 2 ended at step 29, before the others ({end}): look there first."]
     finished = end == 400
-    assert found.verdict == ("healthy" if finished else "unknown-failure")
+    assert found.verdict == ("finished" if finished else "unknown-failure")
     assert (found.progress.behind, found.progress.finished) == ([2], finished)
     said = "The run finished, but rank 2 ended" if finished else "rank 2 ended before the others, and no rule"
     assert render(headline(found)).startswith(said) and "rank 2 " in render(headline(found), "zh")

@@ -207,10 +207,15 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     return now - numbers.progressed_at > usual
 
 
-def told_by_log(verdict: str, progress: Progress) -> State:
-    """The state of a run that is watched no more, by the diagnosis of its log, which is all there is."""
-    if verdict in ("failed", "unknown-failure"):
+def told_by_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
+    """The state of a run that is watched no more, by the diagnosis of its log, which is all there is.
+
+    ``cause``: the diagnosis names one. A run that the system stopped has one, one that its user stopped none.
+    """
+    if verdict in ("failed", "unknown-failure") or (verdict == "interrupted" and cause):
         return "failed"
+    if verdict == "interrupted":
+        return "interrupted"
     return "finished" if progress.finished else "unwatched"
 
 

@@ -174,7 +174,7 @@ class Source:
             numbers = with_the_end(numbers, said.progress)
         row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
         if row.state == "unwatched":
-            row = replace(row, state=told_by_log(said.verdict, said.progress))
+            row = replace(row, state=told_by_log(said.verdict, said.progress, cause=said.primary is not None))
         return replace(row, cause=said.cause, exception=said.exception) if row.state == "failed" else row
 
     def _open_by_run(self) -> dict[str, list[Incident]]:

@@ -31,7 +31,7 @@ from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
 from stallwatch_dashboard.uploads.reports import Kept, Reports
 from stallwatch_logs.inputs import InputProblem
-from stallwatch_rules.records import IN_TROUBLE, Diagnosis, JobTold, Place
+from stallwatch_rules.records import TRAINS, Diagnosis, JobTold, Place
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.jobtable import shown_name, table
 from stallwatch_rules.report.json import to_json
@@ -211,10 +211,10 @@ def _compared(answer: Answer) -> None:
     """What the report does not tell: that nothing is new, or that the other run is not healthy either."""
     if not answer.healthy:
         return
-    if answer.healthy not in ("healthy", "degraded"):
+    if answer.healthy not in TRAINS:
         st.info(say("not_healthy", say(f"verdict_{answer.healthy}")), icon=":material/info:")
     # Of a run that is well no new lines are looked for.
-    if not answer.found.new_lines and answer.found.verdict in IN_TROUBLE:
+    if not answer.found.new_lines and answer.found.in_trouble:
         st.caption(say("nothing_new"))
 
 

@@ -116,6 +116,7 @@ def diagnose_run(
         waited=known.waited,
         ended_at=known.ended_at,
         elsewhere=stands_elsewhere(stacks),
+        watched=known.watched,
     )
     diagnosis.series = series_of(reading.streams)
     stats.seconds = round(time.monotonic() - started, 3)

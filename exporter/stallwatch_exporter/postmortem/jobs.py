@@ -19,7 +19,7 @@ import msgspec
 from stallwatch_exporter.postmortem.diagnose import Options, Paths, RunResult, diagnose_run, in_turn
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import Job, RunFolders, jobs_among
-from stallwatch_rules.records import IN_TROUBLE, Diagnosis, JobTold
+from stallwatch_rules.records import Diagnosis, JobTold
 from stallwatch_rules.report import phrases
 from stallwatch_rules.text.digest import parse_iso
 from stallwatch_rules.text.lazy import lazy
@@ -135,7 +135,7 @@ class _Kept:
 
 def _weight(diagnosis: Diagnosis) -> int:
     """A job in trouble is reported before all others, and what is no training after them."""
-    return 2 if diagnosis.verdict in IN_TROUBLE else int(diagnosis.verdict != "no-training-log")
+    return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 
 def _row(job: Job, diagnosis: Diagnosis, last_time: str | None) -> JobTold:
@@ -152,6 +152,7 @@ def _row(job: Job, diagnosis: Diagnosis, last_time: str | None) -> JobTold:
         progress.finished,
         last_time,
         [file.name for file in job.files],
+        interrupted_by=diagnosis.interrupted_by,
     )
 
 

@@ -16,7 +16,7 @@ from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.messages import PAGE, Message, Text, contains, message
-from stallwatch_rules.records import IN_TROUBLE, Diagnosis
+from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.reported import iso
@@ -108,8 +108,8 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         what = incident.note or _last_said(incident)
         at = iso(incident.opened_at)
         notes.append(message("diagnosis.finding-was-open", time=at or "", what=what))
-        if diagnosis.verdict not in IN_TROUBLE and not _went_on(diagnosis, incident):
-            diagnosis = msgspec.structs.replace(diagnosis, verdict="failed", primary=incident.primary)
+        if not diagnosis.in_trouble and not _went_on(diagnosis, incident):
+            diagnosis = _failed(diagnosis, incident.primary)
     if known.end is not None:
         diagnosis = _with_end(diagnosis, known.end)
         at = iso(known.end.updated_at) or ""
@@ -133,7 +133,15 @@ def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
     shown = diagnosis.primary is not None and diagnosis.primary.evidence
     if end.primary is None or shown or diagnosis.unknown:
         return diagnosis
-    return msgspec.structs.replace(diagnosis, verdict="failed", primary=end.primary)
+    return _failed(diagnosis, end.primary)
+
+
+def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
+    """The diagnosis of a run that failed of this; what stopped it from outside, if that is the same."""
+    same = diagnosis.primary is not None and primary is not None and diagnosis.primary.rule == primary.rule
+    if diagnosis.verdict == "interrupted" and same:
+        return msgspec.structs.replace(diagnosis, primary=primary)
+    return msgspec.structs.replace(diagnosis, verdict="failed", primary=primary, interrupted_by=None)
 
 
 def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:

@@ -38,7 +38,6 @@ from stallwatch_rules.report.phrases import exception_in_short
 _PATIENCE = 1.0  # seconds for ranks to go, once the command has
 _LOOK_SECONDS = 0.9  # at least, from one look at the processes to the next …
 _QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # … and while the command starts, so long
-_FAILED = frozenset(("failed", "unknown-failure"))
 _DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # characters
 
@@ -164,10 +163,10 @@ class Witnesses:
         if command.kind != "finished":
             return command, diagnose(command)[0]
         tracker = self._reading.tracker
-        crash = crash_among(ends, _reached(tracker), lambda: self._reading.diagnose().verdict in _FAILED)
+        crash = crash_among(ends, _reached(tracker), lambda: _died(self._reading.diagnose()))
         if crash is None:
             found, _ = diagnose(command)
-            if found.verdict not in _FAILED:
+            if not _died(found):
                 return command, found
             crash = Crash(step=tracker.last_step, total=tracker.total_steps, by=_seen_in(tracker))
         crash = replace(crash, hidden=hidden_by(self.programs.script))
@@ -188,6 +187,10 @@ class Witnesses:
             if not up or time.monotonic() > deadline:
                 return self._ends(probing, exit_code)
             time.sleep(_PATIENCE / 20)
+
+
+def _died(found: Diagnosis) -> bool:
+    return found.in_trouble and found.verdict != "stalled"
 
 
 def _both(own: ProcessEnd, told: ProcessEnd) -> ProcessEnd:

@@ -69,7 +69,7 @@ def failure_of(diagnosis: Diagnosis) -> Failure:
     Nothing is drafted where a rule knows the cause: what else is new in the log only follows from it.
     """
     primary = diagnosis.primary
-    if primary is not None and primary.role == "cause" and diagnosis.verdict in ("failed", "stalled"):
+    if primary is not None and primary.role == "cause" and diagnosis.in_trouble:
         raise DraftError(_known(primary.rule))
     for one in diagnosis.unknown:
         if one.exception and fixed_text(one.message) >= LEAST_TEXT:

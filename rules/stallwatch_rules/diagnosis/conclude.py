@@ -40,7 +40,7 @@ def conclude(
     unknown_cause = now.exceptions.are_the_cause(now.found)
     chosen, confidence = _root_cause(run, now, unknown_cause)
     now = now.after([chosen] if chosen is not None else [])
-    verdict = verdict_of(chosen, run, now)
+    verdict, interrupted_by = verdict_of(chosen, run, now)
     named = chosen if chosen is not None and (chosen.role == "wrapper" or verdict in _NAMED) else None
     if named is not None and not named.hits and stands(named):
         named = shown_apart(named, streams)
@@ -53,6 +53,7 @@ def conclude(
         progress=tracker.summary(),
         environment=environment_of(run),
         ending=context.ending.detail or context.kind if context.ending is not None else "",
+        interrupted_by=interrupted_by,
     )
     failed = culprits(streams)
     if unknown_cause and len(failed) == 1 and not diagnosis.unknown[0].ranks:
@@ -66,7 +67,7 @@ def conclude(
             finding.ranks = sorted(reporting(all_flights(streams)))
     diagnosis.notes = notes_of(diagnosis, run, now)
     if parted(diagnosis, run):
-        diagnosis.verdict = "unknown-failure"
+        diagnosis.verdict, diagnosis.interrupted_by = "unknown-failure", None
     diagnosis.digest = rank_digest(diagnosis)
     diagnosis.explained = explained
     if named is not None or now.exceptions.fatal:
@@ -75,7 +76,7 @@ def conclude(
     return diagnosis
 
 
-_NAMED = ("failed", "stalled", "degraded")  #: verdicts whose cause is named
+_NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts whose cause is named
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[Found | None, float]:

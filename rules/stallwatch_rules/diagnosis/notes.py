@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.diagnosis.assessors.endings import ASKED
 from stallwatch_rules.diagnosis.exits import ended_by_itself, ended_silently
 from stallwatch_rules.diagnosis.particulars import did_not_report, waited_in_vain
 from stallwatch_rules.diagnosis.restarts import restarts_note
 from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
 from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
+from stallwatch_rules.diagnosis.verdict import ASKED
 from stallwatch_rules.failures.flight import all_flights, flight_note
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.standstill import stopped_late
 from stallwatch_rules.messages import Text, message
-from stallwatch_rules.records import IN_TROUBLE, Diagnosis
+from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.reported import shown
 
@@ -42,7 +42,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         counters = flight_note(all_flights(run.streams))
         notes += [counters] if counters else []
     uneven = None
-    if diagnosis.verdict in IN_TROUBLE and not progress.finished:
+    if diagnosis.in_trouble and not progress.finished:
         uneven = uneven_end(tracker.steps)
     uneven = uneven or (None if other_runs else went_on_without(run.streams))
     if uneven is not None:
@@ -55,19 +55,22 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         notes += [by_itself] if by_itself else []
         if progress.finished:
             notes.append(message("diagnosis.training-was-complete"))
-    if run.by_hand and diagnosis.verdict in ("healthy", "degraded"):
+    fine = not diagnosis.in_trouble and diagnosis.verdict != "no-training-log"
+    if run.by_hand and fine:
         waited = None if progress.finished else _waited(run, now)
         late = stopped_late(waited, tracker.durations(), tracker.step_seconds())
         notes.append(late or message("diagnosis.interrupted"))
     elif (asked := next((one.where for one in now.found if ASKED in one.facts), None)) is not None:
         at = f"{asked.source}:{asked.number}"
         notes.append(message("diagnosis.asked-to-end-line", line=shown(asked.text), at=at))
-    elif diagnosis.verdict in ("healthy", "degraded") and _ends_open(diagnosis, context):
+    elif fine and _ends_open(diagnosis, context):
         step, total = progress.last_step, progress.total_steps
         known = {"step": step or 0, "total": total} if total else {"step": step or 0}
         notes.append(message("diagnosis.just-ends" if total else "diagnosis.just-ends-somewhere", **known))
         if tracker.phase == "eval":
             notes.append(message("diagnosis.ends-in-evaluation"))
+    if diagnosis.verdict == "no-evidence":
+        notes.append(message("diagnosis.no-evidence"))
     restarted = restarts_note(run.restarts, now)
     return [*notes, restarted] if restarted else notes
 

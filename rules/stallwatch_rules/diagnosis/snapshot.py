@@ -30,6 +30,7 @@ class RunContext(msgspec.Struct, frozen=True):
     memory: MemoryKnown | None = None
     left: Sequence[Left] = ()
     elsewhere: bool = False
+    watched: bool = False
 
     @property
     def kind(self) -> str:

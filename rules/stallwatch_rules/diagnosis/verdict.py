@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from stallwatch_rules.diagnosis.exits import SIGTERM, told_from_outside
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.templates import states_error
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
-from stallwatch_rules.judgements.facts import RunFacts
-from stallwatch_rules.records import Diagnosis, Verdict
+from stallwatch_rules.judgements.facts import SERVED, RunFacts
+from stallwatch_rules.pages.page import Tag
+from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
 
 LAST_LINES = 3  #: of a log in which nothing else is recognised; an error among them is what it is about
 WITH_STATUS = "left-with-status"  #: the fact of a rank that ended with an exit status, without a word
 AT_EXIT = "aborted-at-exit"  #: the fact of an abort after a run had finished
+ASKED = "asked-to-end"  #: the fact of an end that a signal asked for, and the key of its message
+
+#: Who stopped a run, by the tag of the rule that says so.
+_STOPPED_BY: Mapping[Tag, Interrupter] = {
+    "time-limit": "time-limit",
+    "preempted": "preempted",
+    "cancelled": "cancelled",
+}
 
 
 def stands(chosen: Found) -> bool:
@@ -19,9 +31,28 @@ def stands(chosen: Found) -> bool:
     return chosen.rule in STANDSTILLS and WITH_STATUS not in chosen.facts
 
 
-def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict:
-    """The verdict on a run, of which `chosen` is the primary cause."""
-    context, exceptions, tracker = run.context, now.exceptions, run.tracker
+def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> tuple[Verdict, Interrupter | None]:
+    """Return the verdict on a run of which `chosen` is the primary cause, and who stopped it from outside."""
+    verdict = _trouble(chosen, run, now)
+    if verdict == "failed" and chosen is not None:
+        by = _stopped_by(chosen, run, now)
+        return ("interrupted", by) if by is not None else (verdict, None)
+    if verdict is not None:
+        return verdict, None
+    by = None if run.tracker.told_finished else _asked_by(run, now)
+    if chosen is not None:
+        return "degraded", by
+    if not _recognised(run, now):
+        dead = run.context.failed is None and run.context.now is None
+        return ("unknown-failure" if dead and _ends_in_error(run.streams) else "no-training-log"), None
+    if by is not None:
+        return "interrupted", by
+    return _undisturbed(run, now), None
+
+
+def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | None:
+    """Return the verdict on a run that does not train on as it should, whoever stopped it."""
+    context = run.context
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         return "unknown-failure"  # a launcher says that something failed, and not what
     if chosen is not None and chosen.harm == "fatal":
@@ -30,26 +61,58 @@ def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict:
             return "stalled"
         return "failed"
     if chosen is not None and AT_EXIT in chosen.facts:
-        return "degraded"  # the run itself had come to its end
-    if exceptions.fatal:
+        return None  # the run itself had come to its end
+    if now.exceptions.fatal:
         return "unknown-failure"
     if context.stalled and context.failed is None:
         return "stalled"
     if context.failed and context.kind != "interrupted":
         return "unknown-failure"
-    if chosen is not None:
-        return "degraded"
-    recognised = (
+    return None
+
+
+def _stopped_by(chosen: Found, run: Snapshot, now: Assessment) -> Interrupter | None:
+    """Return who stopped a run, if that is its primary cause."""
+    for tag, by in _STOPPED_BY.items():
+        if chosen.tagged(tag):
+            return by
+    ending = run.context.ending
+    command_ended = ending is not None and ending.signal == "SIGTERM" and ending.crash is None
+    from_outside = command_ended or told_from_outside(chosen, now.found)
+    return "signal" if chosen.rule == SIGTERM and from_outside else None
+
+
+def _asked_by(run: Snapshot, now: Assessment) -> Interrupter | None:
+    """Return who stopped a run that is not in trouble: it ended because it was asked to."""
+    if run.by_hand:
+        return "user"
+    return "signal" if any(ASKED in one.facts for one in now.found) else None
+
+
+def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
+    """Return the verdict on a run in which nothing is wrong and that nobody stopped."""
+    context, tracker = run.context, run.tracker
+    if now.facts.complete or context.failed is False:
+        return "finished"
+    serves = any(one.answers >= SERVED for one in run.streams.values())
+    if not (tracker.progressed or tracker.last_loss is not None or serves):
+        return "no-evidence"
+    # Of a run that is watched, or was when somebody stopped watching it, the end is still to come.
+    watched = context.now is not None or context.ending is not None or context.watched
+    return "healthy" if watched or serves else "unfinished"
+
+
+def _recognised(run: Snapshot, now: Assessment) -> bool:
+    """Whether anything in the text is what a training run prints."""
+    tracker = run.tracker
+    return bool(
         now.found
-        or exceptions.any
+        or now.exceptions.any
         or tracker.progressed
         or tracker.last_loss is not None
         or tracker.finished
         or any(one.of_a_run or one.summary.codes or one.sampled for one in run.streams.values())
     )
-    if not recognised and context.failed is None and context.now is None and _ends_in_error(run.streams):
-        return "unknown-failure"
-    return "healthy" if recognised else "no-training-log"
 
 
 def _ended_stall(chosen: Found, facts: RunFacts) -> bool:
@@ -66,8 +129,8 @@ def parted(diagnosis: Diagnosis, run: Snapshot) -> bool:
     Ranks of one run make the same steps: whatever it is, it is not well.
     """
     known = run.context.failed is not None or run.context.now is not None or run.by_hand
-    progress = diagnosis.progress
-    return diagnosis.verdict == "healthy" and bool(progress.behind) and not (known or progress.finished)
+    fine = not diagnosis.in_trouble and diagnosis.verdict not in ("degraded", "no-training-log")
+    return fine and bool(diagnosis.progress.behind) and not (known or diagnosis.progress.finished)
 
 
 def _ends_in_error(streams: Streams) -> bool:

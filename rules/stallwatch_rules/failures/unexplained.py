@@ -16,7 +16,7 @@ from stallwatch_rules.failures.templates import Level, Template, TemplateTable
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.timeline import StepClock, leading
-from stallwatch_rules.records import IN_TROUBLE, Diagnosis, NewLines
+from stallwatch_rules.records import Diagnosis, NewLines
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
@@ -230,7 +230,7 @@ def complete(
     A log that ends in mid-course with words of an error, or with what its baseline does not have, gets the
     new lines and a note; ``ended`` says that the run's end is known otherwise, or that it is still watched.
     """
-    if diagnosis.verdict not in IN_TROUBLE:
+    if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
             new = new_lines(streams, baseline)
             diagnosis.new_lines = [one for one in new if baseline is not None or one.level == "error"]

@@ -39,6 +39,7 @@ Tag = Literal[
     "ends-from-outside",
     "scheduler-decides",
     "time-limit",
+    "preempted",
     "node-failed",
     "cancelled",
     "task-failed",

@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import has
-from stallwatch_rules.records import IN_TROUBLE, JobTold, Verdict
+from stallwatch_rules.records import JobTold, Verdict
 from stallwatch_rules.report.clean import cleaned_job
 from stallwatch_rules.report.phrases import clock, word
 from stallwatch_rules.text.digest import shortened
@@ -60,7 +60,7 @@ def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -
 
 
 def _summary(jobs: Sequence[JobTold], language: str) -> str:
-    troubled = sum(job.verdict in IN_TROUBLE for job in jobs)
+    troubled = sum(job.in_trouble for job in jobs)
     key = ("jobs-newest", "jobs-one-in-trouble", "jobs-newest-in-trouble")[min(troubled, 2)]
     if not troubled and not jobs[0].reported:
         key = "jobs-newest-training"
@@ -78,7 +78,7 @@ def cause(job: JobTold, language: str) -> str:
     """The rule of its cause, else what the verdict is about; nothing of a run that is well."""
     if job.primary is not None:
         return job.primary
-    if has(job.title, "report.healthy.text"):
+    if job.verdict in ("finished", "healthy") and has(job.title, f"report.{job.verdict}.text"):
         return ""
     return shortened(render(job.title, language), _MAX_CAUSE)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stallwatch_rules.failures.raised import own_frame
-from stallwatch_rules.locale import render, rendered, say, says
+from stallwatch_rules.locale import render, rendered, say
 from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Progress, UnknownException
 from stallwatch_rules.report.clean import clean_diagnosis
@@ -26,64 +26,37 @@ def word(key: str, language: str = "en", **params: str | int | float | Message) 
 
 def badge(diagnosis: Diagnosis) -> Message:
     """Return the verdict in a word or two."""
-    if by_hand(diagnosis):
-        return message("report.interrupted")
-    return message(f"report.{'record-ends' if record_ends(diagnosis) else diagnosis.verdict}")
-
-
-def by_hand(diagnosis: Diagnosis) -> bool:
-    """Return whether nothing is wrong with the run but that somebody stopped it."""
-    return diagnosis.verdict == "healthy" and _noted(diagnosis, "interrupted", "stopped-late")
-
-
-def record_ends(diagnosis: Diagnosis) -> bool:
-    """Return whether the agent was gone before the run's end, and nothing was wrong until then."""
-    return (
-        diagnosis.verdict == "healthy" and not diagnosis.progress.finished and _noted(diagnosis, "agent-gone")
-    )
-
-
-def _noted(diagnosis: Diagnosis, *keys: str) -> bool:
-    return any(says(note, *(f"diagnosis.{key}" for key in keys)) for note in diagnosis.notes)
+    return message(f"report.{diagnosis.verdict}")
 
 
 def headline(diagnosis: Diagnosis) -> Text:
     """Return what the verdict is about: the primary's title, an unknown exception, or a sentence."""
     if diagnosis.primary is not None:
         return titled(diagnosis.primary.apart, diagnosis.primary.title)
-    if by_hand(diagnosis):
+    verdict, progress = diagnosis.verdict, diagnosis.progress
+    if verdict == "interrupted" and diagnosis.interrupted_by == "user":
         return message("report.interrupted.text")
-    if record_ends(diagnosis):
-        return message("report.record-ends.text")
-    if diagnosis.verdict == "unknown-failure" and diagnosis.unknown:
+    if verdict == "unknown-failure" and diagnosis.unknown:
         return _unknown_headline(diagnosis.unknown[0])
-    behind = diagnosis.progress.behind
-    if diagnosis.verdict in ("healthy", "unknown-failure") and behind:
-        key = "behind-unknown.text" if diagnosis.verdict == "unknown-failure" else "behind.text"
-        key = "behind-finished.text" if diagnosis.progress.finished else key
-        return message(f"report.{key}", ranks=_ranks(behind))
-    if diagnosis.verdict == "healthy" and any(
-        says(finding.note, "diagnosis.asked-to-end") for finding in diagnosis.findings
-    ):
+    if progress.behind and verdict not in ("failed", "stalled", "degraded"):
+        key = "behind-unknown.text" if verdict == "unknown-failure" else "behind.text"
+        key = "behind-finished.text" if progress.finished else key
+        return message(f"report.{key}", ranks=_ranks(progress.behind))
+    if verdict == "interrupted":
         return message("report.asked-to-end.text")
-    if just_ends(diagnosis):
-        last, total = diagnosis.progress.last_step, diagnosis.progress.total_steps
+    if verdict == "unfinished" and progress.last_step is not None:
+        last, total = str(progress.last_step), progress.total_steps
         if total:
-            return message("report.mid-run-of.text", last=str(last), total=total)
-        return message("report.mid-run-at.text", last=str(last))
-    return message(f"report.{diagnosis.verdict}.text")
+            return message("report.mid-run-of.text", last=last, total=total)
+        return message("report.mid-run-at.text", last=last)
+    return message(f"report.{verdict}.text")
 
 
 def job_title(diagnosis: Diagnosis) -> Text:
     """Return the same for a job's line in a table, where its last step has a column."""
     title = headline(diagnosis)
     in_mid_run = has(title, "report.mid-run-of.text", "report.mid-run-at.text")
-    return message("report.mid-run.text") if in_mid_run else title
-
-
-def just_ends(diagnosis: Diagnosis) -> bool:
-    """Return whether nothing is wrong in its log but that it ends, and does not say that the run did."""
-    return diagnosis.verdict == "healthy" and _noted(diagnosis, "just-ends", "just-ends-somewhere")
+    return message("report.unfinished.text") if in_mid_run else title
 
 
 def _unknown_headline(unknown: UnknownException) -> Text:
@@ -227,7 +200,7 @@ def progress_line(diagnosis: Diagnosis, language: str) -> str:
     if progress.stalled_after_step is not None:
         parts.append(f"{word('stalled-after', language)} {progress.stalled_after_step}")
     if progress.finished:
-        parts.append(word("finished", language))
+        parts.append(word("reached-its-end", language))
     return ", ".join(parts)
 
 

@@ -23,7 +23,11 @@ _STYLES: dict[Verdict, str] = {
     "unknown-failure": "bold white on red",
     "stalled": "bold white on red",
     "degraded": "bold black on yellow",
+    "interrupted": "bold black on cyan",
+    "finished": "bold black on green",
+    "unfinished": "bold black on yellow",
     "healthy": "bold black on green",
+    "no-evidence": "bold",
     "no-training-log": "bold",
 }
 _JOB_STYLES = {
@@ -31,6 +35,9 @@ _JOB_STYLES = {
     "unknown-failure": "red",
     "stalled": "red",
     "degraded": "yellow",
+    "interrupted": "cyan",
+    "finished": "green",
+    "unfinished": "yellow",
     "healthy": "green",
 }
 _HARM_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 
 from stallwatch_rules.messages import Message, Text, message
-from stallwatch_rules.records import IN_TROUBLE, Diagnosis, UnknownException
+from stallwatch_rules.records import Diagnosis, UnknownException
 
 
 def counted(count: int, noun: str) -> str:
@@ -64,7 +64,7 @@ def rank_digest(diagnosis: Diagnosis) -> list[Text]:
         for finding in diagnosis.findings
         if finding.ranks and finding.harm == "fatal" and finding.role in ("cause", "symptom")
     ]
-    if diagnosis.verdict in IN_TROUBLE:
+    if diagnosis.in_trouble:
         ends += [
             (one.ranks, _title(one), one.first.time, False)
             for one in diagnosis.unknown

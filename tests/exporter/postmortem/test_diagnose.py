@@ -229,6 +229,9 @@ def keep(path: Path, *incidents: Incident) -> None:
     (path / "incidents.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in incidents))
 
 
+AFTER = {"agent killed": "unfinished", "Ctrl-C": "interrupted", "not watched any more": "healthy"}
+
+
 @pytest.mark.parametrize("how", ENDINGS)
 def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
     recorded: Record, catalogue: Catalogue, how: str
@@ -245,7 +248,8 @@ def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
     assert chinese.notes[0].startswith("监视期间于 1970-01-01T00:00:30.000Z 报出停滞")
 
     keep(path, stall, incident(HANG, status="resolved", resolved_at=61.0, resolution="recovered"))
-    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "healthy"
+    found, _ = diagnose_paths([path], Options(catalogue))
+    assert found.verdict == AFTER[how]
 
 
 @pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
@@ -265,7 +269,7 @@ def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, c
     path = recorded(None)
     closed = incident(HANG, status="resolved", resolved_at=0.5, resolution="unknown")
     keep(path, closed)
-    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "healthy"
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "unfinished"
     keep(path, msgspec.structs.replace(closed, resolved_at=99.0))  # by another run's agent, when it was gone
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "stalled"
 
@@ -310,7 +314,7 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     keep(path, msgspec.structs.replace(gone, status="resolved", resolved_at=40.0, resolution="recovered"))
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].notes[0].startswith("The log ends")
     keep(path, survived)
-    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "healthy"  # steps followed
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "unfinished"  # steps followed
     keep(path, msgspec.structs.replace(survived, step=29))
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "failed"
 
@@ -319,10 +323,10 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].notes[0].endswith("ValueError: odd")
 
 
-def test_a_finished_run_folder_is_healthy(recorded: Record, catalogue: Catalogue) -> None:
+def test_a_run_folder_tells_that_the_run_finished(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(Ending(kind="finished", exit_code=0, detail="The command exited with 0."))
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
-    assert diagnosis.verdict == "healthy"
+    assert diagnosis.verdict == "finished"
 
 
 def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:

@@ -12,6 +12,7 @@ from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import render, rendered
+from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.report.phrases import badge, headline
 
@@ -75,7 +76,7 @@ def test_what_the_logs_show_counts_more(tmp_path: Path, catalogue: Catalogue) ->
 def test_of_a_run_that_goes_on_it_is_old(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, None)
     log(path).write_text(STEPS)
-    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "healthy"
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "unfinished"
 
 
 def test_one_that_cannot_be_read_is_none(tmp_path: Path, catalogue: Catalogue) -> None:
@@ -125,7 +126,8 @@ def test_a_run_whose_agent_was_killed_is_not_called_healthy(tmp_path: Path, cata
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
     found, _ = diagnose_paths([folder.path], Options(catalogue))
-    assert render(badge(found)) == "RECORD ENDS" and "not known" in render(headline(found))
+    assert render(badge(found)) == "UNFINISHED" and "without a word of an end" in render(headline(found))
+    assert has(found.notes[-1], "diagnosis.agent-gone")
     log(folder.path).write_text(STEPS + OOM)
     found, _ = diagnose_paths([folder.path], Options(catalogue))
     assert render(badge(found)) == "FAILED"

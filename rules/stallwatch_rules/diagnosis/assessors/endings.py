@@ -16,6 +16,7 @@ from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, told_from_outside
 from stallwatch_rules.diagnosis.findings import Found, Streams, concluded
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
 from stallwatch_rules.diagnosis.stood import is_end
+from stallwatch_rules.diagnosis.verdict import ASKED
 from stallwatch_rules.failures.crashes import ASKED as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
@@ -43,7 +44,6 @@ SIGNALS: dict[str, Tag] = {
 #: All others that end who does not handle them; the rule is tagged "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
-ASKED = "asked-to-end"  #: the fact of an end that a signal asked for, and the key of its message
 NEAR = 500  #: lines before the end of a stream within which it must stand
 GRACE = 5  #: steps that other ranks' lines may still tell below it
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"

@@ -1,0 +1,88 @@
+"""The words for how a run went, and what schema 1 and lists of jobs make of them."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from smallruns import FAILED, FINISHED, SIGTERM, killed_by, raised, steps
+
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import LANGUAGES, render
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.messages import has
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, Primary, Verdict
+from stallwatch_rules.report.json import schema_1_verdict
+from stallwatch_rules.report.phrases import badge, headline
+
+MID = steps(1, 30, total=90)
+END = steps(1, 90, total=90)
+STARTED = "***** Running training *****\n"
+CTRL_C = raised("KeyboardInterrupt")
+SLURM = "slurmstepd: error: *** STEP 88131.0 ON n1 CANCELLED AT 2026-05-02T10:00:00 {}***\n"
+ASKED = "[rank: 0] Received SIGTERM: 15\n"
+STOPPED = Ending("interrupted", 130, "SIGINT")
+UNWATCHED = Ending("unknown", None)
+OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "verdict", "by", "old"),
+    [
+        (END, {}, "finished", None, "healthy"),
+        (MID, {"ending": FINISHED}, "finished", None, "healthy"),
+        (END + CTRL_C, {}, "finished", None, "healthy"),  # what it went on with is no training
+        (MID, {}, "unfinished", None, "healthy"),
+        (MID, {"watched": True}, "healthy", None, "healthy"),
+        (MID, {"now": 1.0}, "healthy", None, "healthy"),
+        (MID, {"ending": UNWATCHED}, "healthy", None, "healthy"),
+        (STARTED, {}, "no-evidence", None, "healthy"),
+        (STARTED, {"now": 1.0}, "no-evidence", None, "healthy"),  # until its first step
+        (STARTED, {"ending": FINISHED}, "finished", None, "healthy"),
+        ("hello\n", {"ending": FINISHED}, "no-training-log", None, "no-training-log"),
+        (MID + CTRL_C, {}, "interrupted", "user", "healthy"),
+        (MID, {"ending": STOPPED}, "interrupted", "user", "healthy"),
+        (MID + ASKED, {}, "interrupted", "signal", "healthy"),
+        (MID + SIGTERM + "\n", {"ending": killed_by("SIGTERM")}, "interrupted", "signal", "failed"),
+        (MID + SIGTERM + "\n", {}, "failed", None, "failed"),  # by a launcher, after a failure elsewhere
+        (MID + SLURM.format(""), {}, "interrupted", "cancelled", "failed"),
+        (MID + SLURM.format("DUE TO TIME LIMIT "), {}, "interrupted", "time-limit", "failed"),
+        (MID + SLURM.format("DUE TO PREEMPTION "), {}, "interrupted", "preempted", "failed"),
+        (MID, {"ending": Ending("time-limit", 143, "SIGTERM")}, "interrupted", "time-limit", "failed"),
+        (MID + OOM + SLURM.format(""), {}, "failed", None, "failed"),  # that is why it was cancelled
+        (MID, {"ending": FAILED}, "unknown-failure", None, "unknown-failure"),
+        (MID, {"stalled": True, "now": 1.0}, "stalled", None, "stalled"),
+    ],
+)
+def test_each_run_gets_its_word(
+    catalogue: Catalogue,
+    matcher: Matcher,
+    text: str,
+    known: dict[str, object],
+    verdict: str,
+    by: str | None,
+    old: str,
+) -> None:
+    reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
+    reading.feed([*reader.feed(text.encode()), *reader.finish()])
+    found = reading.diagnose(**known)  # type: ignore[arg-type]
+    assert (found.verdict, found.interrupted_by) == (verdict, by)
+    assert schema_1_verdict(found) == old
+    assert found.in_trouble == (old in ("failed", "stalled", "unknown-failure"))
+    assert (verdict == "no-evidence") == any(has(note, "diagnosis.no-evidence") for note in found.notes)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_verdict_has_words_of_its_own(language: str) -> None:
+    found = [Diagnosis(verdict) for verdict in get_args(Verdict)]
+    assert len({render(badge(one), language) for one in found}) == len(found)
+    assert all(render(headline(one), language) for one in found)
+
+
+def test_only_a_run_that_was_stopped_for_a_reason_is_in_trouble() -> None:
+    limit = Primary("slurm-time-limit", "", "cause", "fatal", 0.9, None, "", 0, None, None, [], {}, "", [])
+    assert Diagnosis("interrupted", limit, interrupted_by="time-limit").in_trouble
+    assert not Diagnosis("interrupted", interrupted_by="user").in_trouble
