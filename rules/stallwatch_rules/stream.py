@@ -18,7 +18,7 @@ from stallwatch_rules.failures.templates import MAX_TEXT, TemplateTable
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.hints import Hints, may_hold
 from stallwatch_rules.lines.stamps import own_time
-from stallwatch_rules.progress.curve import Curves
+from stallwatch_rules.progress.curve import METRICS, Curves
 from stallwatch_rules.progress.timeline import StreamTimelines
 from stallwatch_rules.progress.tracker import Counter
 from stallwatch_rules.records import Line, Match, Sample
@@ -199,7 +199,7 @@ class StreamReading:
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
             values = sample.values
-            if "loss" in values or "grad_norm" in values:  # asked here: advances take a while to be told
+            if not METRICS.isdisjoint(values):  # asked here: advances take a while to be told
                 self.curves.see(sample, self.timelines.advances)
                 if "loss" in values:
                     self._logged = self.timelines.trained

@@ -13,6 +13,7 @@ from stallwatch_rules.judgements.standstill import judge_silence
 from stallwatch_rules.judgements.step_time import (
     as_quick,
     judge_step_time,
+    judge_throughput,
     slowdown,
     slowed_from,
     steady_shift,
@@ -144,6 +145,19 @@ def test_step_time_says_by_how_much() -> None:
     assert judgement is not None
     assert (judgement.harm, "100%" in render(judgement.note)) == ("degrading", True)
     assert judge_step_time([1.0] * 50, GOES_ON) is None
+
+
+def test_a_throughput_that_fell_is_slow_too() -> None:
+    even = [1000.0 + at % 7 for at in range(40)]
+    judgement = judge_throughput(even + [480.0 + at % 5 for at in range(12)], GOES_ON)
+    assert judgement is not None and judgement.harm == "degrading"
+    assert "481.5 in the last 12 steps" in render(judgement.note)
+    assert judge_throughput(even, GOES_ON) is None
+    assert judge_throughput([one - 5 * at for at, one in enumerate(even)], GOES_ON) is None, (
+        "little by little"
+    )
+    assert judge_throughput([*even, 400.0, 410.0], GOES_ON) is None, "not for long enough"
+    assert judge_throughput([], GOES_ON) is None
 
 
 def test_silence() -> None:

@@ -19,7 +19,15 @@ LINES = [
       "reward_margin": 0.02}),
     ("{'loss': 0.0, 'grad_norm': 0.3, 'completion_length': 128.0, 'rewards/format/mean': 0.5, 'reward': 0.75, "
      "'reward_std': 0.2, 'kl': 0.001, 'step_time': 12.5, 'epoch': 0.01}", None,
-     {"loss": 0.0, "grad_norm": 0.3, "reward": 0.75, "kl": 0.001, "step_seconds": 12.5, "epoch": 0.01}),
+     {"loss": 0.0, "grad_norm": 0.3, "reward": 0.75, "reward_std": 0.2, "kl": 0.001, "step_seconds": 12.5,
+      "epoch": 0.01}),
+    ("{'loss': 0.0, 'reward': 0.5, 'reward_std': 0.0, 'entropy': 0.31, 'epoch': 0.02}", None,
+     {"loss": 0.0, "reward": 0.5, "reward_std": 0.0, "entropy": 0.31, "epoch": 0.02}),
+    ("{'eval_loss': 0.62, 'eval_accuracy': 0.684, 'eval_runtime': 1.5, 'epoch': 1.0}", None,
+     {"eval_loss": 0.62, "eval_accuracy": 0.684, "epoch": 1.0}),
+    ("step:7 - actor/entropy:0.3 - actor/pg_loss:-0.01 - critic/score/mean:0.4 - critic/advantages/max:1.0 - "
+     "critic/advantages/min:0.0 - critic/rewards/mean:0.4", 7,
+     {"loss": -0.01, "entropy": 0.3, "reward": 0.4, "advantage_max": 1.0, "advantage_min": 0.0}),
     ("{'loss/policy_avg': 0.1, 'objective/kl': 2.5, 'objective/rlhf_reward': -0.5, 'lr': 3e-06, 'step': 4}", 4,
      {"kl": 2.5, "reward": -0.5, "learning_rate": 3e-6}),
     ("{'train_runtime': '10.5', 'train_samples_per_second': '12.5', 'train_loss': '5.1', 'epoch': '1'}", None,

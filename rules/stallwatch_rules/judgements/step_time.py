@@ -201,3 +201,13 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
         )
         + reached,
     )
+
+
+def judge_throughput(rates: Sequence[float], facts: RunFacts) -> Judgement | None:
+    """Judge tokens a second that fell, for logs that tell no time of their steps."""
+    slowed = slowdown([1 / rate for rate in rates if rate > 0])
+    if slowed is None:
+        return None
+    usual, now, count = slowed
+    note = message("diagnosis.slower-rate", before=f"{1 / usual:.4g}", now=f"{1 / now:.4g}", count=count)
+    return Judgement("harmless" if facts.complete else "degrading", note)

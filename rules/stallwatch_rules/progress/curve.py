@@ -1,4 +1,4 @@
-"""The losses and gradient norms of a stream over time, and the series of a run for a chart.
+"""The losses, gradient norms and other metrics of a stream over time, and the series of a run for a chart.
 
 Bounded: the latest points are all kept, and of the older ones an evenly spread share, so that a curve keeps
 its shape however long the run is.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from stallwatch_rules.progress.timeline import Timeline
 from stallwatch_rules.records import Sample, Series
@@ -22,6 +22,47 @@ OLDER = 1000  #: points kept of what came before
 MAX_SERIES = 8
 ANEW = 2.0  #: a first loss that is so many times the last one is another training's …
 FIRST_EPOCH = 1.0  #: … where its epoch is no later one: that is what a checkpoint goes on with
+#: Metrics that are kept by themselves, whichever lines print them; a ``Point`` holds those of the training.
+TRACKED = frozenset(
+    ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl", "eval_loss", "eval_accuracy")
+)
+METRICS = TRACKED | {"loss", "grad_norm"}  #: a sample of a curve or a track holds one of these
+
+_T = TypeVar("_T")
+
+
+class Bounded(Generic[_T]):
+    """The latest entries whole, and of the older ones an evenly spread share."""
+
+    def __init__(self) -> None:
+        self._older: list[_T] = []
+        self.latest: deque[_T] = deque()
+        self._added = 0
+        self._width = 1  # of the older ones, each that its number is a multiple of this
+
+    def __iter__(self) -> Iterator[_T]:
+        """Give the kept entries, oldest first."""
+        yield from self._older
+        yield from self.latest
+
+    def add(self, entry: _T) -> None:
+        """Add an entry."""
+        self.latest.append(entry)
+        self._added += 1
+        if len(self.latest) > LATEST:
+            oldest = self.latest.popleft()
+            if (self._added - 1 - LATEST) % self._width:
+                return
+            self._older.append(oldest)
+            if len(self._older) > OLDER:
+                self._older = self._older[::2]
+                self._width *= 2
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._older.clear()
+        self.latest.clear()
+        self._added, self._width = 0, 1
 
 
 class Point(NamedTuple):
@@ -49,15 +90,13 @@ class Curve:
         self.series = series
         self.seen = 0
         self.rewarded = False  #: whether the lines hold rewards: losses of zero are normal there
-        self._older: list[Point] = []
-        self._latest: deque[Point] = deque()
+        self._kept = Bounded[Point]()
         self._epoch: float | None = None
-        self._width = 1  # of the older points, each that its number is a multiple of this
 
     @property
     def points(self) -> list[Point]:
         """The kept points, oldest first."""
-        return [*self._older, *self._latest]
+        return list(self._kept)
 
     @property
     def exact(self) -> bool:
@@ -74,15 +113,14 @@ class Curve:
         epoch, loss = values.get("epoch"), values.get("loss")
         if epoch is not None and loss is not None:
             if self._begins_anew(epoch, loss):
-                self._older.clear()
-                self._latest.clear()
-                self._width = 1
+                self._kept.clear()
             self._epoch = epoch
         step = float(sample.step) if sample.step is not None else values.get("epoch")
-        if step is not None and self._latest and self._latest[-1].step == step:
+        latest = self._kept.latest
+        if step is not None and latest and latest[-1].step == step:
             return
         self.rewarded = self.rewarded or "reward" in values
-        self._latest.append(
+        self._kept.add(
             Point(
                 step,
                 loss,
@@ -95,34 +133,67 @@ class Curve:
             )
         )
         self.seen += 1
-        if len(self._latest) > LATEST:
-            self._retire(self._latest.popleft())
 
     def _begins_anew(self, epoch: float, loss: float) -> bool:
         """Whether the epochs went back to the first one, and this loss is far above the last number."""
         if self._epoch is None or epoch > FIRST_EPOCH or epoch >= self._epoch / 2:
             return False
-        losses = (point.loss for point in reversed(self._latest) if point.loss is not None)
+        losses = (point.loss for point in reversed(self._kept.latest) if point.loss is not None)
         last = next((one for one in losses if math.isfinite(one)), None)
         return last is not None and loss > ANEW * max(last, 0.0)
 
-    def _retire(self, point: Point) -> None:
-        if (self.seen - 1 - LATEST) % self._width:
+
+class Reading(NamedTuple):
+    """One value of a metric."""
+
+    step: float | None  #: the step, or the epoch where the line does not number its steps
+    value: float
+    mark: int  #: steps that the stream had shown by then
+
+
+class Track:
+    """One metric over time, as the first series of lines that printed it prints it."""
+
+    def __init__(self, series: str) -> None:
+        self._series = series
+        self._kept = Bounded[Reading]()
+        self.seen = 0
+
+    @property
+    def readings(self) -> list[Reading]:
+        """The kept values, oldest first."""
+        return list(self._kept)
+
+    def see(self, sample: Sample, value: float, mark: int) -> None:
+        """Take a value. What is printed again at the same step is no further one; where the steps begin anew,
+        so does the metric."""
+        if sample.series != self._series:
             return
-        self._older.append(point)
-        if len(self._older) > OLDER:
-            self._older = self._older[::2]
-            self._width *= 2
+        step = float(sample.step) if sample.step is not None else sample.values.get("epoch")
+        last = self._kept.latest[-1].step if self._kept.latest else None
+        if step is not None and last is not None:
+            if step == last:
+                return
+            if step < last / 2:
+                self._kept.clear()
+        self._kept.add(Reading(step, value, mark))
+        self.seen += 1
 
 
 class Curves:
-    """The curves of one source and rank, by series."""
+    """The curves of one source and rank, by series, and its other metrics, by name."""
 
     def __init__(self) -> None:
         self.by_series: dict[str, Curve] = {}
+        self.tracks: dict[str, Track] = {}
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Take a sample; those without a loss or a gradient norm are left aside."""
+        """Take a sample; a curve needs a loss or a gradient norm."""
+        for name in TRACKED & sample.values.keys():
+            track = self.tracks.get(name)
+            if track is None:
+                track = self.tracks[name] = Track(sample.series)
+            track.see(sample, sample.values[name], mark)
         if "loss" not in sample.values and "grad_norm" not in sample.values:
             return
         curve = self.by_series.get(sample.series)
@@ -149,12 +220,21 @@ def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> t
     return (best[5], best[4]) if best is not None else None
 
 
+def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> Sequence[Reading]:
+    """Return the values of a metric from the stream that printed most of them, then of the lowest rank."""
+    found = (
+        (-track.seen, key[1] is None, key[1] or 0, key[0], track)
+        for key, curves in streams
+        if (track := curves.tracks.get(name)) is not None
+    )
+    best = min(found, key=lambda entry: entry[:4], default=None)
+    return best[4].readings if best is not None else ()
+
+
 MOST_POINTS = 400  #: of one series: a chart is not wider
 MOST_RANKS = 16  #: with a pace of their own
 _LEAST_POINTS = 2
 _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
-
-_T = TypeVar("_T")
 
 
 def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[Series]:

@@ -29,6 +29,10 @@ _REWARD = lazy(
     r"(?<![\w/])(?:(?:mean|avg|average|eval)?[_ ]?rewards?(?:[_/]mean|[_ ]score)?"
     r"|critic/(?:rewards|score)/mean)" + _GIVEN
 )
+_ADVANTAGE = r"(?<![\w/])critic/advantages/"  # verl, of the answers of a step
+_ADVANTAGE_MIN, _ADVANTAGE_MAX = lazy(_ADVANTAGE + "min" + _GIVEN), lazy(_ADVANTAGE + "max" + _GIVEN)
+_ENTROPY = lazy(r"(?<![\w/])(?:actor/|policy/|objective/)?entropy(?:_avg)?" + _GIVEN)
+_EVAL_ACCURACY = lazy(r"(?<![\w/])(?:eval|val|validation)[_/ ]acc(?:uracy)?" + _GIVEN + r"(?![\w%])")
 _KL = lazy(r"(?<![\w/])(?:actor/ppo_|objective/|approx_)?kl" + _GIVEN)
 _EVAL_LOSS = lazy(
     r"(?<![\w/])(?:eval|val|valid|validation|dev|test)[_/ ](?:lm[_ ])?loss(?:_epoch)?(?![\w/])"
@@ -51,7 +55,11 @@ _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...
     # our field, and what finds its number where one of some words is in the line; what comes first counts
     ("tokens_per_second", ((("tok", "tps", "tgs", "throughput"), _TOKENS), ((" tok",), _TOKENS_COUNTED))),
     ("samples_per_second", ((("samples",), _SAMPLES), ((" samples/s",), _SAMPLES_COUNTED))),
-    ("reward", ((("reward",), _REWARD),)),
+    ("reward", ((("reward", "/score/mean"), _REWARD),)),
+    ("advantage_min", ((("advantages/min",), _ADVANTAGE_MIN),)),
+    ("advantage_max", ((("advantages/max",), _ADVANTAGE_MAX),)),
+    ("entropy", ((("entropy",), _ENTROPY),)),
+    ("eval_accuracy", ((("val",), _EVAL_ACCURACY),)),
     ("kl", ((("kl",), _KL),)),
     ("skipped_iterations", ((("skipped it",), _SKIPPED),)),
     ("eval_loss", ((("val", "dev", "test"), _EVAL_LOSS),)),

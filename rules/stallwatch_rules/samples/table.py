@@ -76,6 +76,11 @@ FIELDS = (
     "reward_accuracy",
     "kl",
     "skipped",
+    "reward_std",
+    "advantage_min",
+    "advantage_max",
+    "entropy",
+    "eval_accuracy",
 )
 COLUMNS = ("rank", "time", "step", "total_steps", "phase", "file", "line", *FIELDS)
 

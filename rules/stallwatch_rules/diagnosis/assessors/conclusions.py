@@ -39,6 +39,7 @@ from stallwatch_rules.judgements.loss import (
     last_run,
 )
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
+from stallwatch_rules.judgements.quality import OF_EVALUATIONS, OF_TRACKS, judge_quality
 from stallwatch_rules.judgements.standstill import (
     beside_silence,
     judge_evaluation,
@@ -53,16 +54,19 @@ from stallwatch_rules.judgements.step_time import (
     as_quick,
     judge_step_time,
     judge_straggler,
+    judge_throughput,
     slowdown,
     slowed_from,
 )
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
-from stallwatch_rules.progress.curve import Point, leading_curve
+from stallwatch_rules.progress.curve import Point, Reading, leading_curve, leading_track
 from stallwatch_rules.progress.rhythm import begins_in_mid_run
 from stallwatch_rules.progress.timeline import leading
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
+
+NEARLY_DONE = 0.9  #: of the steps, from where a schedule has nearly ended
 
 Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgement, and other fields of the finding
 
@@ -78,7 +82,7 @@ def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
         now = now.after([ends])
     pages = run.catalogue.pages
     known: dict[str, Any] = {"where": run.clock.last_advance, "step": run.tracker.last_step}
-    for conclude in (_standstills, _mismatches, _slow_steps, _losses, _silence):
+    for conclude in (_standstills, _mismatches, _slow_steps, _losses, _quality, _silence):
         found = [
             concluded(pages[rule], judgement, **(known | fields))
             for rule, judgement, fields in conclude(run, now)
@@ -142,11 +146,14 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     paces = run.tracker.step_seconds()
     slow = judge_step_time(paces, now.facts)
-    if slow is not None:
+    if slow is not None or not paces:
         lead = leading({key: stream.timelines for key, stream in run.streams.items()})
         rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
-        if not as_quick(rates):
+        if slow is not None and not as_quick(rates):
             yield _placed(slow, run)
+        decay = judge_throughput(rates, now.facts) if not paces else None
+        if decay is not None:
+            yield STEP_TIME, decay, {}
         return
     excerpt = run.context.now is None and begins_in_mid_run(run.tracker)
     straggler = judge_straggler(paces, now.facts, excerpt=excerpt)
@@ -209,6 +216,34 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     )
     if frozen is not None:
         yield FROZEN, frozen, {}
+
+
+def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
+    """What other metrics than the loss say of a run that prints no error."""
+    streams = [(key, stream.curves) for key, stream in run.streams.items()]
+    metrics = {name: [one.value for one in leading_track(name, streams)] for name in OF_TRACKS}
+    metrics |= {name: _results(leading_track(name, streams)) for name in OF_EVALUATIONS}
+    lead = leading_curve(streams)
+    if lead is not None:
+        points = lead[0].points
+        metrics["loss"] = [point.loss for point in points if point.loss is not None]
+        metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
+        if lead[0].exact and now.get(NO_GRADIENT) is None:  # else a small rate is printed as 0
+            rates = [point.learning_rate for point in points if point.learning_rate is not None]
+            metrics["learning_rate"] = rates
+    last, total = run.tracker.last_step, run.tracker.total_steps
+    ending = last is not None and total is not None and last > NEARLY_DONE * total
+    for rule, judgement in judge_quality(metrics, now.facts, ending=ending):
+        yield rule, judgement, {}
+
+
+def _results(readings: Sequence[Reading]) -> list[float]:
+    """The results of evaluations with steps between them: one may be printed several times."""
+    return [
+        one.value
+        for before, one in zip((None, *readings), readings, strict=False)
+        if before is None or one.mark > before.mark
+    ]
 
 
 def _not_a_number(one: Found) -> bool:

@@ -1,0 +1,279 @@
+"""Runs that go wrong and print no error: one table of judgements over the metrics that trainers print.
+
+Each judgement is a list of conditions that must all hold, each on one metric. They compare a run with itself,
+and look at many values in a row: a spike that goes away again, a schedule's warm-up or its last steps, and a
+task that is solved are no failures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from statistics import median
+from typing import NamedTuple
+
+from stallwatch_rules.judgements.facts import Judgement, RunFacts
+from stallwatch_rules.messages import message
+
+COLLAPSE = "rl-policy-collapse"
+EQUAL_REWARDS = "rl-rewards-all-equal"
+KL_EXPLOSION = "rl-kl-explosion"
+RATE_FROZEN = "learning-rate-frozen"
+EVALUATION_FROZEN = "evaluation-frozen"
+
+Params = Mapping[str, str | int]
+Metrics = Mapping[str, Sequence[float]]  #: the values of each metric, oldest first
+Condition = Callable[[Metrics], Params | None]  #: what a message says of it, if it holds
+
+WINDOW = 20  #: values in a row that are no chance
+SOME = 60  #: values after which a run has shown what is usual for it
+ALWAYS = 40  #: equal values that say something where nothing else does
+FLOOR = 0.05  #: the share of a metric's range above its lowest value that counts as its floor
+GONE = 0.05  #: the share of what a metric was at first below which it is gone
+NEAR_BEST = 0.1  #: the share of a reward's range below its best value that counts as its best
+KL_TIMES, KL_LEAST = 20.0, 50.0  #: a KL that exploded is so many times all before it, and at least so much
+KL_STAYED, KL_RAMP = 10, 20  #: for so many values, after a rise of so many
+SCHEDULED = 20  #: learning rates that fall from value to value before a plateau
+PLATEAU = 50  #: equal ones in a row that end a schedule
+IN_MID_SCHEDULE = 0.5  #: of the highest rate; schedules that end above zero end lower
+NOT_TAPERED = 0.5  #: of its steepest fall that a schedule still had when it stopped
+EXACT = 3  #: digits with which a rate is not rounded to 0
+STANDS = 0.97  #: the share of what a loss was above which it does not fall
+EVALUATIONS = 5  #: equal results of evaluations, printed with five digits
+EVALUATIONS_ROUNDED = 8  #: with four
+
+
+class Quality(NamedTuple):
+    """What a rule concludes from metrics."""
+
+    rule: str
+    note: str  #: the message, in ``diagnosis``
+    conditions: tuple[Condition, ...]
+    under_way: bool = False  #: only of runs that are far from their end
+
+
+def always(metric: str, value: float, count: int) -> Condition:
+    """Hold if a metric never was anything else."""
+
+    def holds(metrics: Metrics) -> Params | None:
+        values = metrics.get(metric, ())
+        return {"count": len(values)} if len(values) >= count and set(values) == {value} else None
+
+    return holds
+
+
+def ends_at_zero(metric: str, count: int) -> Condition:
+    """Hold if the last values all are 0, after others with too many digits for that to be rounded."""
+
+    def holds(metrics: Metrics) -> Params | None:
+        values = metrics.get(metric, ())
+        zeros = _at_end([value == 0 for value in values])
+        exact = any(_digits(value) >= EXACT for value in values[: len(values) - zeros][-count:])
+        return {"count": zeros} if zeros >= count and exact else None
+
+    return holds
+
+
+def zero(metric: str, count: int) -> Condition:
+    """Hold if the last values all are 0, and never were for half as long."""
+
+    def holds(metrics: Metrics) -> Params | None:
+        zeros = [value == 0 for value in metrics.get(metric, ())]
+        row = _at_end(zeros)
+        before = (sum(1 for _ in group) for one, group in groupby(zeros[: len(zeros) - row]) if one)
+        return {"count": row} if row >= max(count, 2 * max(before, default=0)) else None
+
+    return holds
+
+
+def _at_end(same: Sequence[bool]) -> int:
+    """How many at the end are true."""
+    return next((at for at, one in enumerate(reversed(same)) if not one), len(same))
+
+
+def _digits(value: float) -> int:
+    """How many digits a value has beside its exponent."""
+    return len(f"{value:.12e}".partition("e")[0].replace(".", "").lstrip("-").rstrip("0"))
+
+
+def falls_not(metric: str) -> Condition:
+    """Hold if the last third of the values lies no lower than the first."""
+
+    def holds(metrics: Metrics) -> Params | None:
+        values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
+        third = len(values) // 3
+        return {} if third and median(values[-third:]) > STANDS * median(values[:third]) else None
+
+    return holds
+
+
+def not_a_number(metric: str, count: int) -> Condition:
+    """Hold if the last values all are NaN or infinite."""
+
+    def holds(metrics: Metrics) -> Params | None:
+        values = metrics.get(metric, ())
+        bad = _at_end([not math.isfinite(value) for value in values])
+        return {"count": bad} if bad >= count else None
+
+    return holds
+
+
+def below_best(metric: str) -> Condition:
+    """Hold if a reward is not at its best: a task that is solved leaves nothing to learn.
+
+    What the best is, only the run tells. A reward that never moved is at its best unless it is 0 or below.
+    """
+
+    def holds(metrics: Metrics) -> Params | None:
+        values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
+        if len(values) < WINDOW:
+            return None
+        recent, best, worst = median(values[-WINDOW:]), max(values), min(values)
+        below = recent <= 0 if best == worst else recent < best - NEAR_BEST * (best - worst)
+        return {"reward": f"{recent:.4g}"} if below else None
+
+    return holds
+
+
+def fell_to_floor(metric: str) -> Condition:
+    """Hold if the last values all lie at the lowest that was ever seen, far below what was usual once."""
+
+    def holds(metrics: Metrics) -> Params | None:
+        values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
+        if len(values) < SOME:
+            return None
+        last = values[-WINDOW:]
+        before = values[:-WINDOW]
+        best = max(median(before[at : at + WINDOW]) for at in range(len(before) - WINDOW + 1))
+        floor = min(values)
+        if best <= floor or max(last) > floor + FLOOR * (best - floor):
+            return None
+        return {"best": f"{best:.4g}", "reward": f"{median(last):.4g}", "count": WINDOW}
+
+    return holds
+
+
+def gone(*names: str) -> Condition:
+    """Hold if one of these metrics fell to nearly nothing of what it was at first."""
+
+    def holds(metrics: Metrics) -> Params | None:
+        for name in names:
+            values = [value for value in metrics.get(name, ()) if math.isfinite(value)]
+            if len(values) < SOME:
+                continue
+            first, now = median(values[: len(values) // 3]), max(map(abs, values[-WINDOW:]))
+            if first > 0 and now <= GONE * first:
+                return {"metric": name, "first": f"{first:.4g}", "value": f"{now:.4g}"}
+        return None
+
+    return holds
+
+
+def exploded(metric: str) -> Condition:
+    """Hold if the last values all lie far above everything before the rise that led to them."""
+
+    def holds(metrics: Metrics) -> Params | None:
+        values = metrics.get(metric, ())
+        before, last = values[: -KL_STAYED - KL_RAMP], values[-KL_STAYED:]
+        if len(before) < WINDOW or not all(map(math.isfinite, before)):
+            return None
+        usual = max(map(abs, before))
+        if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # NaN: another judgement's
+            return None
+        return {"usual": f"{median(before):.4g}", "value": f"{median(last):.4g}", "count": KL_STAYED}
+
+    return holds
+
+
+def stopped_in_mid_schedule(metric: str) -> Condition:
+    """Hold if a rate that fell with each value stands still, far above where schedules end.
+
+    A schedule that has reached its lowest rate got there slower and slower; a constant one never fell.
+    """
+
+    def holds(metrics: Metrics) -> Params | None:
+        values = metrics.get(metric, ())
+        same = _at_end([value == values[-1] for value in values])
+        before = values[: len(values) - same + 1]
+        falls = [earlier - later for earlier, later in pairwise(before[-SCHEDULED - 1 :])]
+        if same < PLATEAU or len(falls) < SCHEDULED or not all(fall > 0 for fall in falls):
+            return None
+        if values[-1] < IN_MID_SCHEDULE * max(values) or falls[-1] < NOT_TAPERED * max(falls):
+            return None
+        return {"rate": f"{values[-1]:.4g}", "count": same}
+
+    return holds
+
+
+def never_changes(metric: str) -> Condition:
+    """Hold if a result is the same to all its digits in evaluation after evaluation, while the loss moves.
+
+    Results of exactly 0 or 1 are those of a task that is not begun or solved.
+    """
+
+    def holds(metrics: Metrics) -> Params | None:
+        values = metrics.get(metric, ())
+        same = _at_end([value == values[-1] for value in values])
+        if not same or not math.isfinite(values[-1]) or values[-1] in (0, 1) or same < len(values):
+            return None
+        digits = _digits(values[-1])
+        enough = EVALUATIONS if digits >= 5 else EVALUATIONS_ROUNDED if digits == 4 else ALWAYS
+        if same < enough or len(set(metrics.get("loss", ())[-WINDOW:])) < WINDOW // 2:
+            return None
+        return {"value": f"{values[-1]:.6g}", "count": same}
+
+    return holds
+
+
+#: The first that holds of each rule counts.
+QUALITIES: tuple[Quality, ...] = (
+    Quality(COLLAPSE, "policy-collapsed", (fell_to_floor("reward"), gone("entropy", "grad_norm"))),
+    Quality(EQUAL_REWARDS, "rewards-not-numbers", (not_a_number("reward", 10),)),
+    Quality(EQUAL_REWARDS, "rewards-equal", (zero("reward_std", WINDOW), below_best("reward"))),
+    Quality(
+        EQUAL_REWARDS,
+        "rewards-equal",
+        (zero("advantage_min", WINDOW), zero("advantage_max", WINDOW), below_best("reward")),
+    ),
+    Quality(
+        EQUAL_REWARDS,
+        "rewards-equal",
+        (always("reward", 0, ALWAYS), always("grad_norm", 0, ALWAYS), below_best("reward")),
+    ),
+    Quality(KL_EXPLOSION, "kl-exploded", (exploded("kl"),)),
+    Quality(KL_EXPLOSION, "kl-not-a-number", (not_a_number("kl", KL_STAYED),)),
+    Quality(
+        RATE_FROZEN,
+        "rate-never-moved",
+        (always("learning_rate", 0, WINDOW), falls_not("loss")),
+        under_way=True,
+    ),
+    Quality(RATE_FROZEN, "rate-gone", (ends_at_zero("learning_rate", WINDOW),), under_way=True),
+    Quality(RATE_FROZEN, "rate-stopped", (stopped_in_mid_schedule("learning_rate"),), under_way=True),
+    Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_loss"),)),
+    Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_accuracy"),)),
+)
+#: The metrics that are judged; the others are those of a ``Point``.
+OF_TRACKS = ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl")
+OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
+
+
+def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[str, Judgement]]:
+    """Give the rules that the metrics of a run show, each with its evidence.
+
+    ``ending``: the run is near its last step, or past it, where schedules have ended.
+    """
+    known: set[str] = set()
+    for quality in QUALITIES:
+        if quality.rule in known or (quality.under_way and (ending or facts.complete)):
+            continue
+        params: dict[str, str | int] = {}
+        for condition in quality.conditions:
+            found = condition(metrics)
+            if found is None:
+                break
+            params |= found
+        else:
+            known.add(quality.rule)
+            yield quality.rule, Judgement("degrading", message(f"diagnosis.{quality.note}", **params))
