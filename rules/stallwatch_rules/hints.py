@@ -13,6 +13,7 @@ import msgspec
 
 from stallwatch_rules.failures.crashes import WORDS
 from stallwatch_rules.failures.environment import RUN_WORDS
+from stallwatch_rules.progress.activities import ACTIVITY_WORDS
 from stallwatch_rules.progress.phases import SIGN_WORDS
 from stallwatch_rules.progress.phases import WORDS as SERVING_WORDS
 from stallwatch_rules.text.lazy import lazy
@@ -53,7 +54,7 @@ _WARNING = lazy(
 _FIGURES = str.maketrans("123456789", "0" * 9)
 _with_figures = {
     word: word.translate(_FIGURES)
-    for words in (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS)
+    for words in (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS, ACTIVITY_WORDS)
     for word in words
     if not word.isalpha()
 }
@@ -69,12 +70,13 @@ class Hints(msgspec.Struct, frozen=True):
     run: tuple[str, ...]
     sign: tuple[str, ...]
     serving: tuple[str, ...]
+    activity: tuple[str, ...]
 
     @classmethod
     def of(cls, text: str) -> Hints:
         """Look at a portion's text; of lines that differ in their figures only, at one."""
         text = "\n".join(dict.fromkeys(text.translate(_FIGURES).split("\n")))
-        kinds = (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS)
+        kinds = (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS, ACTIVITY_WORDS)
         return cls(*[_held(text, words) for words in kinds])
 
 

@@ -20,6 +20,7 @@ from stallwatch_rules.hints import Hints, is_warning, may_hold
 from stallwatch_rules.lines.datatext import is_data
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.progress.activities import follow
 from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
@@ -246,6 +247,8 @@ class RunReading:
         elif hints.sign and may_hold(line.text, hints.sign):
             self.tracker.add(None, line)
         stream.read(line, sample, progressed, hints, counter)
+        if hints.activity and sample is None and may_hold(line.text, hints.activity):
+            stream.activity_now = follow(stream.activity_now, line)
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
             stream.answers += 1 + (more.get("", 0) if more else 0)
         if hits and (stream.tracebacks.quotes(line.text) or is_data(line.text)):

@@ -18,6 +18,7 @@ from stallwatch_rules.failures.templates import MAX_TEXT, TemplateTable
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.hints import Hints, may_hold
 from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.progress.activities import Activity
 from stallwatch_rules.progress.curve import METRICS, Curves
 from stallwatch_rules.progress.timeline import StreamTimelines
 from stallwatch_rules.progress.tracker import Counter
@@ -135,6 +136,9 @@ class StreamReading:
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time that a line after the last step told
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
+        self.activity_now: Activity | None = (
+            None  #: what it was last seen to be busy with since its last step
+        )
         self.timed = False  #: whether every line's time is its own, given from outside the text
         self.of_a_run = False  #: whether a line belonged to a training, though it held no step
         self.sampled = False  #: whether any line held numbers of a training
@@ -214,7 +218,7 @@ class StreamReading:
                         self.skipped_first = self.skipped
                     self.skipped_last = self.skipped
         if progressed:
-            self.last_advance, self.after_time = line, None
+            self.last_advance, self.after_time, self.activity_now = line, None, None
             self.activity.clear()
         elif self.last_time is not None:
             if self.after_time is None and line.time is not None and line.time != before:

@@ -17,6 +17,7 @@ from stallwatch_rules.messages import Message, Text, bilingual, contains, messag
 from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Line, Primary
+from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import iso, shown
@@ -243,7 +244,12 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
 
     The ranks that print a timeout are those that came. What helps is the other one: its last step and words.
     """
-    absent = did_not_report(primary.rule, run, now) if waited_in_vain(primary) else []
+    if not waited_in_vain(primary):
+        return primary
+    absent = did_not_report(primary.rule, run, now)
+    busy = _busy(primary.rule, absent, run, now)
+    if busy is not None:
+        return _still_busy(primary, *busy, run)
     if not absent:
         return primary
     steps = run.tracker.steps
@@ -267,5 +273,71 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         line=line.number,
         time=iso(line.time, zoned=line.zoned),
         step=own,
+        evidence=[shown(line.text), *primary.evidence[:3]],
+    )
+
+
+def _busy(rule: str, absent: list[int], run: Snapshot, now: Assessment) -> tuple[int, StreamReading] | None:
+    """The one rank that reported nothing and was busy with something else, and its stream.
+
+    Lines that name no rank are the main process's, as the others of a launcher print nothing meanwhile.
+    """
+    one = now.get(rule)
+    reported = {rank for _, rank in one.hits if rank is not None} if one is not None else set()
+    if one is not None and one.tagged("flight-data"):
+        reported |= reporting(all_flights(run.streams))
+    busy = [
+        (rank or 0, stream)
+        for (_, rank), stream in run.streams.items()
+        if stream.activity_now is not None and (rank or 0) not in reported
+    ]
+    named = [each for each in busy if not absent or each[0] in absent]
+    ranks = {rank for rank, _ in named}
+    if not reported or len(ranks) != 1 or len(absent) > 1:
+        return None
+    return max(named, key=lambda each: (each[1].rank is not None, each[1].index))
+
+
+def _still_busy(primary: Primary, rank: int, stream: StreamReading, run: Snapshot) -> Primary:
+    """The primary, saying what the rank that the others waited for was busy with, and for how long."""
+    activity = stream.activity_now
+    assert activity is not None
+    until = min(
+        (
+            time
+            for other in run.streams.values()
+            if (hits := other.hits.get(primary.rule)) and (time := other.when(hits.first.line)) is not None
+        ),
+        default=None,
+    )
+    begun = stream.when(activity.first)
+    lasted = until - begun if until is not None and begun is not None and until > begun else activity.seconds
+    waited = primary.captures.get("timeout_ms", "")
+    operation = primary.captures.get("optype", "")
+    what: dict[str, str | Message] = {
+        "rank": str(rank),
+        "activity": message(f"activity.{activity.kind}", what=activity.what),
+        "operation": operation or message("activity.collective"),
+    }
+    if lasted is not None and lasted >= 1:
+        title = message("diagnosis.still-busy-for", lasted=lasted, **what)
+    elif waited.isdigit():
+        title = message("diagnosis.still-busy-after", waited=int(waited) / 1000, **what)
+    else:
+        title = message("diagnosis.still-busy", **what)
+    captures = {**primary.captures, "activity": activity.kind}
+    if lasted is not None:
+        captures["activity_seconds"] = f"{lasted:.0f}"
+    line = activity.last
+    return replace(
+        primary,
+        title=title,
+        fixes=[message("diagnosis.still-busy-advice"), *primary.fixes],
+        captures=captures,
+        rank=rank,
+        file=line.source,
+        line=line.number,
+        time=iso(line.time, zoned=line.zoned),
+        step=run.tracker.steps.get(rank),
         evidence=[shown(line.text), *primary.evidence[:3]],
     )

@@ -1,0 +1,77 @@
+"""What a rank is busy with between steps: preparing data, loading, compiling, saving, by its last lines.
+
+``activities.json`` lists the words: of a line that begins one of them, or of a bar that is drawn meanwhile
+(datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the trainers; transformers 5:
+``core_model_loading.py``; vllm: ``model_loader``; Megatron-LM: ``training.py``; torch: ``cpp_extension.py``).
+What the run does as a whole is its phase: ``phases.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_rules.progress.phases import SIGN_WORDS, sign_of
+from stallwatch_rules.records import Line
+from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.numbers import duration
+
+MAX_TEXT = 400  #: characters of a line that are looked at
+_BAR_DONE = lazy(r":? *100%\|")
+_ELAPSED = lazy(r"\[(\d{1,3}:\d\d(?::\d\d)?)[<,]")
+#: Phases that their own lines show.
+_PHASES = {"eval": "evaluating", "announced": "evaluating", "save": "saving", "rollout": "generating-answers"}
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    id: str
+    words: tuple[str, ...]
+    pattern: str
+
+
+_entries = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[_Entry, ...])
+_ACTIVITIES = tuple((one.id, one.words, lazy(one.pattern)) for one in _entries)
+ACTIVITY_WORDS = tuple(dict.fromkeys((*(word for one in _entries for word in one.words), *SIGN_WORDS)))
+
+
+class Activity(msgspec.Struct):
+    """What one stream was last seen to be busy with."""
+
+    kind: str  #: the key of its words: ``activity.<kind>``
+    what: str  #: the part of the data that it names
+    first: Line
+    last: Line
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it has taken by its bar's own clock, or by the times of its lines."""
+        found = _ELAPSED.search(self.last.text[:MAX_TEXT])
+        shown = duration(found[1]) if found is not None else None
+        known = self.first.time is not None and self.last.time is not None
+        timed = self.last.time - self.first.time if known else None  # type: ignore[operator]
+        return max((each for each in (shown, timed) if each is not None), default=None)
+
+
+def follow(before: Activity | None, line: Line) -> Activity | None:
+    """Return the activity after a line that holds one of the words; none if the line shows its end."""
+    text = line.text[:MAX_TEXT]
+    found = _named(text)
+    if found is None:
+        return before
+    if _BAR_DONE.search(text) is not None:
+        return None
+    if before is not None and (before.kind, before.what) == found:
+        before.last = line
+        return before
+    return Activity(*found, line, line)
+
+
+def _named(text: str) -> tuple[str, str] | None:
+    for kind, words, pattern in _ACTIVITIES:
+        if any(word in text for word in words):
+            found = pattern.search(text)
+            if found is not None:
+                return kind, found.groupdict().get("what") or ""
+    kind = _PHASES.get(sign_of(text) or "", "")
+    return (kind, "") if kind else None

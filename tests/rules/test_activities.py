@@ -1,0 +1,133 @@
+"""What the missing rank was busy with when the collective of the others timed out."""
+
+from __future__ import annotations
+
+import pytest
+from smallruns import steps
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import render
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.progress.activities import Activity, follow
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, Line, Primary
+
+TIMED_OUT = (
+    "[Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=51, OpType=ALLREDUCE,"
+    " NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800029 milliseconds before timing out."
+)
+SPLIT = "Generating train split: {done} examples [{clock}, 6.60 examples/s]"
+
+
+def after(*texts: str) -> Activity | None:
+    activity = None
+    for number, text in enumerate(texts, 1):
+        activity = follow(activity, Line(text, "run.log", number))
+    return activity
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "what"),
+    [
+        ("Generating train split: 0 examples [00:00, ? examples/s]", "generating-split", "train"),
+        ("Map (num_proc=8):  41%|████      | 4100/10000 [00:10<00:15, 400.00 examples/s]",
+         "preparing-dataset", ""),
+        ("Tokenizing train dataset:  41%|████      | 4100/10000 [00:10<00:15, 400.00 examples/s]",
+         "preparing-dataset", ""),
+        ("Loading checkpoint shards:  50%|█████     | 2/4 [00:10<00:10,  5.00s/it]", "loading-weights", ""),
+        ("Downloading shards:  25%|██▌       | 1/4 [03:10<09:30, 190.00s/it]", "downloading", ""),
+        ("Building extension module cpu_adam...", "compiling", ""),
+        ("[2/3] /usr/local/cuda/bin/nvcc  -DTORCH_EXTENSION_NAME=fused_adam", "compiling", ""),
+        ("saving checkpoint at iteration    5000 to /ckpt in torch_dist format", "saving", ""),
+        ("Saving model checkpoint to out/checkpoint-500", "saving", ""),
+        ("***** Running Evaluation *****", "evaluating", ""),
+        ("Evaluating:  12%|█▏        | 12/100 [05:00<36:40, 25.00s/it]", "evaluating", ""),
+        (" > building shuffle index with split [0, 100) and [100, 100) ...", "loading-dataset", ""),
+    ],
+)  # fmt: skip
+def test_the_activities_by_their_lines(text: str, kind: str, what: str) -> None:
+    activity = after(text)
+    assert activity is not None and (activity.kind, activity.what) == (kind, what)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Map: 100%|██████████| 10000/10000 [00:25<00:00, 400.00 examples/s]",
+        "Loading checkpoint shards: 100%|██████████| 4/4 [00:20<00:00,  5.00s/it]",
+        "Mapping of ranks to nodes: 4 per node",
+        "Downloading is disabled in offline mode",
+        "Loading extension module cpu_adam...",
+        "INFO Generating a config",
+    ],
+)
+def test_what_is_done_or_only_named_is_no_activity(text: str) -> None:
+    assert after(text) is None
+
+
+def test_an_activity_lasts_as_long_as_its_bar_says_and_ends_with_it() -> None:
+    first, last = SPLIT.format(done=0, clock="00:00"), SPLIT.format(done=12300, clock="31:02")
+    activity = after(first, "a warning in between", last)
+    assert activity is not None and activity.seconds == 1862 and activity.first.number == 1
+    assert after(first, last, "Map: 100%|██████████| 10/10 [00:25<00:00, 400.00 examples/s]") is None
+
+
+def diagnose(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> Diagnosis:
+    reading = RunReading(catalogue, matcher)
+    for name, text in files.items():
+        reader = LineReader(name)
+        reading.feed([*reader.feed(text.encode()), *reader.finish()])
+    return reading.diagnose()
+
+
+def cause(diagnosis: Diagnosis) -> Primary:
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.rule == "nccl-collective-timeout"
+    return diagnosis.primary
+
+
+def test_interleaved_ranks_with_times(catalogue: Catalogue, matcher: Matcher) -> None:
+    rows = ["[rank0]: 2026-05-02 09:00:00,000 INFO Saving model checkpoint to out/checkpoint-20"]
+    rows += [f"[rank{rank}]: 2026-05-02 09:01:00,000 INFO waiting for rank 0" for rank in (1, 2, 3)]
+    rows += [f"[rank{rank}]: 2026-05-02 09:31:00,000 {TIMED_OUT.format(rank=rank)}" for rank in (2, 1, 3)]
+    log = "".join(f"[rank{rank}]: {line}\n" for rank in range(4) for line in steps(1, 20).splitlines())
+    one = cause(diagnose(catalogue, matcher, {"run.log": log + "\n".join(rows) + "\n"}))
+    english = "Rank 0 was still saving a checkpoint, for 31 min, when the others' ALLREDUCE timed out"
+    assert render(one.title) == english
+    assert "rank 0 仍在保存 checkpoint，已持续 31 min" in render(one.title, "zh")
+    assert (one.rank, one.step) == (0, 20)
+    assert one.captures["activity"] == "saving" and one.captures["activity_seconds"] == "1860"
+    assert "before the launch" in render(one.fixes[0]) and "checkpoint-20" in one.evidence[0]
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: "])
+def test_bars_without_times_and_a_single_rank_that_waited(
+    catalogue: Catalogue, matcher: Matcher, prefix: str
+) -> None:
+    log = [prefix + SPLIT.format(done=done, clock=clock) for done, clock in ((0, "00:00"), (9000, "31:02"))]
+    log.insert(1, "[rank1]: " + TIMED_OUT.format(rank=1))
+    one = cause(diagnose(catalogue, matcher, {"run.log": "\n".join([*log, ""])}))
+    assert render(one.title).startswith("Rank 0 was still generating the train split, for 31 min, when")
+
+
+def test_without_any_clock_the_timeouts_own_duration_is_named(catalogue: Catalogue, matcher: Matcher) -> None:
+    files = {f"rank{rank}.log": TIMED_OUT.format(rank=rank) + "\n" for rank in (1, 2, 3)}
+    files["rank0.log"] = "Saving model checkpoint to out/checkpoint-20\n"
+    one = cause(diagnose(catalogue, matcher, files))
+    expected = "Rank 0 was still saving a checkpoint when the others' ALLREDUCE timed out after 30 min"
+    assert render(one.title) == expected
+    assert "等待 30 min 后超时" in render(one.title, "zh")
+
+
+def test_no_activity_is_named_where_steps_followed_or_all_ranks_waited(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    files = {f"rank{rank}.log": steps(1, 20) + TIMED_OUT.format(rank=rank) + "\n" for rank in (1, 2, 3)}
+    saved = "Saving model checkpoint to out/checkpoint-5\n"
+    files["rank0.log"] = saved + steps(6, 20)
+    assert "activity" not in cause(diagnose(catalogue, matcher, files)).captures, "it trained on"
+    files["rank0.log"] = steps(1, 20) + saved + TIMED_OUT.format(rank=0) + "\n"
+    assert "activity" not in cause(diagnose(catalogue, matcher, files)).captures, "it waited, too"
+    files["rank0.log"] = steps(1, 20)
+    assert render(cause(diagnose(catalogue, matcher, files)).title).endswith(": rank 0")
