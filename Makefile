@@ -23,7 +23,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard bench-scan bench-stall bench-live gpu-check bench-probe bench-dashboard bench-alerts clean
+.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live gpu-check bench-probe bench-dashboard bench-alerts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -100,6 +100,9 @@ screenshots: $(VENV)/.dev system-packages ## take the pictures in docs/images ag
 
 scoreboard: $(VENV)/.dev ## how often the diagnosis is right, on every labelled corpus at hand (CORPUS=…)
 	$(BIN)/python bench/scoreboard.py $(CORPUS:%=--corpus %) --wrong --write docs/scoreboard.md
+
+benchmark: $(VENV)/.dev ## how often tools name the cause, on the open cases of bench/cases (BENCHMARK_ARGS=…)
+	$(BIN)/python bench/benchmark.py $(BENCHMARK_ARGS)
 
 bench-scan: $(VENV)/.dev ## reading one generated log: the diagnosis against ripgrep, mtail, Drain3 and others
 	$(BIN)/python bench/scan.py

@@ -5,7 +5,9 @@
 
 A corpus is a folder with any of: ``cases.jsonl`` (rows with ``id``, ``signature`` and ``log`` or ``file``),
 ``failures.jsonl`` and ``benign.jsonl`` (the same), ``files.jsonl`` (rows with ``file`` and ``kind``: whole
-logs that are ``healthy`` or ``failed``). The tests' recordings (``meta.json``) are read, too.
+logs that are ``healthy`` or ``failed``), ``labels.jsonl`` (rows with ``file``, ``verdict``, ``class`` and
+``benign``: whole logs that nobody had seen before). The tests' recordings (``meta.json``) are read, too.
+Shares are printed with their Wilson intervals at 95 %.
 """
 
 from __future__ import annotations
@@ -20,7 +22,19 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import track
-from scoring import Outcome, by_family, calibration, confusions, failures, share, wrong_alarms
+from scoring import (
+    Claim,
+    Outcome,
+    Share,
+    by_family,
+    calibration,
+    claims,
+    confusions,
+    expected_error,
+    failures,
+    share,
+    wrong_alarms,
+)
 
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths, diagnose_run
 from stallwatch_logs.log_files import from_stream
@@ -43,9 +57,19 @@ def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
                 label = f"benign:{label}"
             content = row["log"] if "log" in row else corpus / row["file"]
             yield row.get("id", f"{name}:{number}"), label, content
+    labels = corpus / "labels.jsonl"
+    for row in map(json.loads, labels.read_text().splitlines()) if labels.exists() else ():
+        yield f"{corpus.parent.name}/{row['file']}", _unseen(row), corpus / row["file"]
     for meta in sorted(corpus.glob("*/meta.json")):
         expected = json.loads(meta.read_text())["expected"]
         yield meta.parent.name, expected["primary"] or expected["verdict"], meta.parent
+
+
+def _unseen(row: dict[str, Any]) -> str:
+    """The label of a whole log that was labelled by its verdict."""
+    if row["benign"] or row["verdict"] in ("finished", "unfinished", "no-evidence"):
+        return f"benign:{row['class'] or row['verdict']}"
+    return row["class"] or "unknown"
 
 
 def diagnosis_of(content: Path | str, catalogue: Catalogue) -> Diagnosis:
@@ -64,17 +88,20 @@ def outcome(case: tuple[str, str, Any], catalogue: Catalogue) -> Outcome:
 
 def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> list[str]:
     """The scores of one corpus, in Markdown."""
-    quiet = [one for one in outcomes if one.label.startswith("benign")]
+    benign = [one for one in outcomes if one.label.startswith("benign")]
     healthy = [one for one in outcomes if one.label == "healthy"]
     whole = [one for one in outcomes if one.label == "failed"]
     lines = [f"## {title}", "", f"{len(outcomes)} cases.", ""]
     lines += ["| what | score |", "|---|---|"]
-    lines.append(f"| primary cause right, of the failures | {share(failures(outcomes))} |")
-    lines.append(f"| failure seen, of whole logs of failed runs without a label | {share(whole)} |")
-    lines.append(f"| wrong alarms, of the benign cases | {len(wrong_alarms(quiet))}/{len(quiet)} |")
-    lines.append(f"| failure verdicts, of the healthy logs | {len(wrong_alarms(healthy))}/{len(healthy)} |")
-    lines += ["", "| confidence | right |", "|---|---|"]
-    lines += [f"| {one.low:.1f}–{min(one.high, 1):.1f} | {one.score} |" for one in calibration(outcomes)]
+    quiet, alarms = (
+        Share(len(wrong_alarms(benign)), len(benign)),
+        Share(len(wrong_alarms(healthy)), len(healthy)),
+    )
+    lines.append(f"| primary cause right, of the failures | {share(failures(outcomes)).measured} |")
+    lines.append(f"| failure seen, of whole logs of failed runs without a label | {share(whole).measured} |")
+    lines.append(f"| wrong alarms, of the benign cases | {quiet.measured} |")
+    lines.append(f"| failure verdicts, of the healthy logs | {alarms.measured} |")
+    lines += ["", *reliability(claims(outcomes))]
     lines += ["", "| family | precision | recall |", "|---|---|---|"]
     lines += [f"| {one.family} | {one.precision} | {one.recall} |" for one in by_family(outcomes, families)]
     wrong = confusions(outcomes)
@@ -82,6 +109,45 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
         lines += ["", "| label | said instead | cases |", "|---|---|---|"]
         lines += [f"| {label} | {said} | {count} |" for label, said, count in wrong]
     return [*lines, ""]
+
+
+def reliability(claimed: list[Claim]) -> list[str]:
+    """How often named causes are right, by how sure they were."""
+    lines = ["| confidence | on average | right |", "|---|---|---|"]
+    for one in calibration(claimed):
+        mean = f"{one.mean:.2f}" if one.score.all else ""
+        lines.append(f"| {one.low:.1f}–{min(one.high, 1):.1f} | {mean} | {one.score.measured} |")
+    return lines
+
+
+def calibrated(claimed: list[Claim]) -> list[str]:
+    """The section on all corpora together: what confidence is worth, on each half of the cases."""
+    lines = [
+        "## Calibration",
+        "",
+        "All cases above and those of `make benchmark`, in halves by the hash of their",
+    ]
+    lines += ["names: levels are chosen on the development half, and the frozen half measures.", ""]
+    lines += [
+        "| half | named causes | right at 0.9 and more | expected calibration error |",
+        "|---|---|---|---|",
+    ]
+    for name, frozen in (("development", False), ("frozen", True)):
+        half = [one for one in claimed if one.frozen is frozen]
+        sure = [one for one in half if one.confidence >= 0.9]
+        right = Share(sum(one.right for one in sure), len(sure))
+        lines.append(f"| {name} | {len(half)} | {right.measured} | {expected_error(half):.1%} |")
+    return [*lines, "", "The frozen half:", "", *reliability([one for one in claimed if one.frozen]), ""]
+
+
+def levels(claimed: list[Claim]) -> list[str]:
+    """How often each single confidence is right, on the development half: what to calibrate by."""
+    lines = ["| confidence | right, development half |", "|---|---|"]
+    half = [one for one in claimed if not one.frozen]
+    for level in sorted({one.confidence for one in half}, reverse=True):
+        these = [one for one in half if one.confidence == level]
+        lines.append(f"| {level:.2f} | {Share(sum(one.right for one in these), len(these)).measured} |")
+    return lines
 
 
 HEAD = """# Scoreboard
@@ -93,6 +159,18 @@ writing them: expect less there.
 """
 
 
+def benchmark_claims(console: Console) -> list[Claim]:
+    """What Stallwatch claims of the cases of the open benchmark."""
+    import benchmark
+
+    scored = benchmark.run_tools(["stallwatch"], benchmark.read_cases(), console=console)["stallwatch"]
+    return [
+        Claim(one.case.id, one.answer.confidence, one.outcome == "right")
+        for one in scored
+        if one.answer.failed and one.answer.confidence is not None
+    ]
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--corpus",
@@ -102,19 +180,21 @@ writing them: expect less there.
     help="Another labelled corpus; may be given more than once.",
 )
 @click.option("--wrong", is_flag=True, help="List the cases that are wrong.")
+@click.option("--levels", "by_level", is_flag=True, help="Print how often each confidence is right, too.")
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Write the tables here, too.")
-def main(more: tuple[Path, ...], wrong: bool, write: Path | None) -> None:
+def main(more: tuple[Path, ...], wrong: bool, by_level: bool, write: Path | None) -> None:
     """Diagnose every labelled case and print how often that is right."""
     console, catalogue = Console(stderr=True), load_catalogue()
     families = {page.id: page.family for page in catalogue.pages.values()}
     corpora = [("The project's own corpus", list(OWN)), *(("Development corpus", [path]) for path in more)]
-    text = [HEAD]
+    text, claimed = [HEAD], benchmark_claims(console)
     for title, folders in corpora:
         listed = [case for folder in folders for case in cases(folder)]
         outcomes = [
             outcome(case, catalogue) for case in track(listed, title, console=console, transient=True)
         ]
         text += section(title, outcomes, families)
+        claimed += claims(outcomes)
         if wrong:
             for one in outcomes:
                 if not one.right:
@@ -123,7 +203,8 @@ def main(more: tuple[Path, ...], wrong: bool, write: Path | None) -> None:
                         style="yellow",
                         highlight=False,
                     )
-    sys.stdout.write("\n".join(text[1:]))
+    text += calibrated(claimed)
+    sys.stdout.write("\n".join([*text[1:], *(levels(claimed) if by_level else ())]))
     if write is not None:
         write.write_text("\n".join(text))
 

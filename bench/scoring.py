@@ -6,6 +6,8 @@ name), ``healthy``, or ``benign:…`` (text that looks like trouble and is none)
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +69,9 @@ class Outcome:
         return self.primary or self.verdict
 
 
+_Z = 1.959964  #: of the normal distribution, for 95 %
+
+
 @dataclass(frozen=True)
 class Share:
     """So many of so many."""
@@ -76,6 +81,24 @@ class Share:
 
     def __str__(self) -> str:
         return f"{self.right}/{self.all} ({self.right / self.all:.1%})" if self.all else "none"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The Wilson score interval: where the true share is, at 95 %."""
+        if not self.all:
+            return 0.0, 1.0
+        share, z = self.right / self.all, _Z / self.all
+        middle = (share + _Z * z / 2) / (1 + _Z * z)
+        half = _Z / (1 + _Z * z) * math.sqrt(share * (1 - share) / self.all + z * z / 4)
+        return round(max(middle - half, 0.0), 6), round(min(middle + half, 1.0), 6)
+
+    @property
+    def measured(self) -> str:
+        """The share with its interval."""
+        if not self.all:
+            return "none"
+        low, high = self.interval
+        return f"{self.right}/{self.all} = {self.right / self.all:.1%} [{low:.1%}, {high:.1%}]"
 
 
 def share(outcomes: Iterable[Outcome]) -> Share:
@@ -125,18 +148,59 @@ def by_family(outcomes: Sequence[Outcome], families: Mapping[str, str]) -> list[
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A named cause, how sure it was, and whether it was right."""
+
+    case: str
+    confidence: float
+    right: bool
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it belongs to the half that nothing is calibrated on: by the hash of the case's name."""
+        return hashlib.sha256(self.case.encode()).digest()[0] % 2 == 1
+
+
+def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
+    """The failures that a cause was named for; wrong alarms count."""
+    return [
+        Claim(one.case, one.confidence, one.right)
+        for one in outcomes
+        if one.primary is not None and one.verdict in ALARMS
+    ]
+
+
+@dataclass(frozen=True)
 class Bin:
-    """The failure verdicts given with this confidence."""
+    """The claims made with a confidence in a range."""
 
     low: float
     high: float
     score: Share
+    mean: float  #: of the confidence
+
+    @property
+    def gap(self) -> float:
+        """How far the confidence is from the share that was right."""
+        return abs(self.score.right / self.score.all - self.mean) if self.score.all else 0.0
 
 
-def calibration(outcomes: Iterable[Outcome]) -> list[Bin]:
-    """Of the primaries given with a confidence in each range, how many were right; wrong alarms count."""
-    named = [one for one in outcomes if one.primary is not None and one.verdict in ALARMS]
-    return [Bin(low, high, share(o for o in named if low <= o.confidence < high)) for low, high in BINS]
+def calibration(claimed: Iterable[Claim]) -> list[Bin]:
+    """Of the claims made with a confidence in each range, how many were right."""
+    listed = list(claimed)
+    bins = []
+    for low, high in BINS:
+        inside = [one for one in listed if low <= one.confidence < high]
+        score = Share(sum(one.right for one in inside), len(inside))
+        mean = sum(one.confidence for one in inside) / len(inside) if inside else 0.0
+        bins.append(Bin(low, high, score, mean))
+    return bins
+
+
+def expected_error(claimed: Iterable[Claim]) -> float:
+    """The expected calibration error: the gap of each range, weighed by the claims in it."""
+    bins = calibration(claimed)
+    return sum(one.gap * one.score.all for one in bins) / max(sum(one.score.all for one in bins), 1)
 
 
 def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:

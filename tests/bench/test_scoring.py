@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from scoring import Outcome, Share, by_family, calibration, confusions, failures, share, wrong_alarms
+from scoring import (
+    Claim,
+    Outcome,
+    Share,
+    by_family,
+    calibration,
+    claims,
+    confusions,
+    expected_error,
+    failures,
+    share,
+    wrong_alarms,
+)
 
 
 def outcome(label: str, verdict: str, primary: str | None = None, confidence: float = 0.9) -> Outcome:
@@ -53,8 +65,19 @@ def test_precision_counts_what_a_family_claimed_and_recall_what_was_its_own() ->
 
 
 def test_calibration_puts_wrong_alarms_into_their_bin() -> None:
-    bins = {one.low: one.score for one in calibration([OOM, WRONG, MISSED, ALARM, QUIET])}
+    bins = {one.low: one.score for one in calibration(claims([OOM, WRONG, MISSED, ALARM, QUIET]))}
     assert bins == {0.9: Share(1, 2), 0.7: Share(0, 0), 0.5: Share(0, 1), 0.0: Share(0, 0)}
+
+
+def test_the_calibration_error_weighs_the_gap_of_each_bin() -> None:
+    sure = [Claim(str(number), 0.9, number < 8) for number in range(10)]
+    assert round(expected_error(sure), 3) == 0.1
+    assert round(expected_error([*sure, *(Claim("x", 0.5, True) for _ in range(10))]), 3) == 0.3
+    assert expected_error([]) == 0.0
+
+
+def test_the_halves_are_split_by_the_hash_of_the_name() -> None:
+    assert [Claim(name, 0.9, True).frozen for name in ("a", "1", "b", "0")] == [False, True, False, True]
 
 
 def test_confusions_come_most_frequent_first() -> None:
@@ -62,3 +85,12 @@ def test_confusions_come_most_frequent_first() -> None:
         ("cuda-oom", "healthy", 2),
         ("cuda-oom", "nccl-collective-timeout", 1),
     ]
+
+
+def test_a_share_has_its_wilson_interval() -> None:
+    low, high = Share(117, 145).interval
+    assert (round(low, 3), round(high, 3)) == (0.735, 0.863)
+    assert Share(0, 20).interval[0] == 0.0 and round(Share(0, 20).interval[1], 3) == 0.161
+    assert Share(20, 20).interval[1] == 1.0
+    assert Share(0, 0).interval == (0.0, 1.0) and Share(0, 0).measured == "none"
+    assert Share(1, 2).measured == "1/2 = 50.0% [9.5%, 90.5%]"

@@ -1,0 +1,192 @@
+"""Tools that name the cause of a failed run, behind one contract: a folder in, one `Answer` out.
+
+Another tool joins as a command (``--tool NAME=COMMAND``, see docs/benchmark.md); those below run in this
+process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scoring import ALARMS
+
+HERE = Path(__file__).resolve().parent / "cases"
+CAUSES: dict[str, dict[str, Any]] = json.loads((HERE / "causes.json").read_text())
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool says of a run."""
+
+    failed: bool = False  #: whether it would raise an alarm
+    cause: tuple[str, ...] = ()  #: classes of causes.json that it names; empty: it names none
+    text: str = ""  #: what it shows as the cause
+    rank: int | None = None
+    confidence: float | None = None
+
+
+Adapter = Callable[[Path], Answer]
+
+
+def lines_of(folder: Path) -> list[str]:
+    """The lines of all logs in the folder, file by file."""
+    found: list[str] = []
+    for path in sorted(folder.rglob("*.log")):
+        found += re.split(r"[\n\r]+", path.read_text(errors="replace"))
+    return [line for line in found if line.strip()]
+
+
+def exit_code_of(folder: Path) -> int | None:
+    """The exit code of the command, if it has ended."""
+    code: int | None = json.loads((folder / "run.json").read_text())["exit_code"]
+    return code
+
+
+def classes(tool: str, name: str) -> tuple[str, ...]:
+    """The classes that a tool's own name for a cause stands for; the name itself if it is none of them."""
+    found = tuple(cause for cause, one in CAUSES.items() if name in one.get(tool, ()))
+    return found or (f"{tool}:{name}",)
+
+
+def stallwatch() -> Adapter:
+    """The diagnosis of this checkout."""
+    from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+    from stallwatch_rules.pages.catalogue import load_catalogue
+
+    options = Options(load_catalogue())
+
+    def answer(folder: Path) -> Answer:
+        recorded = (folder / "agent.json").exists()
+        paths = [folder] if recorded else sorted(folder.rglob("*.log"))
+        return of_diagnosis(diagnose_paths(paths, options)[0])
+
+    return answer
+
+
+def of_diagnosis(diagnosis: Any) -> Answer:
+    """A diagnosis of Stallwatch as an answer."""
+    from stallwatch_rules.locale import rendered
+    from stallwatch_rules.report.json import schema_1_verdict
+
+    diagnosis = rendered(diagnosis)
+    first = diagnosis.primary
+    verdict = schema_1_verdict(diagnosis)
+    if verdict == "stalled" and (first is None or "stall" in classes("stallwatch", first.rule)):
+        said = " ".join([*first.evidence, first.why]) if first else ""
+        return Answer(
+            True, ("stall",), said, first.rank if first else None, first.confidence if first else None
+        )
+    if verdict == "unknown-failure" or (first is None and diagnosis.unknown):
+        said = " ".join(f"{one.exception}: {one.message}" for one in diagnosis.unknown[:1])
+        return Answer(verdict in ALARMS, ("other",) if said else (), said, first.rank if first else None)
+    if first is None or verdict not in ALARMS:
+        return Answer(verdict in ALARMS)
+    named = classes("stallwatch", first.rule)
+    return Answer(True, named, " ".join(first.evidence), first.rank, first.confidence)
+
+
+def exit_code(folder: Path) -> Answer:
+    """What a scheduler knows."""
+    return Answer(exit_code_of(folder) not in (0, None))
+
+
+def last_line(folder: Path) -> Answer:
+    """What most people look at first."""
+    lines = lines_of(folder)
+    return Answer(exit_code_of(folder) not in (0, None), (), lines[-1] if lines else "")
+
+
+_ERROR = re.compile(r"error", re.IGNORECASE)
+
+
+def grep_error(folder: Path) -> Answer:
+    """The first line that ``grep -i error`` finds."""
+    found = next((line for line in lines_of(folder) if _ERROR.search(line)), "")
+    return Answer(bool(found), (), found)
+
+
+def nvrx() -> Adapter:
+    """The first line that a published signature of NVIDIA's resiliency extension calls a root candidate.
+
+    These are the patterns alone: NVRx weighs what they find, and lets a language model judge it.
+    """
+    table = json.loads((HERE / "nvrx_signatures.json").read_text())
+    rows = [
+        (row["id"], row["role"], re.compile(row["pattern"], re.IGNORECASE)) for row in table["signatures"]
+    ]
+    advice = [re.compile(pattern, re.IGNORECASE) for pattern in table["advice"]]
+
+    def answer(folder: Path) -> Answer:
+        later: Answer | None = None
+        failed = exit_code_of(folder) not in (0, None)
+        for line in lines_of(folder):
+            found = [(name, role) for name, role, pattern in rows if pattern.search(line)]
+            if not found or any(pattern.search(line) for pattern in advice):
+                continue
+            roots = [name for name, role in found if role == "root"]
+            special = [name for name in roots if name != "observed_exception"]
+            if special:
+                return Answer(failed, classes("nvrx", special[0]), line)
+            if roots:
+                return Answer(failed, (), line)
+            later = later or Answer(
+                failed, classes("nvrx", found[0][0]) if found[0][1] == "confirmation" else (), line
+            )
+        return later or Answer(failed)
+
+    return answer
+
+
+def drain_novelty(healthy: Iterable[Path]) -> Adapter:
+    """Drain3 learns the templates of healthy runs; the first line of the last new ones is shown.
+
+    It calls a run failed if one of its last twenty lines is of a template that no healthy run has.
+    """
+    from drain3 import TemplateMiner
+    from drain3.template_miner_config import TemplateMinerConfig
+
+    config = TemplateMinerConfig()
+    config.profiling_enabled = False
+    miner = TemplateMiner(config=config)
+    for folder in healthy:
+        for line in lines_of(folder):
+            miner.add_log_message(line[:400])
+
+    def answer(folder: Path) -> Answer:
+        lines = lines_of(folder)[-200:]
+        new = [miner.match(line[:400]) is None for line in lines]
+        last = max((at for at, one in enumerate(new) if one), default=None)
+        if last is None:
+            return Answer()
+        first = last
+        while first > 0 and any(new[max(first - 3, 0) : first]):
+            first -= 1
+        while not new[first]:
+            first += 1
+        return Answer(any(new[-20:]), (), lines[first])
+
+    return answer
+
+
+def command(words: Sequence[str]) -> Adapter:
+    """Another tool: it is given the folder and prints JSON (docs/benchmark.md)."""
+
+    def answer(folder: Path) -> Answer:
+        run = subprocess.run([*words, str(folder)], capture_output=True, text=True, timeout=300, check=False)
+        said = json.loads(run.stdout or "{}")
+        cause = said.get("cause") or ()
+        return Answer(
+            bool(said.get("failed")),
+            (cause,) if isinstance(cause, str) else tuple(cause),
+            str(said.get("text") or ""),
+            said.get("rank"),
+            said.get("confidence"),
+        )
+
+    return answer

@@ -1,0 +1,251 @@
+"""How well do tools name the cause of a failed run, on cases that anybody may have? See ``make benchmark``.
+
+    python bench/benchmark.py                          # all tools, all cases
+    python bench/benchmark.py --tool mine='python mine.py' --only stallwatch --only mine
+    python bench/benchmark.py --wrong                  # which open cases Stallwatch gets wrong
+
+docs/benchmark.md says what the cases are, how they are scored and how another tool joins.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import shlex
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import track
+from scoring import Share
+
+HERE = Path(__file__).resolve().parent / "cases"
+sys.path.insert(0, str(HERE))
+
+import adapters  # noqa: E402 - beside this file
+import generate  # noqa: E402 - in cases/
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run and what is right to say of it: a row of ``cases/cases.jsonl``."""
+
+    id: str
+    kind: str  #: real run, re-enacted or generated
+    cause: str  #: a class of causes.json, or several between bars; "" where nothing is wrong
+    sign: str  #: words that name the cause, alternatives between bars; of a hang: of its place
+    exit_code: int | None  #: None: it had not ended
+    rank: int | None  #: the rank at fault, of several
+    ranks: int
+    sha256: str  #: of the log or archive
+    source: str  #: the command, or where the format comes from
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it belongs to the half whose single cases are not looked at."""
+        return hashlib.sha256(self.id.encode()).digest()[0] % 2 == 1
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.cause)
+
+    @property
+    def hangs(self) -> bool:
+        return self.cause == "stall"
+
+    def content(self) -> bytes:
+        """Its log, or its archive."""
+        if self.kind == "generated":
+            content = generate.one(self.id).text.encode()
+        else:
+            folder, ending = ("recordings", "tar.gz") if self.hangs else ("real", "log.gz")
+            content = (HERE / folder / f"{self.id}.{ending}").read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise click.ClickException(f"{self.id} is not the case that cases.jsonl describes")
+        return content
+
+    def unpack(self, folder: Path) -> None:
+        """What a tool gets: the logs, and ``run.json`` with the exit code."""
+        folder.mkdir(parents=True)
+        content = self.content()
+        if self.hangs:
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+                archive.extractall(folder, filter="data")
+        else:
+            text = content if self.kind == "generated" else gzip.decompress(content)
+            (folder / "job.log").write_bytes(text)
+        (folder / "run.json").write_text(json.dumps({"exit_code": self.exit_code, "ranks": self.ranks}))
+
+
+def read_cases() -> list[Case]:
+    return [Case(**row) for row in map(json.loads, (HERE / "cases.jsonl").read_text().splitlines())]
+
+
+def judge(case: Case, answer: adapters.Answer) -> str:
+    """right, wrong or none for a failed run; quiet or alarm for any other."""
+    if not case.failed:
+        return "alarm" if answer.failed else "quiet"
+    shown = _shows(case, answer.text)
+    causes = case.cause.split("|")
+    if case.hangs:
+        if "stall" in answer.cause:
+            return "right" if shown else "wrong"
+        return "wrong" if answer.cause or shown else "none"
+    named = {*answer.cause} - {"other"}
+    if named:
+        return "right" if named & {*causes} else "wrong"
+    if answer.text:  # no class is named: the line that is shown counts, whoever shows it
+        return "right" if shown else "wrong"
+    return "wrong" if answer.cause else "none"
+
+
+def _shows(case: Case, text: str) -> bool:
+    if not case.sign:
+        return False
+    if case.hangs:
+        return re.search(case.sign, text, re.IGNORECASE) is not None
+    return any(part in text for part in case.sign.split("|"))
+
+
+@dataclass(frozen=True)
+class Scored:
+    case: Case
+    answer: adapters.Answer
+    outcome: str
+
+
+def table(scores: dict[str, list[Scored]]) -> Iterator[str]:
+    """One row a tool, in Markdown."""
+    heads = ["tool", "root cause right", "wrong", "none", "rank right"]
+    heads += ["hang seen", "its place right", "wrong alarms"]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    for tool, scored in scores.items():
+        ended = [one for one in scored if one.case.failed and not one.case.hangs]
+        hangs = [one for one in scored if one.case.hangs]
+        benign = [one for one in scored if not one.case.failed]
+        ranked = [one for one in scored if one.case.failed and one.case.rank is not None]
+        counts = Counter(one.outcome for one in ended)
+        row = [
+            tool,
+            Share(counts["right"], len(ended)).measured,
+            Share(counts["wrong"], len(ended)).measured,
+            Share(counts["none"], len(ended)).measured,
+            Share(sum(one.answer.rank == one.case.rank for one in ranked), len(ranked)).measured,
+            Share(sum(one.answer.failed for one in hangs), len(hangs)).measured,
+            Share(sum(one.outcome == "right" for one in hangs), len(hangs)).measured,
+            Share(sum(one.outcome == "alarm" for one in benign), len(benign)).measured,
+        ]
+        yield f"| {' | '.join(row)} |"
+
+
+def describe(cases: Sequence[Case]) -> str:
+    kinds = Counter(case.kind for case in cases)
+    benign = sum(not case.failed for case in cases)
+    hangs = sum(case.hangs for case in cases)
+    parts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    return (
+        f"{len(cases)} cases ({parts}): {len(cases) - benign - hangs} failed, {hangs} hang, {benign} benign."
+    )
+
+
+TOOLS = ("stallwatch", "nvrx", "drain3-novelty", "grep-error", "last-line", "exit-code")
+
+
+def run_tools(
+    names: Sequence[str],
+    cases: Sequence[Case],
+    joined: Mapping[str, Sequence[str]] | None = None,
+    *,
+    console: Console,
+) -> dict[str, list[Scored]]:
+    """Give every case to every tool."""
+    scores: dict[str, list[Scored]] = {}
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
+        folders = {case.id: Path(temporary) / case.id for case in cases}
+        for case in cases:
+            case.unpack(folders[case.id])
+        learnt = [folders[case.id] for case in cases if not case.failed and not case.sealed]
+        for name in names:
+            adapter = adapter_of(name, learnt, joined or {})
+            scores[name] = []
+            for case in track(cases, name, console=console, transient=True):
+                answer = adapter(folders[case.id])
+                scores[name].append(Scored(case, answer, judge(case, answer)))
+    return scores
+
+
+def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[str]]) -> adapters.Adapter:
+    """The tool of this name; what has to learn first learns from the open healthy runs."""
+    if name in joined:
+        return adapters.command(joined[name])
+    if name == "drain3-novelty":
+        return adapters.drain_novelty(learnt)
+    if name == "stallwatch":
+        return adapters.stallwatch()
+    if name == "nvrx":
+        return adapters.nvrx()
+    plain = {
+        "grep-error": adapters.grep_error,
+        "last-line": adapters.last_line,
+        "exit-code": adapters.exit_code,
+    }
+    return plain[name]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--tool", "commands", multiple=True, metavar="NAME=COMMAND", help="Another tool; see docs/benchmark.md."
+)
+@click.option("--only", multiple=True, help="Run only this tool; may be given more than once.")
+@click.option("--wrong", is_flag=True, help="List the open cases that the tools get wrong.")
+@click.option(
+    "--unseal", is_flag=True, help="List those of the sealed half, too: it cannot judge afterwards."
+)
+@click.option(
+    "--write", type=click.Path(path_type=Path, dir_okay=False), help="Write every answer here, as JSON lines."
+)
+def main(
+    commands: tuple[str, ...], only: tuple[str, ...], wrong: bool, unseal: bool, write: Path | None
+) -> None:
+    """Give every case to every tool and print how often each is right."""
+    cases = read_cases()
+    joined = {name: shlex.split(words) for name, _, words in (one.partition("=") for one in commands)}
+    names = [name for name in (*TOOLS, *joined) if not only or name in only]
+    scores = run_tools(names, cases, joined, console=Console(stderr=True))
+    for title, sealed in (("Open half", False), ("Sealed half", True)):
+        half = {name: [one for one in scored if one.case.sealed is sealed] for name, scored in scores.items()}
+        click.echo(f"## {title}\n\n{describe([case for case in cases if case.sealed is sealed])}\n")
+        click.echo("\n".join(table(half)) + "\n")
+    for name, scored in scores.items():
+        for one in scored:
+            if wrong and one.outcome in ("wrong", "none", "alarm") and (unseal or not one.case.sealed):
+                said = f"{','.join(one.answer.cause)} {one.answer.confidence or ''} {one.answer.text[:140]}"
+                click.echo(f"{name}: {one.case.id} ({one.case.cause or 'benign'}): {one.outcome}: {said}")
+    if write is not None:
+        rows = (
+            {
+                "tool": name,
+                "case": one.case.id,
+                "outcome": one.outcome,
+                "cause": one.answer.cause,
+                "text": one.answer.text[:300],
+            }
+            for name, scored in scores.items()
+            for one in scored
+            if unseal or not one.case.sealed
+        )
+        write.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    main()
