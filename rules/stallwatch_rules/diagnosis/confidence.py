@@ -47,7 +47,6 @@ CAPS: dict[str, float] = {
     "memory-near-limit": 0.85,  # SIGKILL, and memory was seen to be nearly used up
     "memory-far-from-limit": 0.4,  # SIGKILL, and memory was seen to be far from used up
     "inferred-place": 0.6,  # an exception that no rule knows, from code that mostly raises for this reason
-    "inferred-words": 0.4,  # an exception that no rule knows, and words like those of this page alone
     "killed-not-counted": 0.85,  # the same, and the kernel's counter says that it was not the kernel
 }
 

@@ -1,8 +1,9 @@
-"""A page for an exception that no rule knows: by the code that raised it, else by its words.
+"""A page for an exception that no rule knows, by the code that raised it.
 
-Asked only where such an exception ended the run and no rule names a cause. What is found is a guess that
-says so: its confidence is low, its note says from what it was concluded, and the exception stays among the
-unknown.
+Asked only where such an exception ended the run and no rule names a cause. What is found says so: its
+confidence is low, its note says from what it was concluded, and the exception stays among the unknown.
+Likeness of words names no cause, as it is right too seldom (docs/rules.md): it is shown as what looks most
+like it.
 """
 
 from __future__ import annotations
@@ -11,35 +12,21 @@ from collections.abc import Sequence
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
 from stallwatch_rules.diagnosis.findings import Found, Occurrence
-from stallwatch_rules.failures.raised import Frame, Raised, page_of_place
+from stallwatch_rules.failures.raised import Frame, page_of_place
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Inferred
-from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest
 
-PLACE, WORDS = "inferred-place", "inferred-words"  #: facts of ``confidence``, and keys of messages
-GUESS = 0.4  #: a confidence up to which a page that was inferred is a guess, and its title says so
-# A client of the network says that nobody answered, and not whose server that was: the program's own as well.
-_OF_NETWORK = lazy(
-    r"^(?:requests|urllib3?|httpx2?|httpcore|aiohttp|http|socket|grpc|openai|anthropic)\."
-    r"|^(?:\w+\.)*(?:\w*Timeout|ConnectionError|ConnectError|URLError)$"
-)
+PLACE = "inferred-place"  #: a fact of ``confidence``, and key of a message
 _INSTALLED = ("site-packages", "dist-packages")  # folders of packages
-# What raises from compiled code, so that the call that is seen is the caller's.
-_COMPILED = frozenset(
-    [
-        *("torch", "torch_npu", "safetensors", "tokenizers", "numpy", "pyarrow", "python"),
-        *("nccl", "gloo", "cann", "cuda", "nvidia_driver", "linux"),
-    ]
-)
 _WHERE_PARTS = 4  # of a path: a library's file with its package
 
 
 def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) -> Found | None:
-    """The finding of the page that the earliest unknown exception belongs to, where one is clear enough.
+    """The finding of the page that the earliest unknown exception belongs to, if its place says so.
 
     Later ones are not asked: what fails while a program that has failed is taken down is mostly its echo.
     Where nothing tells which of different ones came first, none is.
@@ -54,28 +41,16 @@ def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) 
         return None
     raised = same[0].seen.raised
     placed = page_of_place(raised, pages)
-    if placed is not None:
-        where = _where(placed[1]) if placed[1] is not None else raised.exception
-        return _found(placed[0], same, message(f"diagnosis.{PLACE}", where=where), PLACE, placed[1])
-    worded = bool(raised.message) and _OF_NETWORK.search(raised.exception) is None
-    page = _by_words(raised, catalogue) if worded else None
-    if page is None or page not in pages or not _fits(page, raised, catalogue):
+    if placed is None:
         return None
-    return _found(page, same, message(f"diagnosis.{WORDS}"), WORDS, None)
+    page, call = placed
+    where = _where(call) if call is not None else raised.exception
+    return _found(page, same, message(f"diagnosis.{PLACE}", where=where), call)
 
 
 def inferred_from(one: Found) -> Inferred:
     """From what a finding was concluded, for the report."""
-    if PLACE in one.facts:
-        return "place"
-    return "words" if WORDS in one.facts else ""
-
-
-def titled_as_guess(title: Message, one: Found, confidence: float) -> Message:
-    """The page's title, with a word of doubt before it where the page is no more than a guess."""
-    if not inferred_from(one) or confidence > GUESS:
-        return title
-    return message("diagnosis.perhaps", title=title)
+    return "place" if PLACE in one.facts else ""
 
 
 def _may_be(page: RulePage) -> bool:
@@ -100,35 +75,7 @@ def _earliest_kind(fatal: list[Unknown]) -> list[Unknown]:
     return [first, *(one for one in others if (one.seen.raised.exception, one.seen.raised.message) == kind)]
 
 
-def _by_words(raised: Raised, catalogue: Catalogue) -> RulePage | None:
-    from stallwatch_rules.failures.nearest import nearest_in  # here: few diagnoses need it
-
-    return nearest_in(catalogue).only(raised.exception, raised.message, raised.root)
-
-
-def _fits(page: RulePage, raised: Raised, catalogue: Catalogue) -> bool:
-    """Whether the library whose code raised it may be the page's: accelerate's own calls say nothing of vLLM.
-
-    Compiled code shows no calls of its own, and what no page speaks of may wrap anything.
-    """
-    parts = raised.frames[-1].path.replace("\\", "/").split("/") if raised.frames else []
-    inside = [at for at, part in enumerate(parts[:-1]) if part in _INSTALLED]
-    package = _normal(parts[inside[-1] + 1]) if inside else ""
-    said = _packages(page)
-    if not package or not said or package in said or said & _COMPILED:
-        return True
-    return not any(package in _packages(other) for other in catalogue.pages.values())
-
-
-def _packages(page: RulePage) -> set[str]:
-    return {_normal(emitted.package) for emitted in page.emitted_by}
-
-
-def _normal(package: str) -> str:
-    return package.lower().replace("-", "_")
-
-
-def _found(page: RulePage, same: list[Unknown], note: Message, fact: str, call: Frame | None) -> Found:
+def _found(page: RulePage, same: list[Unknown], note: Message, call: Frame | None) -> Found:
     ordered = sorted(same, key=lambda one: (one.stream[0], one.stream[1] is None, one.stream[1] or 0))
     places = [Occurrence(one.stream, one.index, one.time, one.seen.raised.step) for one in ordered]
     raised = same[0].seen.raised
@@ -141,7 +88,7 @@ def _found(page: RulePage, same: list[Unknown], note: Message, fact: str, call: 
         page.role,
         note=note,
         count=sum(one.seen.count for one in same),
-        facts=frozenset([fact]),
+        facts=frozenset([PLACE]),
         proof=(str(call),) if call is not None else (),
         where=raised.line,
         step=raised.step,

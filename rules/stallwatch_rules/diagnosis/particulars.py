@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_silently, rank_of_end, told_from_outside
 from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, Found, Streams
-from stallwatch_rules.diagnosis.inferred import inferred_from, titled_as_guess
+from stallwatch_rules.diagnosis.inferred import inferred_from
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.diagnosis.stood import last_words
 from stallwatch_rules.failures.environment import agreed
@@ -67,7 +67,7 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
         fixes.insert(0, message("diagnosis.other-logs", ranks=ranks) if ranks else unknown)
     return Primary(
         rule=one.rule,
-        title=titled_as_guess(title_of(one.page), one, confidence),
+        title=title_of(one.page),
         role=one.role,
         harm=one.harm,
         confidence=confidence,

@@ -30,14 +30,6 @@ LEAST_RARITY = 8.5  #: how rare they must be together (natural logarithms): word
 MAX_PAGES = 3
 MAX_SCORE = 0.9  #: a page whose own patterns did not fire is never the failure's for certain
 
-# What a page must have before all others to be the only one that can be meant. Chosen by taking the wordings
-# out of the pages that know them, so that most of the pages named then are the right ones.
-_NAMED_SCORE, _NAMED_MARGIN, _NAMED_RATIO, _NAMED_RARITY = 0.4, 0.2, 1.5, 10.0
-#: Score times rarity: a short sentence must agree nearly whole, of a long one a good part is enough. Of the
-#: libraries' messages that no page knows, this and the library that raised them leave out more than half of
-#: the wrong guesses and a tenth to a fifth of the right ones.
-_NAMED_WEIGHT = 11.0
-
 _WORD = lazy(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
 _IDENTIFIER = lazy(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")
 _MAX_TEXT = 2000
@@ -71,16 +63,6 @@ class _Page:
         return next((weight for weight, said in self.said if said.says(feature)), 0.0)
 
 
-@dataclass(frozen=True)
-class _Near:
-    """A page beside a text: what they share, and its share of all that the text says."""
-
-    page: RulePage
-    score: float
-    rarity: float
-    tells: bool  #: whether they share enough words that are not everybody's
-
-
 class Nearest:
     """Finds pages by wording. Made once for a catalogue, and only when a failure is unknown."""
 
@@ -98,27 +80,13 @@ class Nearest:
 
         A place to look, and no claim.
         """
-        near = [one for one in self._near(*texts) if one.score >= THRESHOLD and one.tells]
         return [
-            NearPage(one.page.id, one.page.title, round(min(MAX_SCORE, one.score), 2))
-            for one in near[:MAX_PAGES]
+            NearPage(page.id, page.title, round(min(MAX_SCORE, score), 2))
+            for score, page in self._near(*texts)
         ]
 
-    def only(self, *texts: str) -> RulePage | None:
-        """The one page that is far nearer than all others; mostly none."""
-        near = self._near(*texts)
-        if len(near) < 2:
-            return None
-        first, other = near[0], near[1].score
-        if first.score < _NAMED_SCORE or first.rarity < _NAMED_RARITY or not first.tells:
-            return None
-        if first.score * first.rarity < _NAMED_WEIGHT:
-            return None
-        apart = first.score - other >= _NAMED_MARGIN and first.score >= _NAMED_RATIO * other
-        return first.page if apart else None
-
-    def _compare(self, *texts: str) -> tuple[_Near, ...]:
-        """The two nearest pages, and all others above the threshold, the nearest first."""
+    def _compare(self, *texts: str) -> tuple[tuple[float, RulePage], ...]:
+        """The pages that share enough with the texts, the nearest first."""
         weights = {one: [page.weight(one) for page in self._pages] for one in _features(*texts)}
         rarity = {one: self._rarity(told) * _worth(one) for one, told in weights.items()}
         whole = sum(rarity.values()) or 1.0
@@ -128,9 +96,10 @@ class Nearest:
             shared = [one for one in weights if weights[one][at] and one[0] != "#" and " " not in one]
             rare = sum(rarity[one] for one in shared if one not in OF_PYTHON)
             tells = len(shared) >= LEAST_WORDS and (rare >= LEAST_RARITY or page.title <= weights.keys())
-            near.append(_Near(page.page, told / whole, told, tells))
-        near.sort(key=lambda one: (-one.score, one.page.id))
-        return tuple(one for at, one in enumerate(near) if at < 2 or one.score >= THRESHOLD)
+            if tells and told / whole >= THRESHOLD:
+                near.append((told / whole, page.page))
+        near.sort(key=lambda one: (-one[0], one[1].id))
+        return tuple(near[:MAX_PAGES])
 
     def _rarity(self, told: list[float]) -> float:
         return math.log(1 + len(self._pages) / max(1, sum(map(bool, told))))
