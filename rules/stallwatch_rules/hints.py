@@ -19,7 +19,10 @@ from stallwatch_rules.progress.phases import WORDS as SERVING_WORDS
 from stallwatch_rules.text.lazy import lazy
 
 # A line of each kind holds one of its words.
-TRACEBACK = ("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS)
+TRACEBACK = (
+    *("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS),
+    *("never retrieved", "of asynchronous generator", "unhandled exception"),
+)
 VERSION = ("ersion", "==", "eepspeed", "python3.", "torch", "dist-info", "Python ", "transformers", " info ")
 LAUNCHER = (
     "Root Cause",

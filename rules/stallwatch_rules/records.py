@@ -34,7 +34,7 @@ Verdict = Literal[
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
 #: Who stopped a run from outside: Ctrl-C or SIGINT, ``scancel``, a scheduler, or whoever sent another signal.
 Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
-Inferred = Literal["", "place"]
+Inferred = Literal["", "place", "words"]  # the last in reports of version 0.1 only
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
 
 SCHEMA = 1

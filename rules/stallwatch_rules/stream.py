@@ -47,8 +47,10 @@ class RuleHits(msgspec.Struct):
     own_step: int | None = None  #: the step that this stream itself had reached at the first match
     last_own_step: int | None = None  #: and at the last
     last_index: int = 0  #: of the last match's line in its stream
+    last_plain: int = 0  #: lines outside of tracebacks before it
     answers: int = 0  #: requests that the stream's server had answered at the last match
     count: int = 0
+    teardown: int = 0  #: of them, those in what a process printed while it was torn down
     exemplars: list[str] = []
     lowest: dict[str, float] = {}  #: the lowest number that a capture held
 
@@ -241,7 +243,7 @@ class StreamReading:
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
         hits.add(match, self.timelines.advances, own_step, more)
-        hits.last_index = self.index - 1
+        hits.last_index, hits.last_plain = self.index - 1, self.plain
         hits.answers = self.answers
         if match.rule in self.timeouts:
             self.flight.see(match.line.text, match.line.rank)
@@ -249,13 +251,16 @@ class StreamReading:
             self.timelines.hit(match.rule, match.line, 1 + more)
 
     def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
-        """Look for exceptions in a line that was just read; ``rules`` matched it."""
+        """Look for exceptions in a line that was just read; ``rules`` are those that it was a match of."""
         mark = self.mark
         ended = self.tracebacks.feed(line, rules, mark)
         crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
         for raised in (ended, crash):
             if raised is not None:
                 self.exceptions.add(raised)
+        if rules and self.tracebacks.teardown:
+            for rule in rules:
+                self.hits[rule].teardown += 1
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:

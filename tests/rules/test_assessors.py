@@ -27,6 +27,7 @@ Diagnose = Callable[..., Diagnosis]
 GIB = 2**30
 JSON = "json.decoder.JSONDecodeError: Extra data: line 2 column 1 (char 317)"
 NAN_BACKWARD = "RuntimeError: Function 'LogSoftmaxBackward0' returned nan values in its 0th output."
+WORKER = "RuntimeError: DataLoader worker (pid 3882) is killed by signal: Killed. "
 LOST_PEER = (
     "[rank0]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting"
     " prematurely."
@@ -65,6 +66,16 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         f"{BEGUN}{JSON}\n",
         {},
         "text-undecodable: cause, depends on progress → cause, fatal",
+    ),
+    "teardown": (
+        f"{BEGUN}{raised(OOM)}Exception ignored in: <function Loader.__del__ at 0x7f00>\n{raised(WORKER)}",
+        {},
+        "dataloader-worker-killed: cause, fatal → cause, harmless here",
+    ),
+    "failed-starts": (
+        "run.sh: line 3: torchrunn: command not found\n",
+        {},
+        "program-not-found: cause, depends on progress → cause, fatal",
     ),
     "end": (f"{BEGUN}{STAND}\n", {}, "noted of the run: timed-out, lost"),
     "progress": (f"{BEGUN}{TRACE_CACHE}\n{steps(6, 65)}", {}, "depends on progress → cause, harmless here"),

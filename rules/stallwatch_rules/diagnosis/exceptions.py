@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -22,17 +23,14 @@ SURVIVED = 2  #: so many further steps show that an exception did not end the ru
 SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
 SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
 
-AT_ONCE = 60  #: lines within which a stop by hand is told by the helpers that it ends,
-AT_ONCE_SECONDS = 2.0  #: and the time, where the lines tell theirs
+AT_ONCE = 60  #: lines outside of tracebacks within which a stop by hand is reported by what it ends,
+AT_ONCE_SECONDS = 2.0  #: and the time, if the lines have theirs
 SHORTLY = 300.0  #: seconds before the last step of a run within which an exception may be why it stalled
+BUFFERED_STEPS = 100  #: that a training may do with what a thread or process had prepared before it died
 SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
 
 # Or that a collective ended because the communicator did: the words for why stand behind it, or were cut off.
 _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
-
-#: What a process raises when the one it talks to is gone: never why that one went.
-_PEER_GONE = frozenset(("BrokenPipeError", "ConnectionAbortedError", "ConnectionResetError", "EOFError"))
-_BACKEND_GONE = lazy(r"process has (?:been )?shut ?down")  # the same in words, of W&B
 
 
 class Unknown(msgspec.Struct, frozen=True):
@@ -44,6 +42,7 @@ class Unknown(msgspec.Struct, frozen=True):
     time: float | None
     fatal: bool
     after_interrupt: bool
+    followed: int = 0  #: steps after the last of it
 
     @property
     def timed_out(self) -> bool:
@@ -51,9 +50,9 @@ class Unknown(msgspec.Struct, frozen=True):
         return bool(_TIMED_OUT.search(self.seen.raised.message))
 
     @property
-    def peer_gone(self) -> bool:
-        """Whether it only says that the process at the other end is gone."""
-        return self.seen.raised.exception in _PEER_GONE
+    def shows_teardown(self) -> bool:
+        """Whether it only says that somebody else has ended."""
+        return self.seen.raised.shows_teardown
 
 
 class Exceptions(msgspec.Struct, frozen=True):
@@ -83,6 +82,24 @@ class Exceptions(msgspec.Struct, frozen=True):
         ]
         return replace(self, unknown=unknown)
 
+    def explained(self) -> Exceptions:
+        """Return them without those fatal that only say that somebody else has ended."""
+        return self._with_fatal(one for one in self.fatal if not one.shows_teardown)
+
+    def of_helpers(self) -> Exceptions:
+        """Return them with the last failure fatal that a thread or child died of while training went on."""
+        helpers = [
+            one
+            for one in self.unknown
+            if one.seen.last.beside and not one.shows_teardown and one.followed <= BUFFERED_STEPS
+        ]
+        last = max(helpers, key=lambda one: (-one.followed, one.time or 0.0, one.index), default=None)
+        return self if last is None else self._with_fatal([last])
+
+    def _with_fatal(self, fatal: Iterable[Unknown]) -> Exceptions:
+        kept = {id(one) for one in fatal}
+        return replace(self, unknown=[replace(one, fatal=id(one) in kept) for one in self.unknown])
+
     def are_the_cause(self, findings: Sequence[Found]) -> bool:
         """Return whether one of them, rather than one of the findings, is the cause.
 
@@ -95,7 +112,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         # A traceback whose end is missing, or a crash whose words are, may be the symptom's own.
         named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
         # One that lost its peer saw what the symptom saw, whichever spoke first.
-        named = [one for one in named if not one.peer_gone]
+        named = [one for one in named if not one.shows_teardown]
         return all(_before(named, one) for one in harmful if one.role == "symptom")
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
@@ -153,17 +170,19 @@ def read_exceptions(
         table = stream.exceptions_now()
         seen_any = seen_any or bool(table.seen)
         interrupts = [
-            (s.raised.mark.index, stream.when(s.raised.line))
+            _Interrupt(s.raised.mark.index, s.raised.mark.plain, stream.when(s.raised.line))
             for s in table.seen.values()
             if s.raised.exception == _INTERRUPT
         ]
         interrupted = interrupted or bool(interrupts)
         told = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
         # A launcher says it before its ranks' tracebacks.
-        interrupts += [(hits.first_index, stream.when(hits.first.line)) for hits in told]
+        interrupts += [
+            _Interrupt(hits.first_index, hits.first_index, stream.when(hits.first.line)) for hits in told
+        ]
         rules = {rule for rule, where in known.items() if key in where}
         for seen in table.seen.values():
-            helper = seen.raised.thread and of_helper(seen.raised) and of_helper(seen.last)
+            helper = seen.raised.setting == "thread" and of_helper(seen.raised) and of_helper(seen.last)
             (beside if helper else main).update(seen.raised.rules)
             named = seen.last.rules & rules
             if seen.last.kind == "failure" and named:
@@ -171,9 +190,9 @@ def read_exceptions(
                 ended_in |= told_by if ended(seen, key) else set()
         for seen in unknown_in(table, rules):
             fatal = ended(seen, key)
+            followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
             if seen.raised.kind == "snippet":
                 after = stream.plain - seen.last.mark.plain
-                followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
                 fatal = fatal and seen.count == 1 and not followed and after <= SNIPPET_LINES
                 if not fatal:
                     continue
@@ -183,10 +202,13 @@ def read_exceptions(
                 first.step = clock.at_restart(first.line)
             if first.step is None and fatal:
                 first.step = last_step
-            late = any(at < first.mark.index for at, _ in interrupts)
-            late = late or any(_at_once(seen, time, at, then) for at, then in interrupts)
+            late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
+            # A rank that does not say that it was interrupted may say what it lost by that.
+            late = late or (
+                first.shows_teardown and not interrupts and (time is None or interrupted_at is None)
+            )
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
-            unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late))
+            unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed))
     return Exceptions(unknown, seen_any, interrupted, beside - main, ended_in)
 
 
@@ -202,7 +224,7 @@ def _ended(
 ) -> bool:
     """Whether nothing survived an exception; ``with_steps`` are the sources that show a training's steps."""
     stream, last = streams[key], seen.last
-    enough = SURVIVED_BUT_DIED if died else 1 if last.thread and of_helper(last) else SURVIVED
+    enough = SURVIVED_BUT_DIED if died else 1 if last.setting == "thread" and of_helper(last) else SURVIVED
     if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
         return False
     if stream.plain - last.mark.plain >= SURVIVED_LINES:
@@ -212,7 +234,7 @@ def _ended(
     # Of a warning it is no proof that lines follow: some collectors call all that goes to stderr one.
     if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
         return False
-    return not (complete and (last.thread or last.native))
+    return not (complete and (last.setting != "main" or last.native))
 
 
 def _went_on(stream: StreamReading, index: int) -> bool:
@@ -228,20 +250,27 @@ def tells(hits: RuleHits, raised: Raised) -> bool:
     return line.number == raised.line.number or bool(raised.root and raised.root in line.text)
 
 
-def _at_once(seen: Seen, time: float | None, at: int, then: float | None) -> bool:
-    """Whether Ctrl-C, told at that line and time, ended a helper of the program before the program itself.
+def _at_once(seen: Seen, time: float | None, stop: _Interrupt) -> bool:
+    """Whether Ctrl-C ended what the exception of a thread or child says has gone.
 
-    A thread that fetches batches may die long before somebody stops the run that waits for it: no other
-    lines, and often no times, tell that from one that the same key ended. The one that pins batches, whose
-    workers the key ended first, is not waited for.
+    Its lines may come before the interrupt's. But a thread that fetches batches may also have lost its peer
+    long before somebody stopped the run that waited for it: then other lines, or the times, lie between them.
+    Of the thread that pins batches no time tells that: its workers end first, and it is slow to notice.
     """
     first = seen.raised
-    if pins_batches(first) and pins_batches(seen.last):
-        return 0 < at - first.mark.index <= AT_ONCE
-    gone = first.exception in _PEER_GONE or _BACKEND_GONE.search(first.message) is not None
-    if not (gone and 0 < at - first.mark.index <= AT_ONCE and of_helper(first) and of_helper(seen.last)):
+    beside = first.beside or of_helper(first)
+    if not (beside and first.shows_teardown and 0 < stop.plain - first.mark.plain <= AT_ONCE):
         return False
-    return time is None or then is None or then - time <= AT_ONCE_SECONDS
+    slow = pins_batches(first) and pins_batches(seen.last)
+    return slow or time is None or stop.time is None or stop.time - time <= AT_ONCE_SECONDS
+
+
+class _Interrupt(NamedTuple):
+    """Where a stream says that it was interrupted."""
+
+    at: int
+    plain: int  #: lines outside of tracebacks before it, as far as that is known
+    time: float | None
 
 
 _INTERRUPT = "KeyboardInterrupt"

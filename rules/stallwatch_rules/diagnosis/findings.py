@@ -72,6 +72,11 @@ class Found(msgspec.Struct, frozen=True):
         return self.harm == "fatal" and self.role in ("cause", "symptom")
 
     @property
+    def shows_teardown(self) -> bool:
+        """Whether all its matches are in what processes printed while they were torn down."""
+        return bool(self.hits) and all(hits.teardown == hits.count for hits in self.hits.values())
+
+    @property
     def first(self) -> Match | None:
         """The earliest match."""
         matches = {id(hits.first.line): hits.first for hits in self.hits.values()}

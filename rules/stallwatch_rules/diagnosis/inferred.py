@@ -31,7 +31,7 @@ def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) 
     Later ones are not asked: what fails while a program that has failed is taken down is mostly its echo.
     Where nothing tells which of different ones came first, none is.
     """
-    fatal = [one for one in exceptions.fatal if not one.timed_out and not one.peer_gone]
+    fatal = [one for one in exceptions.fatal if not one.timed_out and not one.shows_teardown]
     if not fatal:
         return None
     told = {one.rule for one in found}  # of these the log has words, and they were weighed

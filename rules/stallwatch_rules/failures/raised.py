@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RaisedIn, RulePage
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
+#: Where an exception was raised: in the main thread, another thread, a process of ``multiprocessing``, a task
+#: of asyncio, or where Python drops it (``__del__``, atexit, a generator that is closed).
+Setting = Literal["main", "thread", "child", "task", "ignored"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
 _LAUNCHER_FRAMES = lazy(
@@ -88,11 +91,24 @@ class Raised(msgspec.Struct):
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched in the chain
     group: bool = False  #: an exception group, whose parts follow behind a margin
-    thread: bool = False  #: raised in a thread beside the main one, which goes on
+    setting: Setting = "main"
     warned: bool = False  #: told by a logger with the level of a warning
     source: str = ""  #: the innermost call's own line of code, where it is shown
     native: bool = False  #: a crash of compiled code, which may come after the training's own end
     step: int | None = None  #: the run's step then, as far as the diagnosis could tell
+
+    @property
+    def shows_teardown(self) -> bool:
+        """Whether it only says that somebody else has ended: its peer, its process, its event loop.
+
+        Such an exception is the root cause only of what nothing else explains.
+        """
+        return self.kind == "ignored" or any(echo.agrees(self) for echo in ECHOES)
+
+    @property
+    def beside(self) -> bool:
+        """Whether it was raised beside the program's main thread."""
+        return self.setting != "main" or self.kind == "ignored"
 
     @property
     def of_destructor(self) -> bool:
@@ -100,14 +116,71 @@ class Raised(msgspec.Struct):
         return bool(self.frames) and self.frames[0].name == "__del__"
 
 
+#: The outermost calls of a thread, and of a process of Python's or torch's ``multiprocessing``.
+_STARTS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
+    ("thread", lazy(r"(?:^|[/\\])threading\.py in _bootstrap")),
+    (
+        "child",
+        lazy(
+            r"(?:^|[/\\])(?:multiprocess(?:ing)?|loky)[/\\](?:[\w/\\]+[/\\])?"
+            r"(?:process\.py in _bootstrap|spawn\.py in (?:spawn_main|_main)"
+            r"|(?:forkserver|resource_tracker)\.py in main)"
+        ),
+    ),
+)
+
+
+def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
+    """Return where an exception with these calls was raised, and as the line above its traceback says."""
+    for frame in frames[:2] if introduced == "main" else ():  # a spawned process begins in "<string>"
+        call = f"{frame.path} in {frame.name}"
+        for setting, start in _STARTS:
+            if start.search(call):
+                return setting
+    return introduced
+
+
+class Echo(NamedTuple):
+    """Exceptions that only say that somebody else has ended."""
+
+    exceptions: str  #: a pattern of the name without its modules
+    message: str = ""  #: a pattern that must be found in the message
+    file: str = ""  #: a pattern that the innermost call's file must have
+
+    def agrees(self, raised: Raised) -> bool:
+        """Return whether the exception is such a one."""
+        name = raised.exception.rpartition(".")[2]
+        if not re.fullmatch(self.exceptions, name) or not re.search(self.message, raised.message):
+            return False
+        return not self.file or (bool(raised.frames) and bool(re.search(self.file, raised.frames[-1].path)))
+
+
+_MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
+#: Of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and of W&B.
+ECHOES = (
+    Echo(r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error"),
+    Echo("EOFError", r"^(?!EOF when reading a line)"),
+    Echo(r"(?:ConnectionRefused|FileNotFound|ChildProcess|ProcessLookup|OS)Error", file=_MULTIPROCESSING),
+    Echo("KeyError", file=r"[/\\]resource_tracker\.py$"),
+    Echo("UnpicklingError", r"^pickle data was truncated"),
+    Echo("RuntimeError", r"^cannot schedule new futures after|^can't \w+ new thread at interpreter shutdown"),
+    Echo("RuntimeError", r"^Event loop (?:is closed|stopped before)|^Session is closed"),
+    Echo("AssertionError", r"^can only (?:test|join) a child process"),
+    Echo(r"Broken(?:ProcessPool|ThreadPool|Executor)|CancelledError|Empty"),
+    Echo(r"\w+", r"process has (?:been )?shut ?down"),
+    Echo("Fatal Python error", r"at interpreter shutdown|^_enter_buffered_busy"),
+    Echo("terminate called", r"^without an active exception"),
+)
+
+
 def kind_of(raised: Raised) -> Kind:
     """Whether it is a failure, the launcher's summary of one, or a stop by hand."""
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
-    if raised.of_destructor:
-        return "ignored"  # whatever was cut off above it
-    if raised.thread and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
+    if raised.of_destructor or raised.setting == "ignored":
+        return "ignored"  # for a destructor, whatever was cut off above it
+    if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's feeding thread, when the session that it fed has ended
     if last in _LAUNCHER_NAMES:
         return "wrapper"
@@ -145,7 +218,7 @@ def of_helper(raised: Raised) -> bool:
     installed = [frame for frame in raised.frames if _PACKAGES.search(frame.path)]
     if installed:
         return _TRACKERS.search(installed[0].path) is not None
-    return raised.thread and any(_reads_output(frame) for frame in raised.frames)
+    return raised.setting == "thread" and any(_reads_output(frame) for frame in raised.frames)
 
 
 def pins_batches(raised: Raised) -> bool:
@@ -155,7 +228,7 @@ def pins_batches(raised: Raised) -> bool:
     """
     names = {frame.name for frame in raised.frames}
     asked = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
-    return raised.thread and raised.exception in _GONE and "_pin_memory_loop" in names and asked
+    return raised.setting == "thread" and raised.exception in _GONE and "_pin_memory_loop" in names and asked
 
 
 def _reads_output(frame: Frame) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
+from stallwatch_rules.failures.raised import Frame, Mark, Raised, Setting, kind_of, setting_of
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
@@ -49,9 +49,10 @@ CHAIN = lazy(
     r"|The above exception was the direct cause of the following exception"
 )
 QUOTES_INNER = lazy(r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in ")
-ASIDE = lazy(
+_IGNORED = lazy(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
     r"|--- Logging error ---|Call stack:$)"  # under the error, logging shows who called it
+    r"|\ban error occurred during closing of asynchronous generator\b"
 )
 # A logger's lead with this level, before a traceback's header: programs go on without what failed.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
@@ -61,7 +62,19 @@ REMOTE = lazy(
     r"(?:The actor died because of an error raised in its creation task, )?"
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
 )
-THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # the second is W&B's
+_THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # the second is W&B's
+#: Python's Lib/asyncio: tasks.py, events.py, runners.py; a logger's lead may stand before it.
+_TASK = lazy(
+    r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
+    r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
+)
+#: The line above a traceback that says where its exception was raised.
+_INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
+    ("ignored", _IGNORED),
+    ("thread", _THREAD),
+    ("task", _TASK),
+)
+INTRODUCED = 3  #: lines within which a traceback belongs to its introduction
 # The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
@@ -86,6 +99,11 @@ OTHER_LOGGER = lazy(
     r"(?:\[?\d\d/\d\d/\d\d|\[?\d\d:\d\d:\d\d\b"
     r"|\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b[]:|]? *[^\s:=])"
 )
+
+
+def introduced(text: str) -> Setting | None:
+    """Return where the exception of the traceback under this line was raised, if the line says so."""
+    return next((setting for setting, words in _INTRODUCTIONS if words.search(text)), None)
 
 
 def frame_in(text: str) -> Frame | None:
@@ -134,7 +152,7 @@ class _Open(msgspec.Struct):
 
     start: Line
     prefix: str
-    aside: bool
+    introduced: Setting
     chain: Raised | None
     header: bool
     frames: list[Frame] = []
@@ -144,7 +162,6 @@ class _Open(msgspec.Struct):
     source: str = ""  #: the last frame's line of code
     bare_frame: bool = False  #: whether the last frame's source line has yet to come
     named: str = ""  #: the exception, where its header names it
-    thread: bool = False
     group: bool = False  #: of an exception group, behind a margin
     warned: bool = False
     quoted: bool = False  #: the exception before it only tells of this one, which was raised first
@@ -176,25 +193,28 @@ class TracebackReader:
         self._after = 0  # lines since its first line
         self._more = 0  # of them, those right under it that are its message
         self._chained = False  # a chain marker came after it
-        self._aside = 0  # lines for which a traceback that begins is an aside
-        self._thread = 0  # the same for one of another thread
+        self._setting: Setting = "main"  # as a line introduced the next traceback,
+        self._lines = 0  # if it begins within so many lines
         self._bare: Raised | None = None
         self._bare_after = 0
 
     @property
     def busy(self) -> bool:
         """Whether the next line matters whatever it says, not only with a word of ``hints.TRACEBACK``."""
-        return (
-            self._open is not None
-            or self._raised is not None
-            or self._bare is not None
-            or self._aside + self._thread > 0
-        )
+        return self._open is not None or self._raised is not None or self._bare is not None or self._lines > 0
 
     @property
     def telling(self) -> bool:
         """Whether a traceback, or the message under it, is being told."""
         return self._open is not None or self._raised is not None
+
+    @property
+    def teardown(self) -> bool:
+        """Whether the last line belongs to what a process prints while it is torn down."""
+        if self._open is not None:
+            return self._open.introduced == "ignored" and self._open.adjoining
+        raised = self._raised
+        return raised is not None and raised.beside and raised.shows_teardown
 
     def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
         """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
@@ -240,8 +260,7 @@ class TracebackReader:
 
     def skip(self, lines: int) -> Raised | None:
         """So many lines of the stream are left out; gives the chain that ended before or in them."""
-        self._aside = max(0, self._aside - lines)
-        self._thread = max(0, self._thread - lines)
+        self._lines = max(0, self._lines - lines)
         self._bare_after += lines
         if self._bare_after > BARE_LINES_AFTER:
             self._bare = None
@@ -264,7 +283,8 @@ class TracebackReader:
             chain, frames = self._open.chain, list(self._open.frames)
             cut = Raised(self._open.named, "", self._open.start, mark, frames, chain.root if chain else "")
             cut.rules = self._open.rules | (chain.rules if chain else set())
-            cut.kind = "ignored" if self._open.aside else kind_of(cut)
+            cut.setting = setting_of(frames, self._open.introduced)
+            cut.kind = kind_of(cut)
             return [cut]
         return [self._bare] if self._bare is not None else []
 
@@ -283,13 +303,14 @@ class TracebackReader:
         chained = previous if inner else None
         # A chain inside a destructor begins there itself: another one belongs to another process.
         ignored = chained is not None and chained.kind == "ignored" and not chained.of_destructor
-        aside = self._aside > 0 or ignored
-        self._open = _Open(line, prefix, aside, chained, header=True, adjoining=True)
+        setting = self._setting if self._lines else "main"
+        if chained is not None and setting == "main":
+            setting = "ignored" if ignored else chained.setting if not chained.of_destructor else "main"
+        self._open = _Open(line, prefix, setting, chained, header=True, adjoining=True)
         self._open.group, self._open.named = GROUP_HEADER in line.text, named
         self._open.column, self._open.warned, self._open.quoted = max(0, corner), warned, quoted
         self._open.rules.update(self._failures & set(rules))
-        self._open.thread = self._thread > 0 or (chained is not None and chained.thread)
-        self._chained, self._aside, self._thread = False, 0, 0
+        self._chained, self._lines = False, 0
         return None if inner else previous
 
     def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: Mark) -> Raised | None:
@@ -338,8 +359,9 @@ class TracebackReader:
                 raised.root = f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
             # That an exception quotes this one, as a launcher's does, does not explain this one.
             raised.rules |= begun.chain.rules & self._failures if begun.quoted else begun.chain.rules
-        raised.thread, raised.group, raised.warned = begun.thread, begun.group, begun.warned
-        raised.kind = "ignored" if begun.aside else kind_of(raised)
+        raised.group, raised.warned = begun.group, begun.warned
+        raised.setting = setting_of(begun.frames, begun.introduced)
+        raised.kind = kind_of(raised)
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
         self._more = 0
 
@@ -361,12 +383,7 @@ class TracebackReader:
             self._after = 0
             return True
         self._after += 1
-        if (
-            self._after > MESSAGE_LINES
-            or OTHER_MESSAGE.match(text)
-            or ASIDE.match(text)
-            or THREAD.match(text)
-        ):
+        if self._after > MESSAGE_LINES or OTHER_MESSAGE.match(text) or introduced(text) is not None:
             return False
         if not self._chained and frame_in(text) is not None:
             return False
@@ -382,22 +399,20 @@ class TracebackReader:
 
     def _outside(self, line: Line, rules: Collection[str], mark: Mark) -> None:
         text = line.text
-        if self._aside:
-            self._aside -= 1
-        if self._thread:
-            self._thread -= 1
-        if ASIDE.match(text):
-            self._aside = 3
+        if self._lines:
+            self._lines -= 1
+        setting = introduced(text)
+        if setting is not None:
+            self._setting, self._lines = setting, INTRODUCED
             return
-        if THREAD.match(text):
-            self._thread = 3
-            return
+        ignored = self._lines > 0 and self._setting == "ignored"
         frame = frame_in(text) if 'File "' in text else None
         if frame is not None and frame.name:
             self._bare = None
             # An excerpt that begins with a frame: what stands deeper than usual was indented as a whole.
             margin = text[: max(0, len(text) - len(text.lstrip(" ")) - len(INDENT))]
-            self._open = _Open(line, margin, self._aside > 0, None, header=False, adjoining=True)
+            introduced_as: Setting = "ignored" if ignored else "main"
+            self._open = _Open(line, margin, introduced_as, None, header=False, adjoining=True)
             self._open.frames.append(frame)
             self._open.bare_frame = True
             self._open.rules.update(self._failures & set(rules))
@@ -407,7 +422,7 @@ class TracebackReader:
             self._bare.rules.update(self._failures & set(rules))
             if self._bare_after > BARE_LINES_AFTER:
                 self._bare = None
-        if not self._aside:
+        if not ignored:
             final = FINAL.match(text.rstrip())
             if final is not None and ERROR_NAME.search(final["name"].rpartition(".")[2]):
                 name = final["inner"] or final["name"]

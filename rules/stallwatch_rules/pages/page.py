@@ -51,6 +51,7 @@ Tag = Literal[
     "flight-data",
     "often-handled",
     "tried-at-start",
+    "start-failed",
     "interrupt",
     "interrupted-with-rank",
     "nan-loss",

@@ -24,7 +24,14 @@ from stallwatch_rules.diagnosis.assessors.endings import (
 )
 from stallwatch_rules.diagnosis.assessors.kills import kills, memory
 from stallwatch_rules.diagnosis.assessors.progress import concerns, progress
-from stallwatch_rules.diagnosis.assessors.recoveries import excuses, handled_exceptions, raised, recoveries
+from stallwatch_rules.diagnosis.assessors.recoveries import (
+    excuses,
+    failed_starts,
+    handled_exceptions,
+    raised,
+    recoveries,
+    teardown,
+)
 from stallwatch_rules.diagnosis.findings import Found
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot
 from stallwatch_rules.records import Contribution, FindingChange, Noted
@@ -48,7 +55,9 @@ ASSESSORS: tuple[Assessor, ...] = (
     Assessor("concerns", ("excuses",), concerns),
     Assessor("known-ending", (), known_ending),
     Assessor("handled-exceptions", ("excuses", "known-ending"), handled_exceptions),
-    Assessor("end", ("excuses", "handled-exceptions"), end),
+    Assessor("teardown", ("excuses", "handled-exceptions"), teardown),
+    Assessor("failed-starts", ("handled-exceptions", "teardown"), failed_starts),
+    Assessor("end", ("excuses", "handled-exceptions", "failed-starts"), end),
     Assessor("progress", ("end",), progress),
     Assessor("conclusions", ("end", "progress"), conclusions),
     Assessor("stall-ends", ("conclusions",), stall_ends),

@@ -65,7 +65,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if late.tagged("sigsegv"):
             own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, run.streams)
             others |= wreckage(now.found, own)
-            raised = [one for one in raised if not one.peer_gone or one.stream[1] in own]
+            raised = [one for one in raised if not one.shows_teardown or one.stream[1] in own]
         failures = [one for one in now.found if one.is_failure and one.rule not in others]
         if any(came_before(one, late) for one in failures) or any(_raised_first(one, late) for one in raised):
             changed = replace(late, role="symptom")
@@ -123,7 +123,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     fatal = [one for one in now.found if one.is_failure]
     itself = {rule for tag in ITSELF for rule in catalogue.tagged(tag)}
     known = {SIGTERM, *itself, *wreckage(now.found, (rank, None))}
-    others = [one for one in now.exceptions.fatal if not one.peer_gone or one.stream[1] in (rank, None)]
+    others = [one for one in now.exceptions.fatal if not one.shows_teardown or one.stream[1] in (rank, None)]
     if others or not lost_peers(fatal, (rank, None)) or any(one.rule not in known for one in fatal):
         return
     left: Text = ""

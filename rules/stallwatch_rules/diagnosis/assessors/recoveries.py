@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import SURVIVED, Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, came_before
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, Snapshot
 from stallwatch_rules.diagnosis.unrelated import told_in_passing
 from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_service
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
 from stallwatch_rules.messages import message
 
+START_LINES = 60  #: outside of tracebacks, that helps and launchers print below what ended a start
 FORGOTTEN = 20  #: good steps, and good losses printed, after which a single NaN is history
 OFTEN = 0.05  #: matches a step above which a failure that training survives still does harm
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
@@ -114,6 +115,52 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
             # A log may merely end here; and what did not end the run before need not have ended it now.
             judged = not once or bool(facts.advances and not facts.died)
             yield replace(one, harm="fatal", judged=judged)
+
+
+def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Take the harm from what processes print while they are torn down, if a failure or a signal explains it.
+
+    Threads and children say that they lost the process that failed, destructors and exit handlers fail, and
+    their output may come long before that of the failure. If what was lost is all that the main thread says,
+    the last thread or child that died of something else is why.
+
+    Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended it.
+    """
+    noise = [one for one in now.found if one.harm in ("fatal", "degrading") and one.shows_teardown]
+    fatal = now.exceptions.fatal
+    echoes = [one for one in fatal if one.shows_teardown]
+    if not noise and not echoes:
+        return
+    failures = any(one.is_failure and not one.shows_teardown for one in now.found)
+    signal = run.context.kind in ("killed", "oom-killed", "time-limit", "interrupted")
+    if failures or signal or len(echoes) < len(fatal):
+        exceptions = now.exceptions.explained()
+    else:
+        exceptions = now.exceptions.of_helpers()
+    if run.by_hand or failures or signal or any(not one.shows_teardown for one in exceptions.fatal):
+        yield from (one.with_harm("harmless", message("diagnosis.teardown")) for one in noise)
+    yield exceptions
+
+
+def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
+    """Judge a start that failed, by a shell's word or a usage text: the program may go on, or fail otherwise.
+
+    Start scripts load modules that a machine lacks, and print the help of programs. What ends a start is the
+    last message, beside a launcher's summary.
+
+    Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
+    """
+    streams, tracker, context = run.streams, run.tracker, run.context
+    trained = tracker.progressed or tracker.finished or any(one.sampled for one in streams.values())
+    otherwise = bool(now.exceptions.fatal) or run.by_hand or context.failed is False
+    otherwise = otherwise or any(one.is_failure for one in now.found)
+    for one in now.found:
+        if one.tagged("start-failed") and one.hits:
+            below = min(streams[key].plain - hits.last_plain for key, hits in one.hits.items())
+            if trained or otherwise or below > START_LINES:
+                yield LeftOut(one.rule)
+            elif context.now is None or context.failed:  # else its next line may show that it went on
+                yield replace(one, harm="fatal")
 
 
 def _outlived(one: Found, exceptions: Exceptions) -> bool:

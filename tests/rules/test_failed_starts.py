@@ -1,0 +1,95 @@
+"""Failures without a traceback: usage texts, shells, syntax errors, containers, MPI, compiled code.
+
+The texts were printed by the programs themselves (Python 3.11, bash 5.2, dash, Open MPI 4.1, fire), or are
+written from their formats; paths are changed.
+"""
+
+from __future__ import annotations
+
+import pytest
+from smallruns import primary, raised, steps
+
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+USAGE = "usage: train.py [-h] --lr LR [--data {c4,pile}] {go} ...\n"
+HELP = f"{USAGE}\noptions:\n  -h, --help        show this help message and exit\n  --lr LR\n"
+NOT_FOUND = "run.sh: line 2: torchrunn: command not found\n"
+MODULE = "run.sh: line 1: module: command not found\n"
+CANNOT_OPEN = "/usr/bin/python: can't open file '/srv/train.py': [Errno 2] No such file or directory\n"
+FAILED = {
+    '  File "/srv/run/train.py", line 2\n    for i in range(3)\n                     ^\n'
+    "SyntaxError: expected ':'\n": "source-syntax-error",
+    '  File "train.py", line 4\n    y = 2\nIndentationError: unexpected indent\n': "source-syntax-error",
+    f"{USAGE}train.py: error: --resume needs a folder\n": "config-argparse-error",
+    HELP: "usage-text-printed",
+    f"{MODULE}{HELP}": "usage-text-printed",
+    "ERROR: The function received no value for the required argument: lr\nUsage: train.py LR <flags>\n"
+    "  optional flags:        --steps\n": "usage-text-printed",
+    NOT_FOUND: "program-not-found",
+    f"{MODULE}{NOT_FOUND}": "program-not-found",
+    CANNOT_OPEN: "program-not-found",
+    'run.sh: 4: Syntax error: end of file unexpected (expecting "fi")\n': "start-script-error",
+    f"run.sh: line 1: cd: /nope: No such file or directory\n{CANNOT_OPEN}": "start-script-error",
+    "sbatch: error: Batch job submission failed: Invalid partition name\n": "slurm-request-refused",
+    "docker: permission denied while trying to connect to the daemon socket.\n": "container-not-started",
+    "There are not enough slots available in the system to satisfy the 64\n"
+    "slots that were requested by the application:\n\n  ./train\n": "mpi-slots-missing",
+}
+#: Ends of programs in other languages, and the exception that they are reported as.
+CRASHES = {
+    "train: train.cpp:6: int main(int, char**): Assertion `c==7' failed.\n": "Assertion",
+    "terminate called after throwing an instance of 'std::out_of_range'\n"
+    "  what():  vector::_M_range_check: __n (which is 3)\n": "std::out_of_range",
+    "Error using trainNetwork (line 184)\nInvalid data.\n\nError in train (line 33)\n": "Error using",
+    "Undefined function or variable 'imds'.\n\nError in train (line 12)\n": "Undefined function or variable",
+    "/opt/torch/bin/luajit: train.lua:12: attempt to index global 'opt' (a nil value)\n"
+    "stack traceback:\n\ttrain.lua:12: in main chunk\n": "attempt to index",
+    "ERROR: LoadError: UndefVarError: model not defined\nStacktrace:\n": "LoadError",
+}
+
+
+@pytest.fixture(scope="module")
+def known() -> Catalogue:
+    return load_catalogue()
+
+
+def diagnosed(known: Catalogue, text: str, now: float | None = None) -> Diagnosis:
+    reading = RunReading(known)
+    reading.feed(lines_of(text))
+    return reading.diagnose(now=now)
+
+
+@pytest.mark.parametrize("text", FAILED)
+def test_a_log_of_nothing_but_a_failed_start_is_a_failed_run(known: Catalogue, text: str) -> None:
+    found = diagnosed(known, text)
+    assert (found.verdict, primary(found)) == ("failed", FAILED[text])
+
+
+@pytest.mark.parametrize("text", CRASHES)
+def test_programs_in_other_languages_crash_in_their_own_words(known: Catalogue, text: str) -> None:
+    found = diagnosed(known, steps(1, 9) + text)
+    assert (found.verdict, found.unknown[0].exception) == ("unknown-failure", CRASHES[text])
+
+
+@pytest.mark.parametrize("text", [HELP, NOT_FOUND, MODULE + HELP])
+def test_a_start_script_may_go_on(known: Catalogue, text: str) -> None:
+    trained = diagnosed(known, text + steps(1, 20))
+    after = diagnosed(known, steps(1, 20, total=20) + text)
+    loading = diagnosed(known, text + "".join(f"loading shard {n} of 80\n" for n in range(80)))
+    watched = diagnosed(known, text, now=1_790_000_000.0)
+    for found in (trained, after, loading, watched):
+        assert found.verdict in ("healthy", "no-training-log") and found.primary is None
+
+
+def test_a_failure_that_follows_is_the_cause(known: Catalogue) -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert primary(diagnosed(known, MODULE + raised(error))) == "cuda-oom"
+    assert diagnosed(known, MODULE + raised("OddError: 7")).verdict == "unknown-failure"
+
+
+def test_code_that_a_model_wrote_may_be_broken(known: Catalogue) -> None:
+    text = next(iter(FAILED))
+    assert diagnosed(known, steps(1, 9) + text + steps(10, 20)).verdict == "healthy"

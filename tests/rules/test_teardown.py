@@ -1,0 +1,81 @@
+"""What processes print while they are torn down is not the root cause, whatever comes first in the file.
+
+The parts of ``teardown.txt`` were printed by real programs on Python 3.11 and torch 2.13; paths are changed.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+from smallruns import primary, raised, steps
+
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.matching.matcher import lines_of
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+
+_TEXT = Path(__file__).with_name("teardown.txt").read_text()
+PARTS = dict(part.split("\n", 1) for part in re.split(r"(?m)^== ", _TEXT)[1:])
+NOISE = [name for name in PARTS if not name.startswith("cause: ")]
+#: Cause → verdict, and its rule or exception.
+CAUSES = {
+    "an exception": ("unknown-failure", "ValueError"),
+    "an exception of rank 1": ("unknown-failure", "ValueError"),
+    "Ctrl-C": ("healthy", None),
+    "a worker killed by SIGHUP": ("failed", "sighup-terminal-closed"),
+    "a worker killed by SIGKILL": ("failed", "dataloader-worker-killed"),
+    "a process killed by SIGSEGV": ("failed", "process-segfault"),
+    "a thread, for which the main thread waits": ("unknown-failure", "KeyError"),
+    "a child, for which the main thread waits": ("unknown-failure", "IndexError"),
+}
+
+
+@pytest.fixture(scope="module")
+def known() -> Catalogue:
+    return load_catalogue()
+
+
+def diagnosed(known: Catalogue, text: str) -> Diagnosis:
+    reading = RunReading(known)
+    reading.feed(lines_of(text))
+    return reading.diagnose()
+
+
+def root(diagnosis: Diagnosis) -> str | None:
+    unknown = diagnosis.unknown[0].exception if diagnosis.verdict == "unknown-failure" else None
+    return primary(diagnosis) or unknown
+
+
+@pytest.mark.parametrize(("cause", "noise"), [*product(CAUSES, NOISE)])
+def test_the_cause_is_found_whatever_is_flushed_first(known: Catalogue, cause: str, noise: str) -> None:
+    reason, wreck, more = PARTS[f"cause: {cause}"], PARTS[noise], PARTS["a destructor"]
+    begun = steps(1, 40)
+    orders = (reason + wreck, wreck + reason, more + wreck + reason, reason + wreck + more)
+    for text in (*(begun + order for order in orders), wreck + begun + reason + more):
+        found = diagnosed(known, text)
+        assert (found.verdict, root(found)) == CAUSES[cause], text[-5000:].replace(begun, "")
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_what_a_process_lost_is_the_cause_only_of_what_nothing_else_explains(
+    known: Catalogue, noise: str
+) -> None:
+    """A destructor's failure ends no program; what a thread or a child lost may have."""
+    alone = diagnosed(known, steps(1, 40) + PARTS[noise])
+    killed = RunReading(known)
+    killed.feed(lines_of(steps(1, 40) + PARTS[noise]))
+    ended = killed.diagnose(ending=Ending("killed", 137, "SIGKILL"))
+    assert primary(alone) is None or not noise.startswith("a ")
+    assert primary(ended) == "host-oom-sigkill"
+
+
+def test_a_thread_of_which_the_training_had_no_need_is_not_the_cause(known: Catalogue) -> None:
+    died = PARTS["a thread that lost its process"]
+    for after in ("KeyError: 'loss'", "BrokenPipeError: [Errno 32] Broken pipe"):
+        text = f"{steps(1, 40)}{died.replace('BrokenPipeError: [Errno 32] Broken pipe', 'OddError: 7')}"
+        found = diagnosed(known, f"{text}{steps(41, 400)}{raised(after)}")
+        assert root(found) == after.partition(":")[0]
