@@ -19,9 +19,9 @@ def test_a_healthy_run_says_nothing(run: Any) -> None:
     run.wait(60)
     diagnosis = run.end("finished", 0)
     assert run.told == [] and run.notices == []
-    assert diagnosis.verdict == "healthy"
+    assert diagnosis.verdict == "finished"
     assert run.kept("agent.json")["state"] == "finished"
-    assert run.kept("diagnosis.json")["verdict"] == "healthy"
+    assert run.kept("diagnosis.json")["verdict"] == "finished"
 
 
 def test_a_run_that_dies_at_once_sends_one_message(run: Any) -> None:
@@ -118,7 +118,7 @@ def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
     run.steps(1, 30, seconds=1.0)
     run.wait(25)  # not as long as a stall takes
     diagnosis = run.end("interrupted", 130)
-    assert (run.told, diagnosis.verdict) == ([], "healthy")
+    assert (run.told, diagnosis.verdict) == ([], "interrupted")
     assert rendered(diagnosis.notes) == [
         "The run was stopped by hand, 25 s after its last step; a step had taken 1.0 s:"
         " it may have been standing."

@@ -85,4 +85,4 @@ def test_a_run_that_is_stopped_while_it_is_waited_for_is_no_stall_in_its_folder_
     run.wait(60)
     live = run.end("interrupted", 130)
     found, _ = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
-    assert (found.verdict, live.verdict) == ("healthy", "healthy")
+    assert (found.verdict, live.verdict) == ("interrupted", "interrupted")

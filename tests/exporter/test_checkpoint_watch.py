@@ -352,7 +352,7 @@ def test_the_incident_of_a_checkpoint_that_is_whole_later_closes_as_recovered(
         (f"finding/{CORRUPT}/1", "open", ""),
         (f"finding/{CORRUPT}/1", "resolved", "recovered"),
     ]
-    assert run.end("finished", 0).verdict == "healthy"
+    assert run.end("finished", 0).verdict == "finished"
 
 
 def test_a_last_checkpoint_that_is_broken_is_told_though_the_run_finished(

@@ -140,7 +140,7 @@ def test_a_failure_is_diagnosed(run: Run) -> None:
 def test_a_good_end_is_no_incident(run: Run) -> None:
     outcome = run(STEPS)
     assert outcome.code == 0 and outcome.told == []
-    assert outcome.diagnosis.verdict == "healthy"
+    assert outcome.diagnosis.verdict == "finished"
     assert outcome.ending.kind == "finished"
 
 

@@ -76,7 +76,7 @@ def test_the_silence_after_the_command_ended_is_no_stall(run: Any) -> None:
     work.ended = True
     work.round()
     diagnosis = run.agent.end(ended(None), run.folder.info.started_at + 30.0)
-    assert run.told == [] and diagnosis.verdict == "healthy"
+    assert run.told == [] and diagnosis.verdict == "finished"
 
 
 def test_a_backlog_is_taken_in_slices() -> None:
@@ -209,7 +209,7 @@ def test_what_was_not_read_in_time_is_no_silence(run: Any) -> None:
     run.agent.feed(Chunk("stdout", b"an unfinished li", run.now))
     run.now += 300.0
     run.agent.copy(Chunk("stdout", b"ne\nstep 11/1000 loss 0.5\n", run.now))
-    assert run.agent.end(ended(None), run.now).verdict == "healthy"
+    assert run.agent.end(ended(None), run.now).verdict == "finished"
 
 
 def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:

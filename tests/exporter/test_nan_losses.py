@@ -52,7 +52,7 @@ def test_the_incident_closes_when_the_losses_are_numbers_again(probed: tuple[Any
         probe.step(loss=0.5)
         run.wait(1.0)
     assert run.changes[1:] == [(f"finding/{RULE}/1", "resolved", "recovered")]
-    assert run.end("finished", 0).verdict == "healthy"
+    assert run.end("finished", 0).verdict == "finished"
 
 
 def test_steps_that_a_loss_scale_skipped_do_not_count(probed: tuple[Any, list[Probe]]) -> None:

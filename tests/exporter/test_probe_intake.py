@@ -53,7 +53,7 @@ def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
     assert len(run.changes) == 1  # neither repeated nor taken back, though the steps go on
     diagnosis = run.end("finished", 0)
     assert finding(diagnosis, SAVES).harm == "harmless"
-    assert diagnosis.verdict == "healthy"
+    assert diagnosis.verdict == "finished"
     assert run.changes[-1][1:] == ("resolved", "run-finished")
 
 
@@ -189,7 +189,7 @@ def test_invalidations_while_steps_go_on_are_harmless(probed: Any) -> None:
     diagnosis = run.end("finished", 0)
     assert run.told == []
     assert finding(diagnosis, CACHE).harm == "harmless"
-    assert diagnosis.verdict == "healthy"
+    assert diagnosis.verdict == "finished"
 
 
 def test_invalidations_by_design_are_no_finding_even_in_a_standstill(probed: Any) -> None:

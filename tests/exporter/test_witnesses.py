@@ -217,7 +217,7 @@ def test_a_rank_without_a_probe_that_was_killed_is_reported_while_the_others_go_
 def test_a_run_that_ended_well_has_finished(shell: Callable[[str], Watched], script: str) -> None:
     run = shell(script)
     assert (run.code, run.ending.kind, run.ending.crash) == (0, "finished", None), run.detail
-    assert run.diagnosis.verdict == "healthy"
+    assert run.diagnosis.verdict == "finished"
     assert not any(incident.kind == "ended" for incident in run.told)
 
 

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from record import environment
 
 from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_exporter.rings.reader import RingReader
 from stallwatch_exporter.runs.replay import merged_records
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.json import schema_1_verdict
 
 HERE = Path(__file__).resolve().parent
 KINDS = ("mismatch", "short", "external")  #: why ZeRO-3 threw its trace cache away
@@ -172,7 +175,7 @@ def told(folder: Path) -> Seen:
         ),
         early=_distinct(event["rule"] for event in events if event["kind"] == "concern"),
         versions=next((_versions(event) for event in events if event["kind"] == "versions"), {}),
-        verdict=diagnosis["verdict"],
+        verdict=schema_1_verdict(msgspec.convert(diagnosis, Diagnosis)),
         primary=diagnosis["primary"] and diagnosis["primary"]["rule"],
         findings={finding["rule"]: finding["harm"] for finding in diagnosis["findings"]},
         incidents=_distinct(event["rule"] for event in _json_lines(folder / "incidents.jsonl")),
