@@ -37,7 +37,7 @@ Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
 Inferred = Literal["", "place", "words"]  # the last in reports of version 0.1 only
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
 
-SCHEMA = 1
+SCHEMA = 2  #: of these records; reports have schema 1, too
 
 
 class Line(msgspec.Struct, frozen=True):

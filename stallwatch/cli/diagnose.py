@@ -34,13 +34,35 @@ if TYPE_CHECKING:
     from stallwatch_rules.failures.unexplained import Baseline
     from stallwatch_rules.pages.catalogue import Catalogue
     from stallwatch_rules.records import Diagnosis, JobTold
+    from stallwatch_rules.report.json import Schema
 
 _FEW = 3  # paths
+_STRICT = 3  #: the exit code where nothing says how the run went
 
 
-@click.command()
+class _Diagnose(click.Command):
+    """Takes ``--json=2``, too: of an option whose value may be left out, click would take the path for it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Turn the value of ``--json`` into an option of its own."""
+        end = args.index("--") if "--" in args else len(args)
+        split = [
+            part
+            for arg in args[:end]
+            for part in (["--json", "--json-schema", arg[7:]] if arg.startswith("--json=") else [arg])
+        ]
+        return super().parse_args(ctx, split + args[end:])
+
+
+@click.command(cls=_Diagnose)
 @paths_argument
-@click.option("--json", "as_json", is_flag=True, help="Print the report for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report for programs; --json=2 in schema 2.")
+@click.option("--json-schema", "schema", type=click.IntRange(1, 2), default=1, hidden=True)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with 3 when nothing says how the run went, and with 1 when anybody but its user stopped it.",
+)
 @click.option("--brief", "as_brief", is_flag=True, help="Print the verdict, the cause and the first fix.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the report for an issue tracker.")
 @click.option(
@@ -87,6 +109,8 @@ def diagnose(
     app: App,
     paths: tuple[str, ...],
     as_json: bool,
+    schema: Schema,
+    strict: bool,
     as_brief: bool,
     as_markdown: bool,
     output: Path | None,
@@ -115,8 +139,9 @@ def diagnose(
     (slurm-1001.out, slurm-1002.out). Each of those is diagnosed by itself: a table tells of them, the newest
     first, and the report is that of the newest that is in trouble, else of the newest training.
 
-    Exit code: 1 when the run, or any of the jobs, failed, stalled or died of something unknown; 2 when
-    something could not be read (the rest is still diagnosed); else 0.
+    Exit code: 1 when the run, or any of the jobs, failed, stalled or died of something unknown, or the system
+    stopped it; 2 when something could not be read (the rest is still diagnosed); else 0. With --strict or
+    --json=2 it is 3 when the log ends in mid-run without a word, or tells too little to judge the run by.
     """
     # numpy starts threads for its linear algebra, which wait in a loop for work that never comes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -147,10 +172,13 @@ def diagnose(
             diagnosis, unread = told.diagnosis, told.problems
             # The one that is reported is in trouble where any job is.
             found = [("", diagnosis)]
+    judged: Sequence[Diagnosis | JobTold] = [one for _, one in found]
+    if not each and told.jobs:
+        judged = told.jobs
     problems += unread
     tell_all(problems)
     if each:
-        unwritten = not _deliver(report_each(found, form, language), output)
+        unwritten = not _deliver(report_each(found, form, language, schema), output)
     elif form is None and output is None and problems and _is_of_nothing(diagnosis):
         unwritten = False  # a verdict on nothing would only stand in front of why nothing was read
     else:
@@ -164,7 +192,7 @@ def diagnose(
             *(word for path in healthy for word in ("--baseline", path)),
         ]
         unwritten = not _deliver(
-            _report(told, paths, options, form, language, output, explain=explain), output
+            _report(told, paths, options, form, language, output, explain=explain, schema=schema), output
         )
     if page is not None:
         from stallwatch_rules.report.html import to_html
@@ -172,7 +200,16 @@ def diagnose(
         unwritten = not _deliver(to_html(diagnosis, language, jobs=told.jobs), page) or unwritten
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
-    raise click.exceptions.Exit(1 if any(one.in_trouble for _, one in found) else 0)
+    raise click.exceptions.Exit(exit_code(judged, strict=strict or schema == 2))
+
+
+def exit_code(judged: Sequence[Diagnosis | JobTold], *, strict: bool) -> int:
+    """Return 1 if a run is in trouble; if `strict`, 1 if the system stopped one, 3 if one is not known."""
+    stopped = [one for one in judged if one.verdict == "interrupted" and one.interrupted_by != "user"]
+    if any(one.in_trouble for one in judged) or (strict and stopped):
+        return 1
+    unknown = ("unfinished", "no-evidence", "no-training-log")
+    return _STRICT if strict and any(one.verdict in unknown for one in judged) else 0
 
 
 def _is_of_nothing(diagnosis: Diagnosis) -> bool:
@@ -217,12 +254,13 @@ def _report(
     output: Path | None,
     *,
     explain: bool,
+    schema: Schema,
 ) -> str:
     diagnosis, jobs = told.diagnosis, told.jobs
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
-        return to_json(diagnosis, language, jobs=jobs, explain=explain).decode()
+        return to_json(diagnosis, language, jobs=jobs, explain=explain, schema=schema).decode()
     if form == "markdown":
         from stallwatch_rules.report.markdown import to_markdown
 
@@ -254,12 +292,17 @@ def _deliver(report: str, output: Path | None) -> bool:
     return True
 
 
-def report_each(found: Sequence[tuple[str, Diagnosis]], form: str | None, language: str) -> str:
+def report_each(
+    found: Sequence[tuple[str, Diagnosis]], form: str | None, language: str, schema: Schema = 1
+) -> str:
     """A short table, as Markdown where that is asked for; for programs a list with the whole diagnoses."""
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
-        told = [{"file": name, "diagnosis": json.loads(to_json(each, language))} for name, each in found]
+        told = [
+            {"file": name, "diagnosis": json.loads(to_json(each, language, schema=schema))}
+            for name, each in found
+        ]
         return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
     from stallwatch_rules.report.table import to_markdown_table, to_text
 

@@ -53,6 +53,47 @@ def test_verdicts_and_exit_codes(stallwatch: Stallwatch, text: str, verdict: str
     assert result.stderr == ""
 
 
+STEPS = "".join(f"step {n}/9 loss 0.{n}\n" for n in range(1, 10))
+CTRL_C = "Traceback (most recent call last):\nKeyboardInterrupt\n"
+CANCELLED = "slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 2026-05-02T10:00:00 {}***\n"
+ASKED = "[rank: 0] Received SIGTERM: 15\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "by", "code", "strict"),
+    [
+        (STEPS, "finished", None, 0, 0),
+        (STEPS[:60] + CTRL_C, "interrupted", "user", 0, 0),
+        (STEPS[:60] + ASKED, "interrupted", "signal", 0, 1),
+        (STEPS[:60] + CANCELLED.format("DUE TO TIME LIMIT "), "interrupted", "time-limit", 1, 1),
+        (HEALTHY, "unfinished", None, 0, 3),
+        ("***** Running training *****\n", "no-evidence", None, 0, 3),
+        ("hello\n", "no-training-log", None, 0, 3),
+        (OOM, "failed", None, 1, 1),
+    ],
+)
+def test_schema_2_and_strict_say_what_is_not_known(
+    stallwatch: Stallwatch, text: str, verdict: str, by: str | None, code: int, strict: int
+) -> None:
+    found = stallwatch("diagnose", "-", "--json=2", stdin=text)
+    report = json.loads(found.stdout)
+    assert (report["schema"], report["verdict"], report["interrupted_by"]) == (2, verdict, by)
+    codes = [
+        stallwatch("diagnose", "-", *options, stdin=text).exit_code
+        for options in (["--brief"], ["--json"], ["--json=1"], ["--strict"])
+    ]
+    assert [found.exit_code, *codes] == [strict, code, code, code, strict]
+
+
+def test_the_schema_is_no_path_and_a_path_no_schema(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    (tmp_path / "--json=2").write_text(OOM)
+    assert json.loads(stallwatch("diagnose", "--json", "--", "--json=2").stdout)["schema"] == 1
+    refused = stallwatch("diagnose", "--json=3", "-", stdin=OOM)
+    assert refused.exit_code == 2 and "3" in refused.stderr
+    both = stallwatch("diagnose", "--each", "--json=2", "--", "--json=2")
+    assert [one["diagnosis"]["schema"] for one in json.loads(both.stdout)] == [2]
+
+
 def test_the_exit_code_of_a_real_process(process: Process, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(OOM)
     result = process("diagnose", "train.log")

@@ -102,6 +102,18 @@ def test_of_several_in_trouble_the_newest_is_reported(stallwatch: Stallwatch, lo
     assert line.endswith("stallwatch diagnose logs/slurm-1002.out logs/slurm-1002.err")
 
 
+def test_the_document_of_schema_2(stallwatch: Stallwatch, logs: Path) -> None:
+    result = stallwatch("diagnose", "logs", "--json=2")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["verdict"], told["primary"]["impact"]) == (1, "failed", "fatal")
+    assert [job["verdict"] for job in told["jobs"]] == ["unfinished", "failed", "finished"]
+    (logs / "slurm-1002.err").unlink()
+    (logs / "slurm-1002.out").unlink()
+    assert stallwatch("diagnose", "logs", "--strict").exit_code == 3
+    (logs / "slurm-1003.out").unlink()
+    assert stallwatch("diagnose", "logs", "--strict").exit_code == 0
+
+
 def test_the_document_for_programs(stallwatch: Stallwatch, logs: Path) -> None:
     result = stallwatch("diagnose", "logs", "--json")
     told = json.loads(result.stdout)

@@ -14,7 +14,7 @@ from stallwatch_rules.text.redact import redact
 
 def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:
     """The diagnosis as plain data that may be shown anywhere."""
-    clean: dict[str, Any] = _clean(msgspec.to_builtins(diagnosis))
+    clean: dict[str, Any] = clean_values(msgspec.to_builtins(diagnosis))
     return clean
 
 
@@ -25,7 +25,7 @@ def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
 
 def cleaned_job(job: JobTold) -> dict[str, Any]:
     """A job's line as plain data that may be shown anywhere."""
-    clean: dict[str, Any] = _clean(msgspec.to_builtins(job))
+    clean: dict[str, Any] = clean_values(msgspec.to_builtins(job))
     # The name is for ``--job``, and may be the path of a folder.
     return clean | {"name": clean_path(job.name), "files": [clean_path(file) for file in job.files]}
 
@@ -35,16 +35,17 @@ def clean_path(path: str) -> str:
     return without_controls(redact(path, homes=False))
 
 
-def _clean(value: Any) -> Any:
+def clean_values(value: Any) -> Any:
+    """Plain data that may be shown anywhere."""
     if isinstance(value, str):
         return without_controls(redact(value))
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {
-            key: clean_path(item) if key == "file" and isinstance(item, str) else _clean(item)
+            key: clean_path(item) if key == "file" and isinstance(item, str) else clean_values(item)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_clean(item) for item in value]
+        return [clean_values(item) for item in value]
     return value

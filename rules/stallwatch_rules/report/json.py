@@ -1,24 +1,26 @@
-"""The report for programs: the JSON of ``stallwatch diagnose --json``."""
+"""The report for programs: the JSON of ``stallwatch diagnose --json``. docs/json.md describes every key."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import render, rendered
+from stallwatch_rules.messages import Message, Text
 from stallwatch_rules.records import Diagnosis, JobTold
-from stallwatch_rules.report.clean import cleaned, cleaned_job
+from stallwatch_rules.report.clean import clean_values, cleaned, cleaned_job
+
+Schema = Literal[1, 2]
+SCHEMAS: tuple[Schema, ...] = get_args(Schema)
 
 #: What schema 1 calls a run of which nothing bad is known.
 _HEALTHY = ("interrupted", "finished", "unfinished", "no-evidence")
-
-
-def schema_1_verdict(one: Diagnosis | JobTold) -> str:
-    """Return the verdict as version 0.1 knew it: of a run that the system stopped, that it failed."""
-    if one.verdict not in _HEALTHY:
-        return one.verdict
-    return "failed" if one.in_trouble else "healthy"
+#: Thousands of numbers, which ``stallwatch samples`` has; the verdict in words.
+_LEFT_OUT = ("series", "badge")
+_IN_SCHEMA_2 = {"harm": "impact", "harm_before": "impact_before"}
 
 
 def to_json(
@@ -28,21 +30,81 @@ def to_json(
     indent: int = 2,
     jobs: Sequence[JobTold] = (),
     explain: bool = False,
+    schema: Schema = 1,
 ) -> bytes:
     """The diagnosis as JSON, with a line end: no NaN or infinity, no secret in any text.
 
     Where it is that of one of several `jobs`, a line of each is in it.
     """
-    told = cleaned(rendered(diagnosis, language))
-    told |= {"verdict": schema_1_verdict(diagnosis), "schema": 1}
-    del told["series"]  # thousands of numbers: ``stallwatch samples`` has them all
-    del told["interrupted_by"], told["starts"]
+    told = (_schema_1 if schema == 1 else _schema_2)(diagnosis, language, jobs)
     if not explain:
         del told["explained"]
+    encoded = msgspec.json.encode(told)
+    return (msgspec.json.format(encoded, indent=indent) if indent else encoded) + b"\n"
+
+
+def schema_1_verdict(one: Diagnosis | JobTold) -> str:
+    """Return the verdict as version 0.1 knew it: of a run that the system stopped, that it failed."""
+    if one.verdict not in _HEALTHY:
+        return one.verdict
+    return "failed" if one.in_trouble else "healthy"
+
+
+def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> dict[str, Any]:
+    told = cleaned(rendered(diagnosis, language))
+    told |= {"verdict": schema_1_verdict(diagnosis), "schema": 1}
+    del told["series"], told["interrupted_by"], told["starts"]
     if jobs:
         told["jobs"] = [cleaned_job(rendered(job, language)) for job in jobs]
         for job, known in zip(told["jobs"], jobs, strict=True):
             job["verdict"] = schema_1_verdict(known)
-            del job["badge"], job["interrupted_by"]  # the verdict for people
-    encoded = msgspec.json.encode(told)
-    return (msgspec.json.format(encoded, indent=indent) if indent else encoded) + b"\n"
+            del job["badge"], job["interrupted_by"]
+    return told
+
+
+def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> dict[str, Any]:
+    told = clean_values(_plain(diagnosis, None, language)) | {"schema": 2}
+    if jobs:
+        told["jobs"] = [clean_values(_plain(job, None, language)) | _paths(job) for job in jobs]
+    first = ("schema", "verdict", "interrupted_by")
+    return {key: told[key] for key in (*first, *(key for key in told if key not in first))}
+
+
+def _paths(job: JobTold) -> dict[str, Any]:
+    """What the reader should find again by it."""
+    clean = cleaned_job(job)
+    return {"name": clean["name"], "files": clean["files"]}
+
+
+def _plain(value: Any, hint: Any, language: str) -> Any:
+    """Return a value of this type as plain data of schema 2."""
+    if isinstance(value, Message) or hint == Text:
+        return _text(value, language)
+    if isinstance(value, msgspec.Struct):
+        hints = _hints(type(value))
+        return {
+            _IN_SCHEMA_2.get(name, name): _plain(getattr(value, name), hints[name], language)
+            for name in value.__struct_fields__
+            if name not in _LEFT_OUT
+        }
+    if isinstance(value, list):
+        (of,) = get_args(hint) or (None,)
+        return [_plain(one, of, language) for one in value]
+    return value
+
+
+@cache
+def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _text(text: Text, language: str) -> dict[str, Any] | None:
+    """Return a text with the id and the parameters of its message; a line of a log has none."""
+    if not text:
+        return None
+    words = render(text, language)
+    if isinstance(text, str):
+        return {"id": None, "params": {}, "text": words}
+    params = {name: _plain(value, None, language) for name, value in text.params.items()}
+    then = {"then": [_text(one, language) for one in text.then]} if text.then else {}
+    return {"id": text.id, "params": params, "text": words} | then
