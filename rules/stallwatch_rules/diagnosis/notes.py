@@ -53,8 +53,8 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         notes.append(message("diagnosis.ends-in-error" if told else "diagnosis.no-rule"))
         by_itself = ended_by_itself(run, now) if chosen is None else ""
         notes += [by_itself] if by_itself else []
-        if progress.finished:
-            notes.append(message("diagnosis.training-was-complete"))
+    if diagnosis.verdict in ("failed", "unknown-failure") and progress.finished:
+        notes.append(message("diagnosis.training-was-complete"))
     fine = not diagnosis.in_trouble and diagnosis.verdict != "no-training-log"
     if run.by_hand and fine:
         waited = None if progress.finished else _waited(run, now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_silently, rank_of_end, told_from_outside
@@ -11,10 +13,11 @@ from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.diagnosis.stood import last_words
 from stallwatch_rules.failures.environment import agreed
 from stallwatch_rules.failures.flight import all_flights, apart, reporting
+from stallwatch_rules.failures.frameworks import framework_of
 from stallwatch_rules.failures.raised import Raised, own_frame, shown_frames
 from stallwatch_rules.failures.tracebacks import MORE_LINES
 from stallwatch_rules.messages import Message, Text, bilingual, contains, message
-from stallwatch_rules.pages.fixes import fixes_for, why_of
+from stallwatch_rules.pages.fixes import Evidence, fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
@@ -23,6 +26,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import iso, shown
 
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
+MAX_READ = 16  #: streams that are asked which framework they are of
 FAULTHANDLER = "-X faulthandler"
 #: vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
@@ -50,7 +54,10 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
     environment, last_step = environment_of(run), run.tracker.last_step
     first = one.shown_match
     line = first.line if first is not None else one.where
-    fixes = fixes_for(one.page, environment)
+    captures = {name: shown(value) for name, value in (first.captures if first else {}).items()}
+    kept = "\n".join(_kept_texts(line, run.streams))
+    evidence = Evidence(framework_of(kept), captures, run.tracker.told_finished, kept)
+    fixes = fixes_for(one.page, environment, evidence)
     failed = culprits(run.streams)
     rank = line.rank if line is not None else None
     if rank is None:
@@ -77,11 +84,24 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
         time=iso(line.time, zoned=line.zoned) if line is not None else None,
         step=None if served else one.step_of(first, last_step) if first is not None else one.step,
         evidence=[*one.evidence()],
-        captures={name: shown(value) for name, value in (first.captures if first else {}).items()},
+        captures=captures,
         why=why_of(one.page),
         fixes=fixes,
         inferred=inferred_from(one),
     )
+
+
+def _kept_texts(line: Line | None, streams: Streams) -> Iterator[str]:
+    """What was kept of the lines beside this one, and the paths of the code that tracebacks show."""
+    own = [stream for (source, _), stream in streams.items() if line is None or source == line.source]
+    for stream in (own or [*streams.values()])[:MAX_READ]:
+        yield from (entry.first.text for entry in stream.templates.entries.values())
+        yield from (text for hits in stream.hits.values() for text in hits.exemplars)
+        for seen in stream.exceptions_now().seen.values():
+            yield seen.raised.message
+            yield from (frame.path for frame in seen.raised.frames)
+        if stream.last_advance is not None:
+            yield stream.last_advance.text
 
 
 def environment_of(run: Snapshot) -> dict[str, str]:

@@ -1,7 +1,16 @@
-"""What a page tells its readers: the fixes that fit their versions, its cause, and nothing unwritten.
+"""What a page tells its readers: the fixes that fit their run, its cause, and nothing unwritten.
 
-``{deepspeed<0.15.4} Upgrade: …`` is shown only if it can apply. ``stallwatch rules new`` leaves placeholders
-for the author to write: the check reports them, and no report shows them.
+A fix may begin with conditions in braces, separated by semicolons: it is shown only if all of them hold.
+
+* ``deepspeed<0.15.4``: a package's version, as the log names it
+* ``in verl, openrlhf``: the framework that the log is of, a name of ``failures/frameworks.json``
+* ``tried > total``: a number that the rule captured is larger than another one, in units of memory, too
+* ``log ~ size mismatch for score``: a line that was kept of the log matches
+* ``finished``: training had come to its end
+* ``else``: none of the fixes with conditions right before it is shown
+
+``stallwatch rules new`` leaves placeholders for the author to write: the check reports them, and no report
+shows them.
 """
 
 from __future__ import annotations
@@ -9,10 +18,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from stallwatch_rules.failures.frameworks import FRAMEWORKS
 from stallwatch_rules.messages import Message, Text, bilingual, message
 from stallwatch_rules.text.lazy import lazy
 
@@ -23,55 +33,148 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Primary
 
 
+_LARGER = lazy(r"(\w+) > (\w+)")
+_AMOUNT = lazy(r"(\d[\d,]*(?:\.\d+)?) ?(?:([KMGT])i?B|B|bytes)?", re.IGNORECASE)
 _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
 
 
+class Evidence(msgspec.Struct, frozen=True):
+    """What is known of a run, by which its fixes are chosen."""
+
+    framework: str = ""  #: a name of ``failures/frameworks.json``; empty if none was recognised
+    captures: Mapping[str, str] = {}
+    finished: bool = False
+    text: str = ""  #: lines that were kept of the log
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One condition of a fix: its kind, and what is compared."""
+
+    kind: Literal["version", "in", "larger", "log", "finished", "else"]
+    left: str = ""
+    right: str = ""
+
+    def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
+        """Return whether it holds; ``None`` if that is not known. ``else`` is decided by the fixes before."""
+        if self.kind == "version":
+            from packaging.specifiers import SpecifierSet
+
+            return _holds(SpecifierSet(self.right), _version_of(self.left, environment))
+        if evidence is None:
+            return None
+        if self.kind == "in":
+            return evidence.framework in _listed(self.right)
+        if self.kind == "finished":
+            return evidence.finished
+        if self.kind == "log":
+            return re.search(self.right, evidence.text, re.MULTILINE) is not None
+        left, right = (amount(evidence.captures.get(name, "")) for name in (self.left, self.right))
+        return left is not None and right is not None and left > right
+
+    def worded(self, fix: Text) -> Message:
+        """Return the fix with this condition in words."""
+        if self.kind == "version":
+            return message("diagnosis.with-versions", condition=f"{self.left}{self.right}", fix=fix)
+        if self.kind == "in":
+            names = ", ".join(FRAMEWORKS[name].name for name in _listed(self.right))
+            return message("diagnosis.fix-in", names=names, fix=fix)
+        if self.kind == "finished":
+            return message("diagnosis.fix-finished", fix=fix)
+        if self.kind == "log":
+            return message("diagnosis.fix-log", pattern=self.right, fix=fix)
+        return message("diagnosis.fix-larger", left=self.left, right=self.right, fix=fix)
+
+
 class Fix(msgspec.Struct, frozen=True):
-    """One fix; with a condition it is for some versions of one package."""
+    """One fix, and the conditions under which it helps."""
 
     text: str
-    package: str | None = None
-    specifier: SpecifierSet | None = None
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def otherwise(self) -> bool:
+        """Whether it stands in for the fixes with conditions right before it."""
+        return any(one.kind == "else" for one in self.conditions)
 
 
 def parse_fix(text: str) -> Fix:
-    """Take the leading condition off a fix; ``ValueError`` where the braces hold none."""
+    """Take the leading conditions off a fix; ``ValueError`` where the braces hold none."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         return Fix(text)
+    return Fix(found["text"], tuple(_condition(part.strip()) for part in found["condition"].split(";")))
+
+
+def _condition(text: str) -> Condition:
+    if text in ("finished", "else"):
+        return Condition("finished" if text == "finished" else "else")
+    if text.startswith("in "):
+        unknown = [name for name in _listed(text[3:]) if name not in FRAMEWORKS]
+        if unknown:
+            raise ValueError(f"{{{text}}} names no framework that is known: {', '.join(FRAMEWORKS)}")
+        return Condition("in", right=text[3:])
+    if text.startswith("log ~ "):
+        try:
+            re.compile(text[6:])
+        except re.error as error:
+            raise ValueError(f"{{{text}}} is not a condition on the log: {error}") from error
+        return Condition("log", right=text[6:])
+    larger = _LARGER.fullmatch(text)
+    if larger is not None:
+        return Condition("larger", larger[1], larger[2])
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
-        requirement = Requirement(found["condition"])
+        requirement = Requirement(text)
     except InvalidRequirement:
         requirement = None
     if requirement is None or not requirement.specifier or requirement.extras or requirement.marker:
-        raise ValueError(f"{{{found['condition']}}} is not a condition on a package's version")
-    return Fix(found["text"], requirement.name, requirement.specifier)
+        raise ValueError(
+            f"{{{text}}} is not a condition on a package's version, or another one that is known"
+        )
+    return Condition("version", requirement.name, str(requirement.specifier))
 
 
-def fixes_for(page: RulePage, environment: Mapping[str, str]) -> list[Text]:
+def _listed(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
+
+
+def amount(text: str) -> float | None:
+    """Return a number with a unit of memory (``2.00 GiB``), or without one."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None:
+        return None
+    power = "kmgt".find(found[2].lower()) + 1 if found[2] else 0
+    return float(found[1].replace(",", "")) * 1024.0**power
+
+
+def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence | None = None) -> list[Text]:
     """Return the page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
 
-    A fix whose condition is known to be false is left out. A condition that cannot be decided, because the
-    log does not tell the version, becomes words. What is still to be written is left out.
+    A fix whose conditions are known not to hold is left out. A condition that cannot be decided, because the
+    log does not tell the version, becomes words; without ``evidence`` of a run, what only a run decides comes
+    last. What is still to be written is left out.
     """
     fixes: list[Text] = []
+    last: list[Text] = []
+    shown = False  # one of the conditional fixes right before
     for english, chinese in zip_longest(page.sections.fixes, page.sections.zh_fixes):
         fix, other = parse_fix(english or chinese), parse_fix(chinese or english)
         if not written(fix.text):
             continue
-        text = bilingual(fix.text, written(other.text))
-        if fix.package is None or fix.specifier is None:
-            fixes.append(text)
-            continue
-        holds = _holds(fix.specifier, _version_of(fix.package, environment))
-        if holds:
-            fixes.append(text)
-        elif holds is None:
-            condition = f"{fix.package}{fix.specifier}"
-            fixes.append(message("diagnosis.with-versions", condition=condition, fix=text))
-    return fixes
+        text: Text = bilingual(fix.text, written(other.text))
+        results = [(one, one.holds(environment, evidence)) for one in fix.conditions if one.kind != "else"]
+        applies = all(result is not False for _, result in results)
+        of_a_run = any(result is None and one.kind != "version" for one, result in results)
+        if fix.otherwise:
+            applies, shown = applies and not shown, False
+        else:
+            shown = bool(results) and (shown or all(result for _, result in results))
+        for one, result in reversed(results):
+            text = text if result else one.worded(text)
+        if applies:
+            (last if of_a_run else fixes).append(text)
+    return fixes + last
 
 
 def _version_of(package: str, environment: Mapping[str, str]) -> str | None:

@@ -339,5 +339,5 @@ def _fix_problems(body: Body, path: str) -> Iterator[PageError]:
                 path,
                 item.line,
                 str(error),
-                "write a condition such as {deepspeed<0.15.4}, or drop the braces",
+                "write conditions such as {deepspeed<0.15.4; in trainer}, or drop the braces",
             )

@@ -1,0 +1,156 @@
+"""Fixes that fit the evidence: conditions on the framework, captures, the log, and the end of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from smallruns import raised, steps
+
+import stallwatch_rules
+from stallwatch_rules.failures.frameworks import FRAMEWORKS, framework_of
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import render
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.fixes import Evidence, amount, fixes_for, parse_fix
+from stallwatch_rules.pages.page import RulePage, parse_page
+from stallwatch_rules.reading import RunReading
+
+FIXES = """\
+1. {tried > total} Chunk it.
+2. {in verl, vllm} Set an option.
+3. {else} Lower it.
+4. {finished; in trainer} Upload it.
+5. {log ~ ^size mismatch for \\w+} Set num_labels.
+6. Always this.
+"""
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried}."
+    " GPU 0 has a total capacity of 14.74 GiB of which 9.12 GiB is free."
+)
+
+
+@pytest.fixture(scope="module")
+def page(catalogue: Catalogue) -> RulePage:
+    path = Path(stallwatch_rules.__file__).parent / "catalogue/memory/cuda-oom.md"
+    text = path.read_text("utf-8")
+    for heading, end in (("## Fix", "## When"), ("### 处理", "```log")):
+        start = text.index(heading) + len(heading)
+        text = text[:start] + "\n\n" + FIXES + "\n" + text[text.index(end, start) :]
+    return parse_page(text, "memory/cuda-oom.md")
+
+
+def shown(page: RulePage, evidence: Evidence | None) -> list[str]:
+    return [render(fix) for fix in fixes_for(page, {}, evidence)]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "fixes"),
+    [
+        (Evidence(), ["Lower it.", "Always this."]),
+        (Evidence("vllm"), ["Set an option.", "Always this."]),
+        (Evidence("trainer", {}, True), ["Lower it.", "Upload it.", "Always this."]),
+        (Evidence("trainer", {}, False), ["Lower it.", "Always this."]),
+        (Evidence("", {"tried": "96.00 GiB", "total": "14.74 GiB"}), ["Chunk it.", "Always this."]),
+        (Evidence("", {"tried": "96.00 MiB", "total": "14.74 GiB"}), ["Lower it.", "Always this."]),
+        (Evidence("", {"tried": "96.00 GiB"}), ["Lower it.", "Always this."]),
+        (Evidence("", {}, False, "an error\nsize mismatch for score"),
+         ["Lower it.", "Set num_labels.", "Always this."]),
+    ],
+)  # fmt: skip
+def test_only_the_fixes_that_fit_are_shown(page: RulePage, evidence: Evidence, fixes: list[str]) -> None:
+    assert shown(page, evidence) == fixes
+
+
+def test_without_a_run_conditions_become_words_and_come_last(page: RulePage) -> None:
+    texts = shown(page, None)
+    assert texts[:2] == ["Lower it.", "Always this."]
+    assert texts[2] == "If tried is more than total: Chunk it."
+    assert texts[3] == "With verl, vLLM: Set an option."
+    assert texts[4] == "If training was complete: With the transformers Trainer: Upload it."
+    assert "size mismatch" in texts[5]
+    assert "大于" in render(fixes_for(page, {})[2], "zh")
+
+
+@pytest.mark.parametrize(
+    "braces", ["{in nowhere}", "{log ~ (}", "{tried >}", "{finished, else}", "{finished;}"]
+)
+def test_conditions_that_are_not_known_are_refused(braces: str) -> None:
+    with pytest.raises(ValueError, match=r"\{.*\}"):
+        parse_fix(f"{braces} text")
+
+
+def test_amounts_have_units_of_memory() -> None:
+    assert amount("2.00 GiB") == 2 * 1024**3 and amount("512 MB") == 512 * 1024**2
+    assert amount("1,024") == 1024 and amount("12 bytes") == 12
+    assert amount("plenty") is None and amount("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        ("step:3 - actor/pg_loss:0.1 - actor/grad_norm:0.2", "verl"),
+        ("/opt/venv/lib/python3.11/site-packages/transformers/trainer.py", "trainer"),
+        ("C:\\venv\\site-packages\\transformers\\trainer.py", "trainer"),
+        ("{'loss': 1.5, 'grad_norm': 0.4, 'learning_rate': 1e-05, 'epoch': 0.01}", "trainer"),
+        ("iter 100: loss 2.5, time 23.5ms, mfu 3%", "nanogpt"),
+        ("INFO vLLM API server version 0.11.0", "vllm"),
+        ("/site-packages/vllm/v1/worker.py\n/site-packages/trl/trainer/grpo_trainer.py", "trainer"),
+        ("step 3/100 loss 1.5", ""),
+    ],
+)
+def test_the_framework_is_recognised_by_what_it_prints(text: str, framework: str) -> None:
+    assert framework_of(text) == framework
+    assert framework in FRAMEWORKS or not framework
+
+
+def fixes(catalogue: Catalogue, matcher: Matcher, text: str) -> list[str]:
+    reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
+    reading.feed([*reader.feed(text.encode()), *reader.finish()])
+    primary = reading.diagnose().primary
+    assert primary is not None
+    return [render(fix) for fix in primary.fixes]
+
+
+def test_out_of_memory_names_the_frameworks_own_option(catalogue: Catalogue, matcher: Matcher) -> None:
+    oom = raised(OOM.format(tried="2.00 GiB"))
+    by_framework = {
+        "per_device_train_batch_size": "".join(
+            f"{{'loss': 1.5, 'learning_rate': 1e-05, 'epoch': 0.0{at}}}\n" for at in range(1, 6)
+        ),
+        "ppo_micro_batch_size_per_gpu": "step:3 - actor/pg_loss:0.1 - actor/grad_norm:0.2\n",
+        "block_size": "iter 100: loss 2.5, time 23.5ms, mfu 3%\n",
+        "--max-num-seqs": "INFO vLLM API server version 0.11.0\n",
+        "the batch size per GPU": steps(1, 5),
+    }
+    for option, log in by_framework.items():
+        text = "\n".join(fixes(catalogue, matcher, log + oom))
+        assert option in text
+        others = [other for other in by_framework if other != option and other in text]
+        assert others == [], option
+
+
+def test_a_request_larger_than_the_card_is_no_matter_of_the_batch(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    found = fixes(catalogue, matcher, steps(1, 5) + raised(OOM.format(tried="96.00 GiB")))
+    assert "square" in found[0] and not any("batch size per GPU" in fix for fix in found)
+
+
+def test_a_classifiers_head_of_another_size_is_about_num_labels(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    error = "RuntimeError: Error(s) in loading state_dict for BertForSequenceClassification:\n"
+    mismatch = (
+        "\tsize mismatch for {}: copying a param with shape torch.Size([2, 768]) from checkpoint,"
+        " the shape in current model is torch.Size([3, 768]).\n"
+    )
+    assert "num_labels" in fixes(catalogue, matcher, raised(error + mismatch.format("classifier.weight")))[0]
+    assert "num_labels" not in fixes(catalogue, matcher, raised(error + mismatch.format("pooler.weight")))[0]
+
+
+def test_after_training_only_the_upload_failed(catalogue: Catalogue, matcher: Matcher) -> None:
+    error = raised("RuntimeError: Error while uploading 'model.safetensors' to the Hub.") + "on the Hub\n"
+    assert "only the upload" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
+    assert "only the upload" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))
