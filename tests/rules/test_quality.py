@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from smallruns import finding
 
+from stallwatch_rules.judgements.conclusions import DIVERGENCE, LOSS_NAN
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.judgements.quality import (
     COLLAPSE,
@@ -232,6 +233,26 @@ def test_healthy_evaluations(name: str, values: list[float], why: str) -> None:
     assert judged({name: [0.69315] * 20, "loss": [0.7] * 100}) == {}, "the loss stands: another rule's"
 
 
+# ---- losses
+
+
+def test_a_loss_that_falls_without_end_has_diverged() -> None:
+    assert "faster and faster" in judged({"loss": [-2000.0 * at * at for at in range(40)]})[DIVERGENCE]
+    for loss, why in (
+        ([-1.0 * at * at for at in range(40)], "not far"),
+        ([-50000 * (1 - 0.9**at) for at in range(60)], "it slows down"),
+        ([-2000.0 * at * at for at in range(15)], "not for long enough"),
+        (noisy(60, lambda _: -20000.0, 100.0, 1), "a log-likelihood"),
+    ):
+        assert judged({"loss": loss}) == {}, why
+
+
+def test_evaluations_whose_losses_are_no_numbers() -> None:
+    assert "last 3 evaluations" in judged({"eval_loss": [2.0, *[math.nan] * 3]})[LOSS_NAN]
+    assert judged({"eval_loss": [2.0, math.nan, math.nan]}) == {}
+    assert judged({"eval_loss": [*[math.nan] * 5, 2.0]}) == {}
+
+
 # ---- whole logs
 
 
@@ -269,3 +290,11 @@ def evaluated(times: int, printed: int) -> str:
 def test_evaluations_printed_by_several_ranks_are_one(diagnose: Diagnose) -> None:
     assert finding(diagnose(evaluated(5, 1)), EVALUATION_FROZEN).harm == "degrading"
     assert all(one.rule != EVALUATION_FROZEN for one in diagnose(evaluated(4, 4)).findings)
+
+
+def test_a_log_of_evaluations_only(diagnose: Diagnose) -> None:
+    log = "".join(
+        f"{{'eval_loss': nan, 'eval_runtime': 171.{at}, 'epoch': {at}.0}}\n" * 2 for at in range(1, 4)
+    )
+    found = finding(diagnose(log), LOSS_NAN)
+    assert found.harm == "degrading" and "last 3 evaluations" in render(found.note)

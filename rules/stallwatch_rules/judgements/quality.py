@@ -13,6 +13,7 @@ from itertools import groupby, pairwise
 from statistics import median
 from typing import NamedTuple
 
+from stallwatch_rules.judgements.conclusions import DIVERGENCE, LOSS_NAN
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import message
 
@@ -40,6 +41,7 @@ IN_MID_SCHEDULE = 0.5  #: of the highest rate; schedules that end above zero end
 NOT_TAPERED = 0.5  #: of its steepest fall that a schedule still had when it stopped
 EXACT = 3  #: digits with which a rate is not rounded to 0
 STANDS = 0.97  #: the share of what a loss was above which it does not fall
+UNBOUNDED, FALLING = -1e4, 10  #: a loss below which one that falls faster and faster has no bound
 EVALUATIONS = 5  #: equal results of evaluations, printed with five digits
 EVALUATIONS_ROUNDED = 8  #: with four
 
@@ -206,6 +208,19 @@ def stopped_in_mid_schedule(metric: str) -> Condition:
     return holds
 
 
+def unbounded_below(metric: str) -> Condition:
+    """Hold if a loss falls without end, and faster and faster: nothing that is learnt looks like that."""
+
+    def holds(metrics: Metrics) -> Params | None:
+        last = metrics.get(metric, ())[-2 * FALLING - 1 :]
+        falls = [earlier - later for earlier, later in pairwise(last)]
+        if len(falls) < 2 * FALLING or not last[-1] < UNBOUNDED or not all(fall > 0 for fall in falls):
+            return None
+        return {"loss": f"{last[-1]:.4g}"} if sum(falls[FALLING:]) > sum(falls[:FALLING]) else None
+
+    return holds
+
+
 def never_changes(metric: str) -> Condition:
     """Hold if a result is the same to all its digits in evaluation after evaluation, while the loss moves.
 
@@ -251,6 +266,8 @@ QUALITIES: tuple[Quality, ...] = (
     ),
     Quality(RATE_FROZEN, "rate-gone", (ends_at_zero("learning_rate", WINDOW),), under_way=True),
     Quality(RATE_FROZEN, "rate-stopped", (stopped_in_mid_schedule("learning_rate"),), under_way=True),
+    Quality(DIVERGENCE, "loss-unbounded", (unbounded_below("loss"),)),
+    Quality(LOSS_NAN, "evaluation-not-a-number", (not_a_number("eval_loss", 3),)),
     Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_loss"),)),
     Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_accuracy"),)),
 )

@@ -238,11 +238,11 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
-    """The results of evaluations with steps between them: one may be printed several times."""
+    """The results of evaluations of different steps: one may be printed several times."""
     return [
         one.value
         for before, one in zip((None, *readings), readings, strict=False)
-        if before is None or one.mark > before.mark
+        if before is None or one.mark > before.mark or (one.step is not None and one.step != before.step)
     ]
 
 
