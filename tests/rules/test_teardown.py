@@ -73,6 +73,17 @@ def test_what_a_process_lost_is_the_cause_only_of_what_nothing_else_explains(
     assert primary(ended) == "host-oom-sigkill"
 
 
+def test_a_child_that_lost_its_parent_ends_no_program_that_goes_on(known: Catalogue) -> None:
+    lost = PARTS["a child that lost its manager"]
+    more = "".join(f"goal {n} is {n / 7:.1f} away\n" for n in range(100))
+    assert diagnosed(known, lost + more).verdict != "unknown-failure"
+    last = diagnosed(known, more + lost + "    goal 100 is 14.3 away\n")
+    assert (last.verdict, last.unknown[0].message) == (
+        "unknown-failure",
+        "",
+    )  # the program's line is no message
+
+
 def test_a_thread_of_which_the_training_had_no_need_is_not_the_cause(known: Catalogue) -> None:
     died = PARTS["a thread that lost its process"]
     for after in ("KeyError: 'loss'", "BrokenPipeError: [Errno 32] Broken pipe"):

@@ -122,7 +122,13 @@ def _snapshot(
     )
     by_hand = _by_hand(matched, exceptions, context)
     clock = read_clock(
-        streams, tracker, context.now, context.threshold, by_hand=by_hand, ended=told_end(matched, streams)
+        streams,
+        tracker,
+        context.now,
+        context.threshold,
+        by_hand=by_hand,
+        stopped=exceptions.interrupted_at,
+        ended=told_end(matched, streams),
     )
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,

@@ -61,6 +61,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     unknown: Sequence[Unknown] = ()
     any: bool = False  #: whether there was any exception at all, known or not
     interrupted: bool = False  #: whether somebody stopped the run with Ctrl-C
+    interrupted_at: float | None = None  #: when the first rank was, Unix seconds, if it was not survived
     beside: Collection[str] = ()  #: rules that matched in threads of helpers only
     ended_in: Collection[str] = ()  #: rules that matched an exception that nothing survived
 
@@ -178,7 +179,7 @@ def read_exceptions(
         told = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
         # A launcher says it before its ranks' tracebacks.
         interrupts += [
-            _Interrupt(hits.first_index, hits.first_index, stream.when(hits.first.line)) for hits in told
+            _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line)) for hits in told
         ]
         rules = {rule for rule, where in known.items() if key in where}
         for seen in table.seen.values():
@@ -209,7 +210,7 @@ def read_exceptions(
             )
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed))
-    return Exceptions(unknown, seen_any, interrupted, beside - main, ended_in)
+    return Exceptions(unknown, seen_any, interrupted, interrupted_at, beside - main, ended_in)
 
 
 def _ended(
@@ -234,6 +235,11 @@ def _ended(
     # Of a warning it is no proof that lines follow: some collectors call all that goes to stderr one.
     if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
         return False
+    if last.beside and last.shows_teardown:
+        # A tracker's process has gone, which the training can do without, or the program has said more since.
+        tracker = last.setting == "thread" and of_helper(last)
+        if tracker or stream.plain - last.mark.plain > AT_ONCE:
+            return False
     return not (complete and (last.setting != "main" or last.native))
 
 
@@ -259,7 +265,8 @@ def _at_once(seen: Seen, time: float | None, stop: _Interrupt) -> bool:
     """
     first = seen.raised
     beside = first.beside or of_helper(first)
-    if not (beside and first.shows_teardown and 0 < stop.plain - first.mark.plain <= AT_ONCE):
+    near = first.mark.index < stop.at and stop.plain - first.mark.plain <= AT_ONCE
+    if not (beside and first.shows_teardown and near):
         return False
     slow = pins_batches(first) and pins_batches(seen.last)
     return slow or time is None or stop.time is None or stop.time - time <= AT_ONCE_SECONDS
@@ -269,7 +276,7 @@ class _Interrupt(NamedTuple):
     """Where a stream says that it was interrupted."""
 
     at: int
-    plain: int  #: lines outside of tracebacks before it, as far as that is known
+    plain: int  #: lines outside of tracebacks before it
     time: float | None
 
 

@@ -103,6 +103,8 @@ class Raised(msgspec.Struct):
 
         Such an exception is the root cause only of what nothing else explains.
         """
+        if not self.exception and self.setting == "thread" and of_helper(self):
+            return True  # cut off
         return self.kind == "ignored" or any(echo.agrees(self) for echo in ECHOES)
 
     @property

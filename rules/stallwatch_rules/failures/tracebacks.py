@@ -192,6 +192,7 @@ class TracebackReader:
         self._raised: Raised | None = None  # its message may go on
         self._after = 0  # lines since its first line
         self._more = 0  # of them, those right under it that are its message
+        self._colon = False  # its name ends in a colon, so that its message may begin on the next line
         self._chained = False  # a chain marker came after it
         self._setting: Setting = "main"  # as a line introduced the next traceback,
         self._lines = 0  # if it begins within so many lines
@@ -363,7 +364,7 @@ class TracebackReader:
         raised.setting = setting_of(begun.frames, begun.introduced)
         raised.kind = kind_of(raised)
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
-        self._more = 0
+        self._more, self._colon = 0, final.group().endswith(":")
 
     def _part(self, raised: Raised, text: str, rules: Collection[str]) -> None:
         """A line of one of a group's exceptions: the first that is no group itself is its root."""
@@ -387,11 +388,11 @@ class TracebackReader:
             return False
         if not self._chained and frame_in(text) is not None:
             return False
-        if not raised.message and text.strip(" =-*#_"):
+        if not raised.message and self._colon and text.strip(" =-*#_"):
             if OTHER_LOGGER.match(text):  # the exception has no message, and this line is another's
                 return False
             raised.message = text.strip()[:MAX_MESSAGE]
-        elif self._after == self._more + 1 <= MORE_LINES and MORE.match(text):
+        elif raised.message and self._after == self._more + 1 <= MORE_LINES and MORE.match(text):
             self._more += 1
             raised.message = f"{raised.message} {text.strip()}"[:MAX_MESSAGE]
         raised.rules.update(self._failures & set(rules))

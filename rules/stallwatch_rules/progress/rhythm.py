@@ -49,11 +49,13 @@ def read_clock(
     threshold: float | None = None,
     *,
     by_hand: bool = False,
+    stopped: float | None = None,
     ended: End | None = None,
 ) -> RunClock:
     """The clock of these streams. ``now`` is given by who watches live; else the log's end counts.
 
-    What stands in the log after ``ended`` is no sign of life.
+    What stands in the log after ``ended`` is no sign of life, and what others waited for after somebody had
+    ``stopped`` one of the ranks is no silence of the run's.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)
@@ -70,6 +72,8 @@ def read_clock(
         return RunClock(threshold, beyond, (beyond or 0.0) > 2 * threshold, last_advance)
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
     end = now if now is not None else max(ends)
+    if stopped is not None and max(times) <= stopped < end:
+        end = stopped
     silence = max(0.0, end - max(times))
     if ended is not None and now is None and _silent_until(ended, max(times), streams, threshold):
         return RunClock(threshold, ended.time - max(times), True, last_advance, max(times), ended=True)
