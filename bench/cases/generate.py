@@ -140,11 +140,15 @@ class Writer:
     """Collects (rank, line); the launcher prefixes them at last."""
 
     def __init__(self, s: Scene) -> None:
-        self.s, self.lines = s, list[tuple[int | None, str]]()
+        self.s, self.lines = s, list[tuple[int | None, str, bool]]()
         self.style = STYLES[s.style]
 
-    def add(self, lines: Lines, rank: int | None = 0) -> None:
-        self.lines += [(rank, line) for text in lines for line in text.split("\n")]
+    def add(self, lines: Lines, rank: int | None = 0, *, uncaught: bool = False) -> None:
+        """Lines of one rank, of none, or the traceback of an exception that nobody caught."""
+        raised = False
+        for line in (line for text in lines for line in text.split("\n")):
+            raised = raised or (uncaught and line.startswith("Traceback (most"))
+            self.lines.append((rank, line, raised))
 
     def start(self) -> None:
         chance = self.s.chance
@@ -181,24 +185,20 @@ class Writer:
                 else line
                 if rank is None
                 else f"(WorkerDict pid={38200 + rank}) {line}"
-                for rank, line in self.lines
+                for rank, line, _ in self.lines
             ]
         elif launcher == "torchrun-tee":
-            lines = [line if rank is None else f"[default{rank}]:{line}" for rank, line in self.lines]
+            lines = [line if rank is None else f"[default{rank}]:{line}" for rank, line, _ in self.lines]
         elif launcher == "srun-labelled":
-            lines = [line if rank is None else f"{rank}: {line}" for rank, line in self.lines]
+            lines = [line if rank is None else f"{rank}: {line}" for rank, line, _ in self.lines]
         elif launcher in ("torchrun", "deepspeed", "accelerate", "srun") and self.s.ranks > 1:
-            lines, trace = [], False
-            for rank, line in self.lines:
-                # torch 2.4 and newer prefixes the lines of an uncaught exception with the rank.
-                trace = (trace or line.startswith("Traceback (most")) and bool(line)
-                lines.append(
-                    f"[rank{rank}]: {line}"
-                    if trace and rank is not None and not line.startswith("[rank")
-                    else line
-                )
+            # Since torch 2.4 a rank prefixes the traceback of an exception that nobody caught.
+            lines = [
+                f"[rank{rank}]: {line}" if raised and rank is not None else line
+                for rank, line, raised in self.lines
+            ]
         else:
-            lines = [line for _, line in self.lines]
+            lines = [line for _, line, _ in self.lines]
         return "\n".join(lines) + "\n"
 
 
@@ -220,7 +220,7 @@ def _others(w: Writer, fault: Fault, odd: int) -> None:
     some = sorted(s.chance.sample([one for one in range(s.ranks) if one != odd], min(s.ranks - 1, 3)))
     if fault.others == "alike":
         for rank in some:
-            w.add(fault.lines(s), rank)
+            w.add(fault.lines(s), rank, uncaught=True)
     elif fault.others == "closed" or s.chance.random() < 0.4:
         for rank in some:
             w.add(
@@ -232,6 +232,7 @@ def _others(w: Writer, fault: Fault, odd: int) -> None:
                     f"{rank}. Original reason for failure was: NCCL error: remote process exited or there was a network error",
                 ],
                 rank,
+                uncaught=True,
             )
     elif s.chance.random() < 0.6:
         seq = s.chance.randrange(900, 90000)
@@ -367,7 +368,7 @@ def failing(name: str, fault: Fault) -> Log:
     if early and s.ranks > 1 and fault.others == "closed":
         _others(w, fault, odd)
     at = len(w.lines)
-    w.add(fault.lines(s), odd)
+    w.add(fault.lines(s), odd, uncaught=True)
     if not early or fault.others != "closed":
         _others(w, fault, odd)
     if chance.random() < 0.45:
