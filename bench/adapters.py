@@ -83,8 +83,11 @@ def of_diagnosis(diagnosis: Any) -> Answer:
             True, ("stall",), said, first.rank if first else None, first.confidence if first else None
         )
     if verdict == "unknown-failure" or (first is None and diagnosis.unknown):
-        said = " ".join(f"{one.exception}: {one.message}" for one in diagnosis.unknown[:1])
-        return Answer(verdict in ALARMS, ("other",) if said else (), said, first.rank if first else None)
+        if not diagnosis.unknown:
+            return Answer(verdict in ALARMS)
+        one = diagnosis.unknown[0]
+        rank = min(one.ranks, default=None)
+        return Answer(verdict in ALARMS, ("other",), f"{one.exception}: {one.message}", rank)
     if first is None or verdict not in ALARMS:
         return Answer(verdict in ALARMS)
     named = classes("stallwatch", first.rule)

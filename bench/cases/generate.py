@@ -381,7 +381,8 @@ def failing(name: str, fault: Fault) -> Log:
     if fault.job and not job_first:
         w.add(fault.job(s), None)
     code = fault.code if fault.code >= 0 else 128 - fault.code
-    at_fault = odd if s.ranks > 1 and fault.others in ("wait", "closed") and fault.lines(s) else None
+    told = s.ranks > 1 and not w.style.ray and bool(fault.lines(s))  # Ray's prefix names a process, no rank
+    at_fault = odd if told and fault.others in ("wait", "closed") else None
     return Log(w.text(launcher, code), fault.cause, fault.sign, code, at_fault, s.ranks, fault.source)
 
 

@@ -48,7 +48,7 @@ FAILING = (
     Run("renamed_function", "versions-conflict", "cannot import name 'AdamWithWarmRestarts'"),
     Run("broken_config", "other", "mapping values are not allowed here"),
     Run("config_key", "other", "KeyError: 'weight_decay'"),
-    Run("syntax_error", "other", "SyntaxError"),
+    Run("syntax_error", "source-syntax", "SyntaxError"),
     Run("required_argument", "arguments", "the following arguments are required: --model"),
     Run("none_attribute", "other", "'NoneType' object has no attribute 'step'", seeds=2),
     Run("wrong_keyword", "other", "unexpected keyword argument 'warmup_steps'"),
