@@ -24,7 +24,7 @@ from stallwatch_rules.progress.activities import follow
 from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
-from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.series import SERIES, SeriesReader
 from stallwatch_rules.stream import SOURCE as SELF_TOLD
 from stallwatch_rules.stream import Gaps, StreamReading, with_codes, without_echoes
 
@@ -75,6 +75,7 @@ class RunReading:
         self.unread: set[str] = set()  #: sources of which nothing was read, as there are too many
         self._streams_of: dict[str, int] = {}  # source → its streams
         self._gaps: dict[str, Gaps] = {}
+        self._series = SeriesReader()
         self._failures = frozenset(
             page.id
             for page in catalogue.pages.values()
@@ -134,8 +135,7 @@ class RunReading:
             if aside.segments:
                 gaps = self._gaps.setdefault(aside.source, Gaps())
                 gaps.add(aside.segments, aside.losses, self._streams_of.get(aside.source, 0))
-                if aside.kinds:
-                    self.tracker.skip(aside.source, aside.kinds)
+                self.tracker.skip(aside.source, {*aside.kinds, SERIES})
         return more
 
     def tell(self, match: Match, more: int = 0) -> None:
@@ -238,7 +238,7 @@ class RunReading:
         observed: Observed,
         more: dict[str, int],
     ) -> None:
-        sample = extract(line)
+        sample = self._series.read(line)
         progressed, counter = False, None
         if sample is not None:
             progressed = self.tracker.add(sample, line)

@@ -13,7 +13,7 @@ from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.progress.tracker import NOWHERE, ProgressTracker
 from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
@@ -124,7 +124,7 @@ class HookedProgress(ProgressTracker):
     ) -> Sample:
         if not self._hooked:
             self._hooked = True
-            self._furthest, self.first_step = (1, -1), None  # what the log counted may be something else
+            self._furthest, self.first_step = NOWHERE, None  # what the log counted may be something else
         if step < rank.step:
             rank.restarts += 1
         rank.phase, rank.since, rank.step, rank.stepped_at = "train", record.time, step, record.time
@@ -193,7 +193,7 @@ class Advance:
     def seen(self, now: float) -> bool:
         """Take over what changed; whether there was progress."""
         tracker = self._tracker
-        phase: Phase = "idle" if tracker.finished or self._leaving else tracker.phase
+        phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
         self._watch.log_only = not tracker.hooked_ranks
         shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
         progressed = shown != self._shown

@@ -9,8 +9,8 @@ from stallwatch_rules.records import Phase
 from stallwatch_rules.text.lazy import lazy
 
 #: "left": a process ended with success, as all do at the end of a run; "announced": an evaluation is, and its
-#: bar comes next
-Sign = Phase | Literal["announced", "finished", "left", "restarted"]
+#: bar comes next; "ended": it is what programs print at their end, if steps were made and none follows
+Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
 ANNOUNCES = "***"  #: stands in each line that announces an evaluation
 
 # A program's own words for it, behind whatever its logger puts before them.
@@ -23,6 +23,101 @@ _BEGINS = re.compile(
     r"\b.{0,40}(?:\.\.\.|…)\s*$"
     rf"|{_LOGGED}(?:开始|正在)(?:进行|模型|在验证集上)?(?:验证|评估|评测)(?=\s*(?:$|[.…。:：(（,，]|第))"
 )
+
+# What programs say at their end. Of an epoch, a step, a file or an evaluation the same words say less: so a
+# line that names one before is none, unless it speaks of the best or the final one.
+_TRAINING = (
+    r"(?:(?:pre|fine)?-?train(?:ing|er)?|optimi[sz]ation|fine-?tuning|fitting|learning|experiment|run"
+    r"|trial|job)"
+)
+_OVER = r"(?:finished|completed?|done|ended|concluded|converged|succe\w+)"
+_LEAD = r"(?:^|[\]:|>-] ?|\b(?:debug|info|warning) +(?:[\w./]+:\d+:? )?)\W*"
+_RAN = re.compile(rf"\b{_OVER} (?:\w+ )?{_TRAINING}\b|\b{_TRAINING}\b[^.!?]{{0,40}}\b{_OVER}\b")
+_TOOK = re.compile(
+    r"\b(?:total|overall)[ _](?:\w+[ _])?(?:time|runtime|duration)\b"
+    r"|\btrain(?:ing)?[ _](?:time|took|runtime|duration)\b"
+)
+_DONE = re.compile(
+    rf"{_LEAD}(?:all )?(?:done|finished|completed?)(?: (?:in|after) [\d.:]+ ?\w*)?[\s.!]*$"
+    rf"|{_LEAD}(?:{_TRAINING}[ :]\W*(?:is )?)?{_OVER} (?:after )?\d+"
+    r" (?:epoch|round|step|iteration|update)s?\b"
+)
+_FINAL = re.compile(
+    rf"(?:{_LEAD}(?:the )?|\b(?:sav\w+|for) (?:the )?)final (?:\w+ )?(?:step|model|checkpoint|weights|eval\w*"
+    r"|valid\w*|test\w*|train\w*|result|metric|score|accuracy|loss|reward|performance|perplexity"
+    r"|policy|adapter)s?\b"
+)
+_BEST = re.compile(
+    rf"{_LEAD}best[ _]?(?:epoch|iter(?:ation)?|step|round|val\w*|test\w*|dev|model|score|acc\w*|loss"
+    r"|result)s?\b"
+    r"(?!.{0,80}(?:sav|so far|improv|new|updat|at step))"
+)
+_STOPPED = re.compile(
+    r"\bearly[- ]?stop(?:ping|ped)\b"
+    r"(?!.{0,40}(?:counter|patience|callback|out of|criteri|=|enabled|after \d+ (?:epoch|step)s? w))"
+    r"|\bstopping[. !]*$"
+)
+_ABROAD = re.compile(
+    r"训练(?:已|全部|过程)?(?:完成|结束|完毕)|完成训练|学習(?:が)?(?:完了|終了)|학습\s?(?:이\s?)?(?:완료|종료)"
+    r"|обучение (?:завершено|окончено|закончено)|entra[iî]nement termin"
+    r"|entrenamiento (?:completado|finalizado|terminado)|training (?:abgeschlossen|beendet)"
+    r"|treinamento (?:conclu|finaliz|terminad)|addestramento (?:complet|terminat)"
+)
+_RESULTS = re.compile(
+    rf"{_LEAD}(?:all |final )?results? (?:are |were |have been )?(?:saved|written|stored) (?:to|in)\b"
+)
+# By words that stand in such a line, in lower case.
+_ENDS = (
+    *((word, _RAN) for word in ("finished", "complete", "done", "ended", "concluded", "converged", "succe")),
+    *((word, _DONE) for word in ("finished", "complete", "done")),
+    *((word, _TOOK) for word in ("total", "overall", "train")),
+    *(("final", _FINAL), ("best", _BEST), ("stop", _STOPPED), ("results", _RESULTS)),
+    *(
+        (word, _ABROAD)
+        for word in ("训练", "学習", "학습", "обучение", "nement ", "amiento ", "abgeschlossen", "beendet")
+    ),
+    *((word, _ABROAD) for word in ("treinamento", "addestramento")),
+)
+_PART = re.compile(
+    r"\b(?:epochs?|steps?|iter\w*|batch\w*|rounds?|folds?|stages?|phases?|eval\w*|valid\w*|test\w*"
+    r"|sav\w+|load\w*"
+    r"|compil\w*|download\w*|data\w*|token\w*|warm\w*|rollouts?|generat\w*|checkpoint\w*|upload\w*)\b"
+    r"|\b(?:not|until|when|if|once|will|before|fail\w*|error\w*|abort\w*|remaining|eta)\b|n't\b"
+)
+_END_WORDS = (
+    *("inished", "omplete", "OMPLETE", "INISHED", "done", "Done", "DONE", " ended", "oncluded", "onverged"),
+    *("ucce", "otal ", "otal_", "verall ", "raining t", "rain_t", "rain t", "Best", "best", "BEST", "inal "),
+    *(
+        "arly",
+        "topping",
+        "esults ",
+        "完成",
+        "结束",
+        "完毕",
+        "完了",
+        "終了",
+        "완료",
+        "종료",
+        "авершен",
+        "ончено",
+    ),
+    *("termin", "inaliz", "abgeschlossen", "beendet"),
+)
+_LONGEST_END = 200  # characters
+
+
+def _seems_over(text: str) -> bool:
+    """Whether it is what programs print at their end; some print it more often."""
+    if len(text) > _LONGEST_END:
+        return False
+    lower, tried = text.lower(), None
+    for word, pattern in _ENDS:
+        if word in lower and pattern is not tried:
+            tried, found = pattern, pattern.search(lower)
+            if found is not None:
+                return pattern not in (_RAN, _TOOK) or _PART.search(lower, 0, found.end()) is None
+    return False
+
 
 # Each entry: words that must stand in the line (cheap), and the pattern that decides.
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
@@ -78,7 +173,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
 )
 
 
-SIGN_WORDS: tuple[str, ...] = tuple(word for word, _, _ in _SIGNS)
+SIGN_WORDS: tuple[str, ...] = (*(word for word, _, _ in _SIGNS), *_END_WORDS)
 
 
 def sign_of(text: str) -> Sign | None:
@@ -88,7 +183,7 @@ def sign_of(text: str) -> Sign | None:
     for word, pattern, sign in _SIGNS:
         if word in text and pattern.search(text):
             return sign
-    return None
+    return "ended" if _seems_over(text) else None
 
 
 WORDS = ("HTTP/", "throughput")  #: a line of each kind holds one of these

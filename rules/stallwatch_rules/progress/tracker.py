@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from stallwatch_rules.progress.phases import ANNOUNCES, sign_of
 from stallwatch_rules.records import EVALUATION, Line, Phase, Progress, Sample
+from stallwatch_rules.samples.series import COARSE, MAX_TEXT
 from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.masking import skeleton
 
 KEPT = 4096  #: durations kept per phase; older ones say little about the run as it is now
 _SURE_DROP = 8  # a step this many usual steps lower is a restart at once
@@ -30,10 +33,15 @@ class Counter:
 
     counts_steps: bool  #: else it only counts the lines that show life
     attempt: int = 1
+    rounds: bool = (
+        False  #: epochs, episodes or games: they are the run's steps where nothing finer is counted
+    )
     nested: bool = False  #: an evaluation's, as its bar inside the training's is
     evaluates: bool = False  #: nested for certain: the log announced the evaluation
+    first: int | None = None  #: of this attempt, as it was printed
     last: int | None = None
     total: int | None = None
+    bar: bool = False
     waited: float = 0.0  #: seconds by the trainer's own clock that its bar stood at the last step
     rises: int = 0
     stride: int = 1  #: steps of the last rise of this attempt
@@ -45,12 +53,19 @@ class Counter:
     _epoch: float | None = None
     _low: list[int] = field(default_factory=list)
     _offset: int = 0
+    _ended: bool = False  # it is within the last epoch, and at its end
+    _from_epoch: float | None = None  # the first that was seen
     _since: tuple[int, float | None, float | None] | None = None  # step, time, elapsed
 
     @property
     def complete(self) -> bool:
-        """Whether the counter reached its total."""
-        return self.total is not None and self.last is not None and self.last >= self.total > 0
+        """Whether the counter reached its total, or the last of so many that are counted from zero."""
+        if self._ended:
+            return True
+        if not self.total or self.last is None:
+            return False
+        from_zero = self.first == 0 and self.stride == 1 and not self.bar
+        return self.last >= self.total - from_zero
 
     def seen(self, sample: Sample, phase: Phase) -> bool:
         """Take a sample in; ``phase`` is what went on since the last rise."""
@@ -60,7 +75,7 @@ class Counter:
         if sample.from_bar and not sample.step and self.last is not None and epoch == self._epoch is not None:
             return False  # the bar of an epoch that is done, cleared for the next
         step = self.rises + 1 if sample.step is None else sample.step + self._offset
-        if self.last is not None and step < self.last:
+        if self.last is not None and (step < self.last or self._whole_epoch(step, sample.values)):
             if self._next_epoch(step, epoch, sample.values.get("epoch_steps")):
                 self._offset = self.last
                 step = self.last + max(1, sample.step or 0)
@@ -69,8 +84,11 @@ class Counter:
             else:
                 return False
         rose = self.last is None or step > self.last
+        if self.last is None:
+            self.first, self.bar, self._from_epoch = sample.step, sample.from_bar, epoch
         if epoch is not None:
             self._epoch = epoch
+        self._ended = self._ends(sample)
         elapsed = sample.values.get("elapsed_seconds")
         if rose:
             if self._low:
@@ -80,6 +98,19 @@ class Counter:
         elif elapsed is not None and self._rose_at is not None and step == self.last:
             self.waited = max(self.waited, elapsed - self._rose_at)
         return rose
+
+    def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
+        """Whether the sample is the last of a further epoch, of which the others were not shown."""
+        known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
+        return known and step == self.last and values.get("epoch_steps") == step - self._offset
+
+    def _ends(self, sample: Sample) -> bool:
+        """Whether the sample is the last of the last epoch, both counted."""
+        values = sample.values
+        length, epochs = values.get("epoch_steps"), values.get("epochs")
+        if not length or not epochs or sample.step is None or sample.step < length:
+            return False
+        return values.get("epoch", 0.0) >= epochs - (self._from_epoch == 0)
 
     def resume(self, gaps: int) -> None:
         """Where lines were left out since the last: no duration is measured over the gap."""
@@ -107,6 +138,7 @@ class Counter:
     def _begin(self) -> None:
         self.attempt += 1
         self._offset = 0
+        self._ended = False
         self.stride = 1
         self.last = None
         self._since = None
@@ -161,6 +193,23 @@ def _seconds(
 
 
 _MAX_COUNTERS = 65536
+_MAX_PASSED = 64
+_SUREST = ("total", "words", "likely", "left")
+NOWHERE = ((1, -1), (1, -1))  #: attempt and step, and attempt and round, of a run that shows none
+
+
+class Finish(NamedTuple):
+    """What shows that a training is complete."""
+
+    how: Literal[
+        "total", "words", "likely", "left"
+    ]  #: it reached its total; says so; speaks as one does at its
+    #: end; a process of it ended with success
+    source: str = ""
+    number: int = 0  #: of the line
+    text: str = ""  #: the line, cut
+
+
 _ATTEMPT_FOLDER = lazy(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log folders
 
 
@@ -177,22 +226,42 @@ class _Stream:
         self.awaited = False  # the bar of an evaluation that was announced
         self.phase: Phase = "init"
         self.phase_time: float | None = None
-        self.finished = False
+        self.end: Finish | None = None  # what says that its training is complete
         self.left = False  # one of its processes ended with success
+        self.said: set[str] = set()  # what only sounds like an end, since the last step …
+        self.passed: set[str] = set()  # … and before other steps: it is said in between
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 
-    @property
-    def last(self) -> int | None:
-        return max(
-            (c.last for c in self.counters.values() if _counts(c) and c.last is not None), default=None
-        )
+    def last(self, *, rounds: bool) -> int | None:
+        """The furthest step, or round."""
+        return max((c.last for c in self._counting(rounds) if c.last is not None), default=None)
 
-    @property
-    def furthest(self) -> tuple[int, int]:
+    def furthest(self, *, rounds: bool) -> tuple[int, int]:
         """Attempt and step, by the counters of steps."""
-        reached = ((c.attempt, c.last) for c in self.counters.values() if _counts(c) and c.last is not None)
+        reached = ((c.attempt, c.last) for c in self._counting(rounds) if c.last is not None)
         return max(reached, default=(0, -1))
+
+    def _counting(self, rounds: bool) -> Iterator[Counter]:
+        return (c for c in self.counters.values() if _counts(c) and c.rounds == rounds)
+
+    def seems_over(self, line: Line) -> None:
+        """Take a line such as programs print at their end."""
+        key = skeleton(line.text)
+        if key in self.passed:
+            return
+        if len(self.said) < _MAX_PASSED:
+            self.said.add(key)
+        if self.end is None or self.end.how == "likely":
+            self.end = Finish("likely", line.source, line.number, line.text[:MAX_TEXT])
+
+    def advance(self) -> None:
+        """Take in that the training went on: what was said of its end was none."""
+        self.left, self.end = False, None
+        if self.said:
+            if len(self.passed) < _MAX_PASSED:
+                self.passed |= self.said
+            self.said = set()
 
     def enter(self, phase: Phase, time: float | None, *, announced: bool = False) -> None:
         self.phase, self.phase_time = phase, time
@@ -204,6 +273,7 @@ class _Stream:
         if counter is None:
             counter = Counter(sample.step is not None, self.attempt)
             counter.nested = sample.series == EVALUATION
+            counter.rounds = sample.series.startswith(COARSE)
             self.counters[sample.series] = counter
         if sample.from_bar and counter is not self.main_bar:
             main = self.main_bar
@@ -238,7 +308,7 @@ class ProgressTracker:
         self._streams: dict[tuple[str, int | None], _Stream] = {}
         self._counters = 0
         self._gaps: dict[str, dict[str, int]] = {}  # source → kind of metrics → how often some were left out
-        self._furthest = (1, -1)  # attempt, step
+        self._furthest = NOWHERE
         self.first_step: int | None = None  #: the lowest step seen
 
     def add(self, sample: Sample | None, line: Line) -> bool:
@@ -258,7 +328,9 @@ class ProgressTracker:
         if sample is not None and sign == "eval":
             stream.awaited = False
         if sign == "finished":
-            stream.finished = True
+            stream.end = Finish("words", line.source, line.number, line.text[:MAX_TEXT])
+        elif sign == "ended":
+            stream.seems_over(line)
         elif sign == "left":
             stream.left = True
         elif sign == "restarted":
@@ -267,7 +339,7 @@ class ProgressTracker:
             stream.enter("eval", line.time, announced=True)
         elif sign is not None:
             stream.enter(sign, line.time)
-        progressed = sample is not None and self._sampled(stream, sample)
+        progressed = sample is not None and self._sampled(stream, sample, line)
         # Behind the bar's last drawing, which ends without a line break:
         if (
             sample is not None
@@ -295,7 +367,7 @@ class ProgressTracker:
             stream = self._streams[key] = _Stream(line)
         return stream
 
-    def _sampled(self, stream: _Stream, sample: Sample) -> bool:
+    def _sampled(self, stream: _Stream, sample: Sample, line: Line) -> bool:
         loss = sample.values.get("loss")
         if loss is not None:
             stream.last_loss, stream.loss_time = loss, sample.time
@@ -310,25 +382,39 @@ class ProgressTracker:
         if gaps is not None:
             counter.resume(gaps.get(sample.series.partition(" ")[0], 0))
         during: Phase = "train" if stream.phase == "init" else stream.phase
-        if not counter.seen(sample, during):
-            return False
+        attempt, rose = counter.attempt, counter.seen(sample, during)
+        if rose:
+            self._rose(stream, counter, sample)
+            if counter.attempt > attempt:
+                stream.passed.clear()
+        if counter.complete and _counts(counter) and (counter.rounds or counter.total is None):
+            stream.end = stream.end or Finish("total", line.source, line.number, line.text[:MAX_TEXT])
+        return rose
+
+    def _rose(self, stream: _Stream, counter: Counter, sample: Sample) -> None:
         if counter.nested:
             stream.enter("eval", sample.time)
         elif not (sample.from_bar and sample.step == 0):  # a bar's first drawing is no step yet
             stream.enter("train", sample.time)
-            stream.finished = stream.left = False
+            stream.advance()
         self.progressed = True
         last = counter.last
         if last is not None and _counts(counter):
-            if (counter.attempt, last) > self._furthest:
-                self._furthest = (counter.attempt, last)
-            if self.first_step is None or last < self.first_step:
+            steps, rounds = self._furthest
+            at = (counter.attempt, last)
+            if counter.rounds:
+                rounds = max(rounds, at)
+            else:
+                if steps[1] < 0:
+                    self.first_step = None  # those were rounds
+                steps = max(steps, at)
+            if (steps[1] < 0 or not counter.rounds) and (self.first_step is None or last < self.first_step):
                 self.first_step = last
+            self._furthest = steps, rounds
         if sample.time is not None and (
             self.last_progress_time is None or sample.time > self.last_progress_time
         ):
             self.last_progress_time = sample.time
-        return True
 
     def merge(self, other: ProgressTracker) -> None:
         """Take over what another tracker knows of other sources: files may be read by several processes."""
@@ -338,29 +424,38 @@ class ProgressTracker:
         self._gaps.update(other._gaps)
         self._counters += other._counters
         self.progressed = self.progressed or other.progressed
-        self._furthest = max(self._furthest, other._furthest)
-        firsts = [step for step in (self.first_step, other.first_step) if step is not None]
+        both = [one for one in (self, other) if self.in_rounds == other.in_rounds or not one.in_rounds]
+        firsts = [one.first_step for one in both if one.first_step is not None]
         self.first_step = min(firsts, default=None)
+        steps, rounds = zip(self._furthest, other._furthest, strict=True)
+        self._furthest = max(steps), max(rounds)
         times = [t for t in (self.last_progress_time, other.last_progress_time) if t is not None]
         self.last_progress_time = max(times, default=None)
 
     # ---- steps
 
     @property
+    def in_rounds(self) -> bool:
+        """Whether it shows nothing finer than epochs, episodes or games: they are taken for its steps."""
+        return self._furthest[0][1] < 0
+
+    @property
     def attempt(self) -> int:
         """1, 2, … how many times the steps started again from a lower number, plus one."""
-        return self._furthest[0]
+        return self._furthest[self.in_rounds][0]
 
     @property
     def last_step(self) -> int | None:
         """The furthest step of the latest attempt."""
-        return self._furthest[1] if self._furthest[1] >= 0 else None
+        last = self._furthest[self.in_rounds][1]
+        return last if last >= 0 else None
 
     def _leading(self) -> Iterator[Counter]:
         """The counters of the latest attempt."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
-                if _counts(counter) and counter.attempt == self.attempt:
+                same = counter.attempt == self.attempt and counter.rounds == self.in_rounds
+                if _counts(counter) and same:
                     yield counter
 
     @property
@@ -374,7 +469,7 @@ class ProgressTracker:
         """The last step of each rank."""
         found: dict[int | None, int] = {}
         for stream in self._streams.values():
-            last = stream.last
+            last = stream.last(rounds=self.in_rounds)
             if last is not None:
                 found[stream.rank] = max(last, found.get(stream.rank, last))
         return dict(sorted(found.items(), key=lambda item: (item[0] is None, item[0] or 0)))
@@ -389,7 +484,8 @@ class ProgressTracker:
         if not streams:
             return None
         return max(
-            streams, key=lambda s: (s.loss_time or 0.0, *s.furthest, -(s.rank or 0), s.source)
+            streams,
+            key=lambda s: (s.loss_time or 0.0, *s.furthest(rounds=self.in_rounds), -(s.rank or 0), s.source),
         ).last_loss
 
     # ---- durations
@@ -440,7 +536,7 @@ class ProgressTracker:
         for stream in sorted(self._streams.values(), key=lambda s: (s.rank or 0, s.source)):
             if stream.phase in ("init", "train"):
                 continue
-            own = stream.last
+            own = stream.last(rounds=self.in_rounds)
             if own is not None:
                 if last is not None and own >= last:
                     return stream.phase
@@ -451,16 +547,34 @@ class ProgressTracker:
         return "train"
 
     @property
+    def finish(self) -> Finish | None:
+        """What shows that training came to its end; the surest of it, and of a run that made steps."""
+        found = [s.end for s in self._streams.values() if s.end is not None]
+        found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
+        found += [Finish("left", s.source) for s in self._streams.values() if s.left]
+        found = [one for one in found if one.how != "likely" or self.progressed]
+        return min(found, key=lambda one: (_SUREST.index(one.how), one.source, one.number), default=None)
+
+    def _reached(self, stream: _Stream) -> bool:
+        leading = (c for c in stream.counters.values() if _counts(c) and c.rounds == self.in_rounds)
+        return any(c.complete and c.attempt == self.attempt for c in leading)
+
+    @property
     def finished(self) -> bool:
         """Whether the log shows that training came to its end, by a process that ended well, if need be."""
-        return self.told_finished or any(s.left for s in self._streams.values())
+        return self.finish is not None
+
+    @property
+    def surely_finished(self) -> bool:
+        """The same without what is only said as at a run's end."""
+        finish = self.finish
+        return finish is not None and finish.how != "likely"
 
     @property
     def told_finished(self) -> bool:
         """Whether steps or words of the training say that it came to its end."""
-        if any(s.finished for s in self._streams.values()):
-            return True
-        return any(c.complete for c in self._leading())
+        finish = self.finish
+        return finish is not None and finish.how != "left"
 
     def summary(self) -> Progress:
         """The record for the diagnosis."""

@@ -11,12 +11,12 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, duration, lowered, number
 
 _BAR = lazy(
-    r"([^|]{0,80}?)(?:(?:\d{1,3}%)?\|[^|]*\|)? ?\b(\d{1,15})(?:/(\d{1,15}|\?)|it|steps?|batch(?:es)?) "
+    r"([^|]{0,80}?)(?:\d{1,3}%)?(?:\|[^|]*\|)? ?\b(\d{1,15})(?:/(\d{1,15}|\?)|it|steps?|batch(?:es)?) "
     r"\[([\d:]+)(?:<(?:[\d:]+|\?))?(?:, *(?:(" + NUMBER + r"|\?) ?([^\s,\]]{1,12})))?"
     r"([^\]]*)\]?"
 )
 _TRAINING_LABEL = lazy(
-    r"(?:train(?:ing)?(?: (?:step|epoch|progress)s?)?|train step of epoch"
+    r"\W*(?:train(?:ing)?(?: (?:step|epoch|progress)s?)?|train step of epoch"
     r"|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?|epochs?)[\s\d\[\]/:,.=-]*",
     re.IGNORECASE,
 )
@@ -24,7 +24,7 @@ _TRAINING_LABEL = lazy(
 _EVALS = r"eval|valid|\bval\b|\btest|\bdev\b"
 _OTHER_LABEL = lazy(_EVALS + r"|predict|infer|generat|sampl|scor|rollout|critic|perplex", re.IGNORECASE)
 _EVALUATES = lazy(_EVALS, re.IGNORECASE)
-_WITH_LOSS = lazy(r"(?<![\w/])(?:train[_/ ])?(?:step_|avr_|avg_)?loss\s?[:=]\s?[-\dn]", re.IGNORECASE)
+_WITH_LOSS = lazy(r"(?<![\w/])(?:train[_/ ])?(?:step_|batch_|avr_|avg_)?loss\s?[:=]\s?[-\dn]", re.IGNORECASE)
 _EPOCH = lazy(r"epochs?\s*\[?(\d{1,9})", re.IGNORECASE)
 _STEPS_A_SECOND = ("it/s", "step/s", "steps/s", "batch/s", "iter/s")
 _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
@@ -85,7 +85,7 @@ _RICH = lazy(
 # Whose loss stands before the bar: torchtune's "1|25|Loss: 0.85" (epoch and step of the run), and a row of
 # YOLO's table, "3/100  2.1G  1.23  2.34  1.10  12  640" (epoch, memory, losses to be added up, labels, size).
 _TORCHTUNE = lazy(r"(\d{1,9})\|(\d{1,15})\|Loss: (" + NUMBER + r"):")
-_YOLO = lazy(r"(\d{1,9})/\d{1,9}\s+(?:([\d.]+)G|0)\s+((?:" + NUMBER + r"\s+){2,6})\d+\s+\d+:")
+_YOLO = lazy(r"(\d{1,9})/(\d{1,9})\s+(?:([\d.]+)G|0)\s+((?:" + NUMBER + r"\s+){2,6})\d+\s+\d+:")
 _YOLO_BAR = lazy(r" +\d{1,3}% [━─╸╺]* ?(\d{1,9})/(\d{1,9}) (" + NUMBER + r")(it/s|s/it)")
 # Keras' bar of an epoch, and what is drawn like it. Keras 2: "20/60 [====>....] - ETA: 3s - loss: 0.51",
 # Keras 3: "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". Without a known length none is drawn.
@@ -163,12 +163,14 @@ def from_yolo_bar(text: str) -> Found | None:
         return None
     if not length:
         return None
-    values = {"loss": sum(map(number, found[3].split())), "epoch": float(found[1])}
-    if found[2]:
-        values["memory_peak_bytes"] = number(found[2]) * GIB
+    epoch, last = int(found[1]), int(found[2])
+    values = {"loss": sum(map(number, found[4].split())), "epoch": float(epoch)}
+    if found[3]:
+        values["memory_peak_bytes"] = number(found[3]) * GIB
     if seconds is not None:
         values["step_seconds"] = seconds
-    return Found(int(found[1]) * length + done, None, values, "bar epoch")
+    total = (last + 1) * length if epoch <= last else None
+    return Found(epoch * length + done, total, values, "bar epoch")
 
 
 def may_be_counted(text: str) -> bool:

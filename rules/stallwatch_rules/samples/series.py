@@ -1,0 +1,517 @@
+"""Series that nobody listed: numbers that recur at one place of one template and advance are steps.
+
+A line's template is what is left of it without its numbers (``text.masking.skeleton``). Of its numbers one is
+the counter: it is whole, rises from line to line, and a word beside it names it, or it stands first. How many
+lines it takes to be sure depends on the words (``series.json`` lists them):
+
+* a counter by its name, in a line that speaks of a loss, a score or the like: one line;
+* a counter by its name among other decimals, or alone in its line, as in ``Epoch 3/20`` or a table of names
+  and values, if lines in between speak of losses or scores; columns under names of which the first is a
+  counter's: two lines;
+* a first number without a name before losses or scores: three lines at even distances;
+* columns without names, or words that are not known here: twelve lines at even distances, in which another
+  number falls or rises on the whole, as a loss does.
+
+Numbers with a unit of time or size are no losses, and lines about loading, ranks, layers, requests and so on
+are no training's, except in the first case. A template that does not become a series is not looked at again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from stallwatch_rules.records import EVALUATION, Line, Sample
+from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.fields import FIELDS
+from stallwatch_rules.samples.pairs import keyed, rates
+from stallwatch_rules.samples.prefixes import leads, sums_up
+from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.masking import skeleton
+from stallwatch_rules.text.numbers import lowered
+
+SERIES = "series"  #: the first word of the names of learnt series
+ROUNDS = (
+    "series rounds"  #: the names of series that count epochs, episodes or games begin so: they are no steps
+)
+ROWS = "series rows"  #: the name of series of which no word says what they count
+COARSE = (ROUNDS, ROWS)  #: they are a run's steps where nothing else counts any
+MAX_TEXT = 400  #: characters; longer lines are no row of a series
+_MOST_KINDS = 4096  # of one source and rank
+_PATIENCE = 64  # lines after which a template that did not become a series is none
+_FEW, _SOME, _MANY = 2, 3, 12  # lines that decide, by how much their words say
+_TREND = 0.5  # of all pairs of values, by how much more of them fall than rise, or the other way round
+_NEAR = 3  # lines from the names of columns to the first row
+_SHORT = 80  # characters of a line that holds a counter alone
+
+_words = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, frozenset[str]])
+_OURS = _words["steps"] | _words["rounds"] | _words["metrics"]
+_SCRIPTS = {
+    kind: re.compile("|".join(word for word in sorted(words) if not word.isascii()))
+    for kind, words in _words.items()
+    if not all(map(str.isascii, words))
+}
+_WORD = lazy(r"[^\W\d_]+(?:(?<=\bf)1\b|(?<=\br)2\b)?")
+_CAMEL = lazy(r"(?<=[a-z])(?=[A-Z])")
+_EPOCH = lazy(r"\b[eé]po[ckq]")  # in most languages that are written in Latin letters
+# A date, a clock, a path, an address, a hash: their digits are no numbers.
+_STAMP = lazy(
+    r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
+    r"|\b\d+:\d\d(?::\d\d)?(?:\.\d+)?\b"
+    r"|\b\d{1,3}(?:\.\d{1,3}){2,}\b|\b0x[0-9a-fA-F]+|(?<![\w./-])[\w.-]*/[\w./-]*[A-Za-z][\w./-]*"
+    r"|^[A-Z]{4,8}:[\w.]+:|^[IWEF]\d{4}\s(?:\d[\d:.]*\s+\d+)?|\b[\w-]+\.[a-z]{1,4}:\d+"
+)
+_NUMBER = lazy(r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]*\d)|\b(?:nan|inf)\b")
+_NAME = lazy(r"([^\W\d][\w./ -]{0,40}?)['\"]?\s{0,3}[:=：#|(\[{\s.,-]{0,20}$")
+_UNIT = lazy(
+    r"\s?(?:s|secs?|seconds?|ms|us|min(?:utes)?|h|hours?|d|[kKMGT]i?B?|B|bytes|W|°C|Hz|x)(?![\w/])"
+    r"|\s?\w*/s\b"
+)
+_OF = lazy(r"\s{0,2}(?:/|\s[^\W\d_]{2,3}\s)\s{0,9}")  # "3/20", "3 of 20", "3 de 20"
+_FAILS = lazy(
+    r"\w+(?:Error|Exception|Warning)\b|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b[Aa]ssert|\b[Ff]ail|\\n"
+)
+_DIGIT = lazy(r"\d")
+_FINE = lazy(r"\.\d{3}")  # tables of scores for people have fewer digits
+_HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # names of columns
+_CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
+_NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))  # "epoch number 3"
+_RETURNS = frozenset(("reward", "rew", "return", "ret"))
+_MEASURES = _words["metrics"] - _words["evaluations"] - {"train", "training", "learn"}
+_NO_COUNT = lazy(r"\d{1,15}|\d{1,3}(?:,\d{3})+")
+
+
+def _parts(text: str) -> list[str]:
+    """The words of a text, in lower case: those of ``AverageEpRet`` and ``val_loss`` each."""
+    words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
+    return words if split == text else words + _WORD.findall(split.lower())
+
+
+def _is(kind: str, words: Sequence[str]) -> bool:
+    """Whether one of the words is of a kind."""
+    known, script = _words[kind], _SCRIPTS.get(kind)
+    return any(
+        word in known or (script is not None and not word.isascii() and script.search(word) is not None)
+        for word in words
+    )
+
+
+def may_count(text: str) -> bool:
+    """Whether a line may be a row of a series: by its words, if it has any that are written in ASCII."""
+    words = _WORD.findall(text.lower())
+    return (
+        not words
+        or not _OURS.isdisjoint(words)
+        or not text.isascii()
+        or _EPOCH.search(text.lower()) is not None
+        or (_CAMEL.search(text) is not None and not _OURS.isdisjoint(_parts(text)))
+    )
+
+
+def _counter_kind(words: Sequence[str]) -> str:
+    """What a number of this name counts: ``steps``, ``rounds``, or nothing."""
+    if not _MEASURES.isdisjoint(words) or not _words["sizes"].isdisjoint(words):
+        return ""  # an episode's length, the mean reward of episodes
+    if _is("steps", words):
+        return "steps"
+    return "rounds" if _is("rounds", words) or any(map(_EPOCH.match, words)) else ""
+
+
+class _Number(NamedTuple):
+    """One number of a template, by the first of its lines."""
+
+    words: tuple[str, ...]  #: of its name
+    counts: str  #: what it counts by its name
+    whole: bool
+    unit: bool  #: a time, a size, a rate
+    inside: bool  #: it is part of a word
+    start: int  #: where its name begins
+
+
+class _Kind:
+    """The lines of one template."""
+
+    __slots__ = (
+        "alone", "at", "evaluates", "falls", "fields", "last", "lines", "metric", "names", "needed",
+        "numbers", "outer", "outer_total", "plain", "repeats", "rounds", "rows", "series", "total",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.numbers: tuple[_Number, ...] = ()
+        self.metric = False  #: its lines hold a loss, a score or the like
+        self.at: int | None = None  #: which number may be the counter
+        self.total: int | None = None  #: which number is what it counts up to
+        self.outer: int | None = None  #: which number counts the epochs, if it counts within one
+        self.outer_total: int | None = None
+        self.needed = 0  #: lines that show that it is one; 0: it is none, for certain
+        self.plain = False  #: it holds no times and no paths
+        self.alone = False  #: it says no more than how far the training is
+        self.rounds = False  #: it counts epochs, episodes or games
+        self.evaluates = False
+        self.rows: list[list[float]] = []  #: until it is clear whether it is one
+        self.last: int | None = None  #: the last count
+        self.falls = 0  #: lines that told a lower one
+        self.repeats = 0  #: lines that told the same count as the line before
+        self.series = ""  #: its name, once it is one
+        self.names: list[str] | None = None  #: of its columns
+        self.fields: list[tuple[str, int]] | None = None  #: what its numbers are, by our names
+
+
+class _Stream:
+    """What is known of one source and rank."""
+
+    __slots__ = ("based", "block", "closed", "head", "head_at", "kinds", "metric_at", "metrics")
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, _Kind] = {}
+        self.head: list[str] | None = None  #: names of columns, of which the first is a counter's
+        self.head_at = 0  #: their line
+        self.metric_at = 0  #: the last line with a loss, a score or the like
+        self.block: Sample | None = None  #: the counter that was last told in a line of its own
+        self.based = False  #: such counters begin at zero
+        self.closed = False  #: something was measured since
+        self.metrics: dict[
+            str, int
+        ] = {}  #: how often lines of a template were such since the first such counter
+
+
+class SeriesReader:
+    """Reads samples of lines: those of known formats, and those of series that it learns. One for a run."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[str, int | None], _Stream] = {}
+
+    def read(self, line: Line) -> Sample | None:
+        """Return the sample that a line holds, if any. Lines of one source and rank come in their order."""
+        sample = extract(line)
+        stream = self._streams.get((line.source, line.rank))
+        if stream is None:
+            stream = self._streams[line.source, line.rank] = _Stream()
+        numbered = sample is not None and not (sample.step is None and sample.series.startswith("loss"))
+        learnt = None if numbered else _learnt(stream, line, sample)
+        if learnt is not None or sample is None:
+            return learnt
+        if "loss" in sample.values or "eval_loss" in sample.values:
+            stream.metric_at = line.number
+        return sample if stream.block is None else _in_epoch(stream.block, sample)
+
+
+def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None:
+    text = line.text
+    if len(text) > MAX_TEXT:
+        return None
+    if _DIGIT.search(text) is None:
+        head = _HEAD.match(text)
+        if head is not None and _counter_kind(_parts(head[1])):
+            stream.head = [name for name in _CELLS.split(text.strip(' |,;#"\t')) if name]
+            stream.head_at = line.number
+        return None
+    key = skeleton(text.rstrip("* "))  # a star marks the best so far
+    kind = stream.kinds.get(key)
+    if kind is None:
+        if len(stream.kinds) >= _MOST_KINDS:
+            return None
+        near = stream.head is not None and line.number - stream.head_at <= _NEAR
+        kind = stream.kinds[key] = _kind_of(text, stream.head if near else None)
+    kind.lines += 1
+    if kind.metric:
+        stream.metric_at = line.number
+    if not kind.needed:
+        return _measured(stream, kind, key, line, sample)
+    if sample is not None and kind.needed > 1:
+        return None  # its loss is known, and its line's number is not for certain
+    numbers = _numbers_in(text if kind.plain else _STAMP.sub(" ", text))
+    if len(numbers) != len(kind.numbers):
+        return None
+    assert kind.at is not None
+    count = int(numbers[kind.at])
+    if not kind.series:
+        if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
+            kind.rows.clear()  # nothing was measured between two counts
+        kind.rows.append([*numbers, float(line.number)])
+        if not _decided(kind):
+            return None
+    kind.repeats += count == kind.last
+    kind.falls += kind.last is not None and count < kind.last
+    kind.last = count
+    if not kind.numbers[kind.at].counts and kind.falls > max(1, kind.lines / _PATIENCE):
+        kind.needed = 0  # a short list that is printed again and again
+        return None
+    found = _sample(kind, numbers, line, sample)
+    if kind.alone and found.series.startswith(ROUNDS):
+        stream.block, stream.closed = found, False
+        stream.based = stream.based or found.step == 0
+        return replace(found, total_steps=None)  # it begins here
+    return found
+
+
+def _decided(kind: _Kind) -> bool:
+    """Whether the last line shows that a template is a series."""
+    rows, at = kind.rows, kind.at
+    assert at is not None
+    counts = [row[at] for row in rows]
+    if len(counts) > 1 and counts[-1] <= counts[-2]:
+        if counts[-1] == counts[-2] and _counts_within(kind):
+            return _decided(kind)
+        del rows[-1 if counts[-1] == counts[-2] else slice(-1)]
+        kind.needed = 0 if kind.lines > _PATIENCE and kind.needed > 1 else kind.needed
+        return False
+    if len(counts) < kind.needed:
+        return False
+    steps = {later - earlier for earlier, later in pairwise(counts)}
+    even = len(steps) <= 1 or (len(steps) == 2 and counts[0] in (0, 1))
+    if kind.needed >= _SOME and not even:
+        del rows[0]
+    elif kind.needed < _MANY or _trends(kind):
+        name = _series_name(kind)
+        kind.series = EVALUATION if kind.evaluates and not name.startswith(ROUNDS) else name
+        kind.rows = []
+        return True
+    elif len(rows) >= 3 * _MANY:
+        del rows[0]
+    if kind.lines > _PATIENCE:
+        kind.needed = 0
+    return False
+
+
+def _counts_within(kind: _Kind) -> bool:
+    """Whether the next number rises, and the first one counts epochs: ``[1, 2000] loss: 2.2``."""
+    at, numbers = kind.at, kind.numbers
+    assert at is not None
+    if kind.outer is not None or kind.total is not None or numbers[at].counts or at + 2 >= len(numbers):
+        return False
+    inner, (one, two) = numbers[at + 1], kind.rows[-2:]
+    if not inner.whole or inner.unit or inner.inside or inner.words or two[at + 1] <= one[at + 1]:
+        return False
+    kind.outer, kind.at = at, at + 1
+    return True
+
+
+def _series_name(kind: _Kind) -> str:
+    assert kind.at is not None
+    counter = kind.numbers[kind.at]
+    words = "".join(counter.words)[-24:]
+    if kind.rounds or counter.counts == "rounds":
+        return f"{ROUNDS} {words}"
+    named = counter.counts or kind.names is not None or kind.outer is not None
+    return f"series steps {words}" if named else ROWS
+
+
+def _trends(kind: _Kind) -> bool:
+    """Whether another number than the counter falls or rises on the whole, and is no sum of something."""
+    for place, number in enumerate(kind.numbers):
+        if place in (kind.at, kind.total) or number.unit or number.inside or _is("others", number.words):
+            continue
+        values = [row[place] for row in kind.rows]
+        if number.whole or len(set(values)) < len(values) / 2:
+            continue
+        pairs = [(one, two) for i, one in enumerate(values) for two in values[i + 1 :]]
+        falls = sum(one > two for one, two in pairs) - sum(one < two for one, two in pairs)
+        if falls >= _TREND * len(pairs) or -len(pairs) < falls <= -_TREND * len(pairs):
+            return True
+    return False
+
+
+def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None) -> Sample:
+    at = kind.at
+    assert at is not None
+    step, total = int(numbers[at]), None
+    if kind.outer is None and kind.total is not None and numbers[kind.total] >= step and kind.repeats == 0:
+        total = int(numbers[kind.total]) or None
+    values = dict(sample.values) if sample is not None else _values(kind, numbers, line.text)
+    if kind.evaluates:
+        loss = values.get("eval_loss", values.get("loss"))
+        values = {} if loss is None else {"eval_loss": loss}
+    if kind.series == EVALUATION:
+        return Sample(line.rank, line.time, step, None, values, series=EVALUATION)
+    if kind.outer is not None:
+        values["epoch"] = numbers[kind.outer]
+        if kind.total is not None:
+            values["epoch_steps"] = numbers[kind.total]
+        if kind.outer_total is not None:
+            values["epochs"] = numbers[kind.outer_total]
+    elif kind.series.startswith(ROUNDS):
+        values["epoch"] = float(step)
+    else:
+        epoch = next(
+            (n for n, one in zip(numbers, kind.numbers, strict=True) if one.counts == "rounds"), None
+        )
+        if epoch is not None:
+            values.setdefault("epoch", epoch)
+            total = None
+    return Sample(line.rank, line.time, step, total, values, series=kind.series)
+
+
+def _values(kind: _Kind, numbers: list[float], text: str) -> dict[str, float]:
+    """What a row measures, by our names."""
+    if kind.fields is None:
+        kind.fields = _fields_of(kind, numbers, text)
+    return {name: numbers[place] for name, place in kind.fields}
+
+
+def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, int]]:
+    """Which numbers are values of ours, by the names of the columns or what a line of known formats says."""
+    if kind.names is not None:
+        known = [FIELDS.get(name.lower()) for name in kind.names]
+        named = {
+            field[0]: place for place, field in enumerate(known) if field is not None and place < len(numbers)
+        }
+        return list(named.items())
+    values = keyed(text)
+    rates(lowered(text), values)
+    fields = [(name, numbers.index(value)) for name, value in values.items() if value in numbers]
+    if "reward" not in values:
+        returns = (place for place, one in enumerate(kind.numbers) if not _RETURNS.isdisjoint(one.words))
+        fields += [("reward", place) for place in islice(returns, 1)]
+    return fields
+
+
+def _in_epoch(block: Sample, sample: Sample) -> Sample:
+    """A sample of a known format below a counter in a line of its own: its epoch is that one."""
+    if sample.step is None or sample.series == "" or "epoch" in sample.values or block.step is None:
+        return sample
+    more = {"epoch": float(block.step)}
+    if block.total_steps:
+        more["epochs"] = float(block.total_steps)
+    return replace(sample, values={**sample.values, **more})
+
+
+def _measured(stream: _Stream, kind: _Kind, key: str, line: Line, sample: Sample | None) -> Sample | None:
+    """A line with a loss or a score that counts nothing, below the last epoch's count: that epoch is done."""
+    block = stream.block
+    if block is None or not kind.metric:
+        return None
+    seen = stream.metrics.get(key, 0)
+    if seen < _PATIENCE:
+        stream.metrics[key] = seen + 1
+    done = (block.step or 0) + stream.based
+    if stream.closed or done != block.total_steps:
+        return None
+    if seen + 1 > done:
+        return None  # it comes several times an epoch
+    stream.closed = True
+    values = sample.values if sample is not None else {}
+    return replace(block, time=line.time, values={**values, "epoch": float(block.step or 0)})
+
+
+def _numbers_in(text: str) -> list[float]:
+    """The numbers of a text."""
+    found = _NUMBER.findall(text)
+    return list(map(float, [one.replace(",", "") for one in found] if "," in text else found))
+
+
+def _kind_of(text: str, head: list[str] | None) -> _Kind:
+    """What the first line of a template says of it."""
+    kind = _Kind()
+    if not may_count(text) or _FAILS.search(text) is not None:
+        return kind
+    bare = _STAMP.sub(" ", text)
+    kind.plain = bare == text
+    words = _parts(bare)
+    kind.metric = _is("metrics", words)
+    spans = [found.span() for found in _NUMBER.finditer(bare)]
+    kind.numbers = tuple(_number(bare, spans, place) for place in range(len(spans)))
+    numbers = kind.numbers
+    free = [place for place, one in enumerate(numbers) if one.whole and not (one.unit or one.inside)]
+    counters = [place for place in free if numbers[place].counts]
+    others = _is("others", words) and not (
+        numbers and not numbers[0].words and {"loss", "losses"} & set(words)
+    )
+    kind.at = next((p for p in counters if numbers[p].counts == "steps"), counters[0] if counters else None)
+    if kind.at is None and free and free[0] == 0 and not _is("metrics", numbers[0].words):
+        kind.at = 0
+    if kind.at is None:
+        return kind
+    _find_inner(kind, bare, spans)
+    before = bare[: numbers[kind.at].start]
+    if sums_up(before):
+        return kind
+    if kind.at == 0 or not counters:
+        words_before = _parts(bare[: spans[0][0]])
+        kind.evaluates = _is("evaluations", words_before) and not {"train", "training"} & set(words_before)
+    measured = [
+        one
+        for place, one in enumerate(numbers)
+        if place not in (kind.at, kind.total, kind.outer, kind.outer_total)
+        and not (one.unit or one.inside or one.counts or _is("others", one.words) or _is("times", one.words))
+    ]
+    kind.metric = kind.metric and bool(measured or len(numbers) == 1)
+    decimals = [one for one in measured if not one.whole]
+    if counters:
+        if kind.metric and measured:
+            kind.needed = 1 if numbers[kind.at].counts and leads(before) else _SOME
+        elif len(numbers) == (1 if kind.total is None else 2) and len(text) <= _SHORT and not others:
+            kind.needed, kind.alone = _FEW, True
+        elif not others and (decimals or kind.total is not None):
+            kind.needed = _FEW if decimals else _SOME
+    elif others or not decimals:
+        kind.needed = 0
+    elif not words and head is not None and len(head) - len(numbers) in (0, 1):
+        kind.needed = _FEW
+        if len(head) == len(numbers) or _is("times", _parts(head[-1])):
+            kind.names = head
+        if not _is("steps", _parts(head[0])):
+            kind.rounds = True
+    elif kind.metric and not numbers[0].words:
+        kind.needed = _SOME
+    elif words or _FINE.search(bare) is not None:
+        kind.needed = _MANY
+    return kind
+
+
+def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> None:
+    """Find the counter's total, and a counter within it: ``Epoch 3 [10/625]``, ``[3/5][0/190]``."""
+    at = kind.at
+    assert at is not None
+    kind.total = _total_of(kind, text, spans, at)
+    last = at if kind.total is None else kind.total
+    counter = kind.numbers[at]
+    if counter.counts == "steps":
+        return
+    for place in range(last + 1, min(last + 3, len(spans) - 1)):
+        inner = kind.numbers[place]
+        total = _total_of(kind, text, spans, place)
+        if inner.whole and not inner.unit and total is not None and (counter.counts or place == last + 1):
+            kind.outer, kind.outer_total, kind.at, kind.total = at, kind.total, place, total
+            return
+
+
+def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: int) -> int | None:
+    """Where the number stands that another counts up to."""
+    after = place + 1
+    if (
+        after < len(spans)
+        and kind.numbers[after].whole
+        and _OF.fullmatch(text, spans[place][1], spans[after][0])
+    ):
+        return after
+    return None
+
+
+def _number(text: str, spans: Sequence[tuple[int, int]], place: int) -> _Number:
+    start, end = spans[place]
+    begin = spans[place - 1][1] if place else 0
+    found = _NAME.search(text, begin, start)
+    name = found[1].split(" ")[-1] if found is not None else ""
+    if found is not None and name.lower() in _NUMBERED:
+        name = " ".join(found[1].split(" ")[-2:])
+    begin = found.end(1) - len(name) if found is not None else start
+    words = tuple(_parts(name))
+    inside = start > 0 and (text[start - 1].isalpha() or text[start - 1] == "_") and not _counter_kind(words)
+    counts = _counter_kind(words)
+    after = text[end : end + 1]
+    if not counts and after and not after.isascii():
+        counts = _counter_kind(_parts(text[end : end + 2]))
+        inside = inside and not counts
+    whole = _NO_COUNT.fullmatch(text, start, end) is not None
+    unit = _UNIT.match(text, end) is not None
+    if after.isascii() and after.isalpha() and not unit:
+        inside = True
+    return _Number(words, counts, whole, unit, inside, begin)
