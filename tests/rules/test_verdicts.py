@@ -22,6 +22,7 @@ MID = steps(1, 30, total=90)
 END = steps(1, 90, total=90)
 STARTED = "***** Running training *****\n"
 CTRL_C = raised("KeyboardInterrupt")
+LIGHTNING = "Detected KeyboardInterrupt, attempting graceful shutdown ...\n"
 SLURM = "slurmstepd: error: *** STEP 88131.0 ON n1 CANCELLED AT 2026-05-02T10:00:00 {}***\n"
 ASKED = "[rank: 0] Received SIGTERM: 15\n"
 STOPPED = Ending("interrupted", 130, "SIGINT")
@@ -44,6 +45,8 @@ OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00
         (STARTED, {"ending": FINISHED}, "finished", None, "healthy"),
         ("hello\n", {"ending": FINISHED}, "no-training-log", None, "no-training-log"),
         (MID + CTRL_C, {}, "interrupted", "user", "healthy"),
+        (MID + CTRL_C + MID, {}, "unfinished", None, "healthy"),  # an earlier start was stopped
+        (MID + LIGHTNING, {}, "interrupted", "user", "healthy"),
         (MID, {"ending": STOPPED}, "interrupted", "user", "healthy"),
         (MID + ASKED, {}, "interrupted", "signal", "healthy"),
         (MID + SIGTERM + "\n", {"ending": killed_by("SIGTERM")}, "interrupted", "signal", "failed"),

@@ -170,6 +170,7 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[Left, ...]
 
 
 def _by_hand(found: list[Found], exceptions: Exceptions, context: RunContext) -> bool:
-    """Whether somebody stopped the run."""
-    told = context.kind == "interrupted" or exceptions.interrupted
-    return told or any(one.tagged("interrupt") for one in found)
+    """Whether somebody stopped the run; of an earlier start in the same log, the next one's steps follow."""
+    interrupts = [one for one in found if one.tagged("interrupt")]
+    last = any(one.followed < RECOVERED_BUT_DIED for one in interrupts)
+    return context.kind == "interrupted" or (last if interrupts else exceptions.interrupted)
