@@ -6,6 +6,7 @@ and belongs to one source and rank each. ``diagnose`` puts the streams together 
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,7 @@ import msgspec
 
 from stallwatch_rules.diagnosis.conclude import conclude
 from stallwatch_rules.diagnosis.snapshot import RunContext
+from stallwatch_rules.diagnosis.starts import add_starts, came_after, ended_in_trouble, start_of
 from stallwatch_rules.endings import Ending, Left, MemoryKnown
 from stallwatch_rules.failures.unexplained import complete
 from stallwatch_rules.hints import Hints, is_warning, may_hold
@@ -24,9 +26,19 @@ from stallwatch_rules.progress.activities import follow
 from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
-from stallwatch_rules.samples.series import SERIES, SeriesReader
+from stallwatch_rules.samples.series import SERIES, Learning, SeriesReader
+from stallwatch_rules.starts import (
+    FRESH,
+    MOST_WAITING,
+    Candidate,
+    Head,
+    Part,
+    Starts,
+    keys_of,
+    may_hold_marks,
+)
 from stallwatch_rules.stream import SOURCE as SELF_TOLD
-from stallwatch_rules.stream import Gaps, StreamReading, with_codes, without_echoes
+from stallwatch_rules.stream import Gaps, Key, StreamReading, with_codes, without_echoes
 
 if TYPE_CHECKING:
     from stallwatch_rules.failures.unexplained import Baseline
@@ -58,9 +70,23 @@ class Aside(NamedTuple):
 class Parted(NamedTuple):
     """What was read of some sources of a run."""
 
-    streams: dict[tuple[str, int | None], StreamReading]
+    streams: dict[Key, StreamReading]
     tracker: ProgressTracker
     unread: set[str]
+    starts: dict[str, Starts]  #: that are over
+    parts: dict[str, Part]  #: what came after them
+
+
+class _Before(NamedTuple):
+    """What was read of a source up to a place where it may have started anew."""
+
+    streams: dict[Key, StreamReading]
+    tracker: ProgressTracker
+    series: Learning
+    gaps: Gaps
+    first: Line
+    last: Line
+    diagnosis: Diagnosis | None = None
 
 
 class RunReading:
@@ -73,7 +99,11 @@ class RunReading:
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources of which nothing was read, as there are too many
-        self._streams_of: dict[str, int] = {}  # source → its streams
+        self._streams_of: dict[str, list[StreamReading]] = {}  # source → its streams
+        self.starts: dict[str, Starts] = {}  #: source → its starts that are over
+        self._parts: dict[str, Part] = {}  # source → what was read since its newest start
+        self._before: dict[str, _Before] = {}  # … and before a place where it may have started anew
+        self._replaying = False
         self._gaps: dict[str, Gaps] = {}
         self._series = SeriesReader()
         self._failures = frozenset(
@@ -107,7 +137,10 @@ class RunReading:
         hints = Hints.of(text)
         # A scheduler's log holds our own words too, which quote the run's; they are no evidence.
         own_words = "stallwatch:" in text
+        keys = keys_of(lines, text)
+        marked = may_hold_marks(text)
         stream: StreamReading | None = None
+        part: Part | None = None
         more: dict[str, int] = {}
         for index, line in enumerate(lines):
             if waiting and waiting[0].before <= index:
@@ -115,6 +148,11 @@ class RunReading:
                 stream = None
             if own_words and line.text.startswith("stallwatch:"):
                 continue
+            key = keys[index]
+            if part is None or line.source != part.source:
+                part = self._part(line)
+            if (marked or key in part.known) and self._may_begin(part, key, line, marked):
+                stream = None
             if stream is None or line.rank != stream.rank or line.source != stream.source:
                 stream = self._stream(line)
                 if stream is None:
@@ -122,7 +160,15 @@ class RunReading:
                 stream.close_gap()
             if index in contexts:
                 stream.contexts.update(contexts[index])
-            self._read(stream, line, hits.get(index, ()), hints, observed, more)
+            sampled = self._read(stream, line, hits.get(index, ()), hints, observed, more)
+            part.last = line
+            if part.busy and not self._replaying:
+                ends = sampled is not None or stream.in_exception
+                if not ends and index in hits:
+                    ends = any(rule in self._failures for rule, _ in hits[index])
+                part.learn(key, line, ends=ends)
+                if part.candidate is not None and self._decided(part, line, sampled):
+                    stream = None
         self._take_asides(waiting, len(lines))
         return observed
 
@@ -132,9 +178,12 @@ class RunReading:
         while waiting and waiting[0].before <= index:
             aside = waiting.popleft()
             more = dict(aside.more)
+            part = self._parts.get(aside.source)
+            if part is not None and part.candidate is not None and not self._replaying:
+                part.candidate.asides.append(aside._replace(before=len(part.candidate.lines)))
             if aside.segments:
                 gaps = self._gaps.setdefault(aside.source, Gaps())
-                gaps.add(aside.segments, aside.losses, self._streams_of.get(aside.source, 0))
+                gaps.add(aside.segments, aside.losses, len(self._streams_of.get(aside.source, ())))
                 self.tracker.skip(aside.source, {*aside.kinds, SERIES})
         return more
 
@@ -166,7 +215,14 @@ class RunReading:
 
     def parted(self) -> Parted:
         """What was read, without the patterns by which it was: for another process."""
-        return Parted(self.streams, self.tracker, self.unread)
+        self.settle()
+        return Parted(
+            self.streams,
+            self.tracker,
+            self.unread,
+            self.starts,
+            {one: self._parts[one] for one in self.starts},
+        )
 
     def merge(self, other: Parted) -> None:
         """Add what was read of other sources, each to its end."""
@@ -177,6 +233,8 @@ class RunReading:
                 self.unread.add(stream.source)
         self.unread |= other.unread
         self.tracker.merge(other.tracker)
+        self.starts.update(other.starts)
+        self._parts.update(other.parts)
 
     def diagnose(
         self,
@@ -200,6 +258,23 @@ class RunReading:
         for a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed the rank that
         the others wait for in none of the collectives. ``watched``: an agent is still at it.
         """
+        if self._before:  # further lines may still show that no start began
+            settled = copy.deepcopy(
+                self, {id(self.catalogue): self.catalogue, id(self.matcher): self.matcher}
+            )
+            settled.settle(live=now is not None)
+            return settled.diagnose(
+                ending,
+                now=now,
+                threshold=threshold,
+                stalled=stalled,
+                waited=waited,
+                ended_at=ended_at,
+                memory=memory,
+                left=left,
+                elsewhere=elsewhere,
+                watched=watched,
+            )
         codes: Mapping[int, int | None] = {}
         if ending is not None:
             memory, left, codes = memory or ending.memory, left or ending.left, ending.codes
@@ -209,13 +284,149 @@ class RunReading:
         streams = with_codes(without_echoes(self.streams), codes)
         diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, context)
         ended = ending is not None or now is not None
+        if self.starts:
+            add_starts(diagnosis, self.starts, streams, self._parts)
         return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
+
+    # ---- starts
+
+    def settle(self, *, live: bool = False) -> None:
+        """Decide where a start may have begun: no further line will come, or none came yet (``live``)."""
+        for source in list(self._before):
+            part = self._parts[source]
+            self._begin(part) if self._began(part, live=live) else self._go_on(part)
+
+    def _part(self, line: Line) -> Part:
+        part = self._parts.get(line.source)
+        if part is None:
+            part = self._parts[line.source] = Part(line.source, line, line, [Head()])
+        return part
+
+    def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
+        """Set aside what was read of a source, if its program may have been started again with this line."""
+        if self._replaying or (candidate := part.sign(key, line, marked=marked)) is None:
+            return False
+        if not self._did_anything(part):
+            return False
+        gaps = self._gaps.pop(part.source, Gaps())
+        streams, tracker = self._taken(part.source)
+        series = self._series.take(part.source)
+        self._before[part.source] = _Before(streams, tracker, series, gaps, part.first, part.last)
+        part.candidate, part.busy = candidate, True
+        return True
+
+    def _taken(self, source: str) -> tuple[dict[Key, StreamReading], ProgressTracker]:
+        """Take out what was read of a source."""
+        taken = {(source, one.rank): one for one in self._streams_of.pop(source, ())}
+        for key in taken:
+            del self.streams[key]
+        return taken, self.tracker.take(source)
+
+    def _did_anything(self, part: Part) -> bool:
+        """Return whether a source shows numbers of a training, or a failure."""
+        return any(
+            stream.sampled
+            or stream.in_exception
+            or stream.exceptions.seen
+            or not self._failures.isdisjoint(stream.hits)
+            for stream in self._streams_of.get(part.source, ())
+        )
+
+    def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
+        """Decide whether a start begins at a candidate, as far as that is known with this line."""
+        candidate, before = part.candidate, self._before[part.source]
+        assert candidate is not None
+        stepped = sample is not None and sample.step is not None and self._is_counted(sample, line)
+        if before.diagnosis is None and candidate.is_likely:
+            before = self._before[part.source] = before._replace(diagnosis=self._conclude(before))
+        began: bool | None = None
+        if before.diagnosis is None:
+            began = False if stepped else None
+        elif ended_in_trouble(before.diagnosis) and came_after(part.head, before.diagnosis):
+            began = self._is_anew(candidate, before) or None
+        elif not before.tracker.progressed:
+            began = False
+        elif stepped and sample is not None:
+            back = before.tracker.goes_back(sample, line)
+            again, finished = candidate.again, before.diagnosis.progress.finished
+            enough = again.is_at_the_top if finished else again.is_whole
+            began = back and (candidate.mark is not None or enough)
+        elif len(candidate.lines) <= MOST_WAITING:
+            return False
+        if candidate.is_over:
+            began = bool(began)
+        elif began and candidate.fresh <= FRESH and not self._did_anything(part):
+            return False  # a log that ends here is of what came before
+        if began is not None:
+            self._begin(part) if began else self._go_on(part)
+        return began is not None
+
+    def _is_counted(self, sample: Sample, line: Line) -> bool:
+        counter = self.tracker.counter(sample, line)
+        return counter is not None and not counter.nested
+
+    def _is_anew(self, candidate: Candidate, before: _Before) -> bool:
+        """Return whether a candidate behind a failure is another start, and no other rank or worker."""
+        if candidate.mark is not None:
+            return True
+        # What a launcher starts again is its workers; ranks print what they print one after the other.
+        again = candidate.again
+        stops = [stop for stream in before.streams.values() for stop in stream.summary.stops]
+        if again.is_launched is not None or (stops and stops[-1].over is None):
+            return bool(again.is_launched)
+        return again.is_from_the_top and (before.tracker.progressed or not again.head.is_of_several)
+
+    def _began(self, part: Part, *, live: bool) -> bool:
+        """Return whether a start began at a candidate behind which no further line comes."""
+        candidate, before = part.candidate, self._before[part.source]
+        diagnosis = before.diagnosis
+        if candidate is None or diagnosis is None:
+            return False
+        shows = live or candidate.fresh > FRESH
+        if shows and ended_in_trouble(diagnosis) and came_after(part.head, diagnosis):
+            return self._is_anew(candidate, before)
+        if candidate.mark is not None and candidate.mark.usage:
+            return True
+        own = {key: stream for key, stream in self.streams.items() if key[0] == part.source}
+        tracker = copy.deepcopy(self.tracker).take(part.source)
+        failed = self._did_anything(part) and ended_in_trouble(self._concluded(own, tracker))
+        finished = diagnosis.progress.finished and candidate.again.is_at_the_top
+        return failed and (finished or candidate.again.is_whole)
+
+    def _conclude(self, before: _Before) -> Diagnosis:
+        return self._concluded(before.streams, before.tracker)
+
+    def _concluded(self, streams: Mapping[Key, StreamReading], tracker: ProgressTracker) -> Diagnosis:
+        return conclude(streams, tracker, self.catalogue, self.matcher.conditional, RunContext())
+
+    def _begin(self, part: Part) -> None:
+        """Keep how the start before ended, and no more of it."""
+        before = self._before.pop(part.source)
+        found = before.diagnosis or self._conclude(before)
+        self.starts.setdefault(part.source, Starts()).add(
+            start_of(found, before.streams, before.first, before.last)
+        )
+        part.begin()
+
+    def _go_on(self, part: Part) -> None:
+        """Read what came since a place where no start began as what it is: more of the same."""
+        before = self._before.pop(part.source)
+        candidate = part.go_on()
+        self._taken(part.source)
+        self.tracker.merge(before.tracker)
+        self._series.give_back(part.source, before.series)
+        self.streams.update(before.streams)
+        self._streams_of[part.source] = list(before.streams.values())
+        self._gaps[part.source] = before.gaps
+        self._replaying = True
+        self.feed(candidate.lines, candidate.asides)
+        self._replaying = False
 
     def _stream(self, line: Line) -> StreamReading | None:
         key = (line.source, line.rank)
         stream = self.streams.get(key)
         if stream is None:
-            ranks = self._streams_of.get(line.source, 0)
+            ranks = len(self._streams_of.get(line.source, ()))
             if len(self.streams) >= MAX_STREAMS:
                 if not ranks:
                     self.unread.add(line.source)
@@ -223,10 +434,10 @@ class RunReading:
             if ranks >= _MAX_RANKS:
                 return None
             gaps = self._gaps.setdefault(line.source, Gaps())
-            self._streams_of[line.source] = ranks + 1
             stream = self.streams[key] = StreamReading(
                 line.source, line.rank, self._failures, gaps, self._timeouts
             )
+            self._streams_of.setdefault(line.source, []).append(stream)
         return stream
 
     def _read(
@@ -237,7 +448,7 @@ class RunReading:
         hints: Hints,
         observed: Observed,
         more: dict[str, int],
-    ) -> None:
+    ) -> Sample | None:
         sample = self._series.read(line)
         progressed, counter = False, None
         if sample is not None:
@@ -267,3 +478,4 @@ class RunReading:
             stream.see_message(line, more.pop("", 0) if more else 0)
         if hints.warning and sample is None and is_warning(line.text):
             observed.warnings.append(line)
+        return sample

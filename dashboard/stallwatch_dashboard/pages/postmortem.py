@@ -33,7 +33,7 @@ from stallwatch_dashboard.uploads.reports import Kept, Reports
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.records import TRAINS, Diagnosis, JobTold, Place
 from stallwatch_rules.report.html import to_html
-from stallwatch_rules.report.jobtable import shown_name, table
+from stallwatch_rules.report.jobtable import Table, shown_name, starts_table, table
 from stallwatch_rules.report.json import to_json
 from stallwatch_rules.report.markdown import to_markdown
 from stallwatch_rules.report.phrases import environment_line, new_line_where, progress_line, stats_line, word
@@ -48,7 +48,10 @@ _KNOWN_REPORTS = 8  #: of jobs of one upload, that are not read anew when somebo
 
 
 def _draw_jobs(jobs: Sequence[JobTold]) -> None:
-    told = table(jobs, language(), len(jobs))
+    _draw(table(jobs, language(), len(jobs)))
+
+
+def _draw(told: Table) -> None:
     st.dataframe(
         pd.DataFrame([[cell(text) for text in row.cells] for row in told.rows], columns=told.heads),
         hide_index=True,
@@ -156,6 +159,11 @@ def _draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> 
     if found.findings:
         st.markdown(f"#### {say('findings')}")
         _findings(found)
+    if found.starts:
+        told = starts_table(found.starts, language(), len(found.starts))
+        st.markdown(f"#### {word('starts', language())}")
+        st.text(verbatim(told.summary))
+        _draw(told)
     _facts(found, problems)
     with st.container(horizontal=True):
         offer_download(

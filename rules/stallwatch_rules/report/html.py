@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from stallwatch_rules.records import Diagnosis, JobTold, Series
+from stallwatch_rules.records import Diagnosis, JobTold, Series, Start
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.phrases import word
 from stallwatch_rules.report.svg import line_chart
@@ -50,6 +50,7 @@ def to_html(
             about=[part for part in about if part],
             context=context,
             jobs=_jobs(jobs, language),
+            starts=_starts(diagnosis.starts, language),
             charts=list(_charts(diagnosis, language)),
             unknown=unknown,
             new_lines=[(one.exemplar, phrases.new_line_where(one, language)) for one in diagnosis.new_lines],
@@ -65,6 +66,14 @@ def _jobs(jobs: Sequence[JobTold], language: str) -> Table | None:
     from stallwatch_rules.report import jobtable  # seldom wanted
 
     return jobtable.table(jobs, language, len(jobs))
+
+
+def _starts(starts: Sequence[Start], language: str) -> Table | None:
+    if not starts:
+        return None
+    from stallwatch_rules.report import jobtable  # seldom wanted
+
+    return jobtable.starts_table(starts, language, len(starts))
 
 
 def _charts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, Markup]]:

@@ -1,4 +1,4 @@
-"""Several jobs in a short table, the newest first: what every form of the report shows of them."""
+"""Several jobs, or starts of one, in a short table: what every form of the report shows of them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from dataclasses import dataclass
 import msgspec
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.messages import has
-from stallwatch_rules.records import JobTold, Verdict
+from stallwatch_rules.messages import has, message
+from stallwatch_rules.records import JobTold, Start, Verdict
 from stallwatch_rules.report.clean import cleaned_job
 from stallwatch_rules.report.phrases import clock, word
 from stallwatch_rules.text.digest import shortened
 
 MAX_JOBS = 20  #: lines; the job that is reported is told in any case
 _MAX_CAUSE = 90  # characters
+_WELL: tuple[Verdict, ...] = ("finished", "healthy")
 OTHER = "other"  #: the name of files that are of no job that is known
 
 
 @dataclass(frozen=True)
 class Row:
-    """A job's line."""
+    """A job's line, or a start's."""
 
-    cells: list[str]  #: job, verdict, cause, last step, when it last wrote, files
+    cells: list[str]  #: name, verdict, cause, last step and more
     verdict: Verdict
     reported: bool
 
@@ -59,6 +60,38 @@ def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -
     return Table(heads, [_row(job, language) for job in shown], more, _summary(jobs, language))
 
 
+def starts_table(starts: Sequence[Start], language: str = "en", most: int = MAX_JOBS) -> Table:
+    """The table of the starts in a log, in the order given: the newest first."""
+    names = {start.file for start in starts}
+    keys = ("start", "verdict", "primary", "last-step", "lines-head", "began-head")
+    heads = [word(key, language) for key in (*keys, *(["file-head"] if len(names) > 1 else []))]
+    rows = [
+        Row(
+            [*_start(start, language), *([start.file] if len(names) > 1 else [])],
+            start.verdict,
+            start.reported,
+        )
+        for start in starts[:most]
+    ]
+    count = sum(max(start.number for start in starts if start.file == name) for name in names)
+    newest = next((start.number for start in starts if start.reported), count)
+    key = "starts-told" if len(names) == 1 else "starts-told-files"
+    summary = word(key, language, count=count, number=newest)
+    more = word("starts-more", language, count=count - len(rows)) if count > len(rows) else ""
+    return Table(heads, rows, more, summary)
+
+
+def _start(start: Start, language: str) -> list[str]:
+    return [
+        str(start.number),
+        render(message(f"report.{start.verdict}"), language),
+        cause(start, language) if start.rule is not None or start.verdict != "interrupted" else "",
+        steps(start, language),
+        f"{start.first_line}–{start.last_line}",
+        clock(start.began) if start.began is not None else "",
+    ]
+
+
 def _summary(jobs: Sequence[JobTold], language: str) -> str:
     troubled = sum(job.in_trouble for job in jobs)
     key = ("jobs-newest", "jobs-one-in-trouble", "jobs-newest-in-trouble")[min(troubled, 2)]
@@ -74,16 +107,18 @@ def shown_name(job: JobTold, language: str) -> str:
     return word("job-other", language) if job.name == OTHER else job.name
 
 
-def cause(job: JobTold, language: str) -> str:
+def cause(job: JobTold | Start, language: str) -> str:
     """The rule of its cause, else what the verdict is about; nothing of a run that is well."""
-    if job.primary is not None:
-        return job.primary
-    if job.verdict in ("finished", "healthy") and has(job.title, f"report.{job.verdict}.text"):
-        return ""
+    rule = job.primary if isinstance(job, JobTold) else job.rule
+    if rule is not None:
+        return rule
+    well = render(message(f"report.{job.verdict}.text"), language) if job.verdict in _WELL else ""
+    if has(job.title, f"report.{job.verdict}.text") or job.title == well:
+        return "" if well else shortened(render(job.title, language), _MAX_CAUSE)
     return shortened(render(job.title, language), _MAX_CAUSE)
 
 
-def steps(job: JobTold, language: str) -> str:
+def steps(job: JobTold | Start, language: str) -> str:
     """``60 of 100``."""
     if job.last_step is None:
         return ""

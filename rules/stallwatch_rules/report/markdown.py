@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, UnknownException
+from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, Start, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.phrases import Shown, word
 from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_rules.report.jobtable import Table
 
 _BACKTICKS = lazy(r"`+")
 _MARKUP = lazy(r"([\\`*_\[\]<>|#~@])")
@@ -39,6 +43,8 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTo
     if diagnosis.new_lines:
         blocks.append(f"### {word('new-lines', language)}")
         blocks.append(fence(line for one in diagnosis.new_lines for line in _new(one, language)))
+    if diagnosis.starts:
+        blocks += _starts(diagnosis.starts, language)
     facts = [f"- {name}: {plain(line)}" for name, line in shown.facts]
     facts += [f"- {plain(render(note))}" for note in diagnosis.notes]
     blocks.append("\n".join([*facts, f"- {shown.stats}"]))
@@ -49,6 +55,23 @@ def _jobs(jobs: Sequence[JobTold], language: str) -> list[str]:
     from stallwatch_rules.report import jobtable  # seldom wanted
 
     told = jobtable.table(jobs, language)
+    blocks = [f"## {word('jobs', language)}", _table(told)]
+    return [*blocks, *(plain(line) for line in (told.more, told.summary) if line)]
+
+
+def _starts(starts: Sequence[Start], language: str) -> list[str]:
+    from stallwatch_rules.report import jobtable  # seldom wanted
+
+    told = jobtable.starts_table(starts, language)
+    return [
+        f"### {word('starts', language)}",
+        plain(told.summary),
+        _table(told),
+        *([plain(told.more)] * bool(told.more)),
+    ]
+
+
+def _table(told: Table) -> str:
     rows = [
         told.heads,
         ["---"] * len(told.heads),
@@ -57,8 +80,7 @@ def _jobs(jobs: Sequence[JobTold], language: str) -> list[str]:
             for one in told.rows
         ),
     ]
-    blocks = [f"## {word('jobs', language)}", "\n".join(f"| {' | '.join(row)} |" for row in rows)]
-    return [*blocks, *(plain(line) for line in (told.more, told.summary) if line)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _primary(shown: Shown, primary: Primary, language: str) -> Iterable[str]:

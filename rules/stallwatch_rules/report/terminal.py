@@ -6,6 +6,7 @@ Log text is shown as literal text: it is never read as rich's markup.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -13,10 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, UnknownException, Verdict
+from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, Start, UnknownException, Verdict
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.phrases import word
+
+if TYPE_CHECKING:
+    from stallwatch_rules.report import jobtable
 
 _STYLES: dict[Verdict, str] = {
     "failed": "bold white on red",
@@ -84,6 +88,7 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     findings = _findings(shown, language)
     parts += [*unknown, *findings] if words.verdict == "unknown-failure" else [*findings, *unknown]
     parts += _new_lines(words.new_lines, language)
+    parts += _starts(words.starts, language)
     parts += [Text.assemble((name, "bold"), "  ", line) for name, line in shown.facts]
     parts += _section("notes", [Text(f"- {note}") for note in words.notes], language)
     if explain:
@@ -110,6 +115,19 @@ def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType
     from stallwatch_rules.report import jobtable  # seldom wanted
 
     told = jobtable.table(jobs, language)
+    return Group(*_table(told), Text(), Text(told.summary))
+
+
+def _starts(starts: Sequence[Start], language: str) -> list[RenderableType]:
+    if not starts:
+        return []
+    from stallwatch_rules.report import jobtable  # seldom wanted
+
+    told = jobtable.starts_table(starts, language)
+    return _section("starts", [Text(told.summary), *_table(told)], language)
+
+
+def _table(told: jobtable.Table) -> list[RenderableType]:
     lines = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
     lines.add_column("")
     for head in told.heads:
@@ -122,7 +140,7 @@ def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType
     parts: list[RenderableType] = [lines]
     if told.more:
         parts.append(Text(told.more, style="dim"))
-    return Group(*parts, Text(), Text(told.summary))
+    return parts
 
 
 def _primary(shown: phrases.Shown, primary: Primary, language: str) -> list[RenderableType]:

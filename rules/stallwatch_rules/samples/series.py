@@ -182,18 +182,22 @@ class _Stream:
         ] = {}  #: how often lines of a template were such since the first such counter
 
 
+Learning = dict[int | None, _Stream]  #: what was learnt of one source, by rank
+
+
 class SeriesReader:
     """Reads samples of lines: those of known formats, and those of series that it learns. One for a run."""
 
     def __init__(self) -> None:
-        self._streams: dict[tuple[str, int | None], _Stream] = {}
+        self._sources: dict[str, Learning] = {}
 
     def read(self, line: Line) -> Sample | None:
         """Return the sample that a line holds, if any. Lines of one source and rank come in their order."""
         sample = extract(line)
-        stream = self._streams.get((line.source, line.rank))
+        learning = self._sources.setdefault(line.source, {})
+        stream = learning.get(line.rank)
         if stream is None:
-            stream = self._streams[line.source, line.rank] = _Stream()
+            stream = learning[line.rank] = _Stream()
         numbered = sample is not None and not (sample.step is None and sample.series.startswith("loss"))
         learnt = None if numbered else _learnt(stream, line, sample)
         if learnt is not None or sample is None:
@@ -201,6 +205,14 @@ class SeriesReader:
         if "loss" in sample.values or "eval_loss" in sample.values:
             stream.metric_at = line.number
         return sample if stream.block is None else _in_epoch(stream.block, sample)
+
+    def take(self, source: str) -> Learning:
+        """Give away what was learnt of a source, whose program is started anew; this one forgets it."""
+        return self._sources.pop(source, {})
+
+    def give_back(self, source: str, learning: Learning) -> None:
+        """Go on with what was learnt of a source before it was taken."""
+        self._sources[source] = learning
 
 
 def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None:

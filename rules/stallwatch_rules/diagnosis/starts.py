@@ -1,0 +1,77 @@
+"""The starts of a program whose log holds several: how each ended, and what a reader should know of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.messages import Message, Text, message
+from stallwatch_rules.records import Diagnosis, Line, Start
+from stallwatch_rules.report.phrases import job_title
+from stallwatch_rules.starts import Head, Part, Starts
+from stallwatch_rules.text.reported import iso
+
+
+def ended_in_trouble(diagnosis: Diagnosis) -> bool:
+    """Return whether a part of a log ends in a failure, or because somebody stopped the run."""
+    return diagnosis.in_trouble or diagnosis.verdict == "interrupted"
+
+
+def came_after(head: Head, diagnosis: Diagnosis) -> bool:
+    """Return whether all that went wrong did so after a head: errors that a program repeats end none."""
+    fatal = [one for one in diagnosis.findings if one.harm == "fatal"]
+    unknown = [one.first.line for one in diagnosis.unknown]
+    firsts = [*unknown, *(one.first.line for one in fatal)]
+    lasts = [*unknown, *(one.last.line for one in fatal)]
+    return not firsts or (min(firsts) > head.first and max(lasts) > head.last)
+
+
+def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) -> Start:
+    """Return the record of a start, whose lines are those from the first to the last."""
+    own = [stream for stream in streams.values() if stream.source == first.source]
+    began = min((one.first_time for one in own if one.first_time is not None), default=None)
+    ended = max((one.last_time for one in own if one.last_time is not None), default=None)
+    zoned = all(one.last_zoned for one in own)
+    progress, primary = diagnosis.progress, diagnosis.primary
+    return Start(
+        number=0,
+        file=first.source,
+        first_line=first.number,
+        last_line=last.number,
+        verdict=diagnosis.verdict,
+        rule=primary.rule if primary is not None else None,
+        title=job_title(diagnosis),
+        first_step=progress.first_step,
+        last_step=progress.last_step,
+        total_steps=progress.total_steps,
+        began=iso(began, zoned=zoned),
+        ended=iso(ended, zoned=zoned),
+    )
+
+
+def add_starts(
+    diagnosis: Diagnosis, starts: Mapping[str, Starts], streams: Streams, parts: Mapping[str, Part]
+) -> None:
+    """Add the starts of each file to the diagnosis of the newest, and how many of the others failed."""
+    verdicts: Counter[tuple[str, str | None]] = Counter()
+    if diagnosis.verdict == "no-training-log" and any(one.is_of_training for one in starts.values()):
+        diagnosis.verdict = "no-evidence"  # it began as those did
+    for source, known in starts.items():
+        part = parts[source]
+        newest = start_of(diagnosis, streams, part.first, part.last)
+        newest.number, newest.reported = known.count + 1, True
+        diagnosis.starts += [newest, *reversed(list(known))]
+        verdicts += known.verdicts
+    diagnosis.notes = [_note(verdicts), *diagnosis.notes]
+
+
+def _note(verdicts: Counter[tuple[str, str | None]]) -> Text:
+    """Return how the earlier starts ended: 3 earlier starts, 2 of them failed with cuda-oom."""
+    told: list[str | Message] = [
+        message("diagnosis.starts-ended", count=count, verdict=message(f"report.{verdict}"), rule=rule)
+        if rule is not None
+        else message("diagnosis.starts-ended-so", count=count, verdict=message(f"report.{verdict}"))
+        for (verdict, rule), count in sorted(verdicts.items(), key=lambda one: (-one[1], str(one[0])))
+    ]
+    return message("diagnosis.earlier-starts", count=sum(verdicts.values()), ends=told)

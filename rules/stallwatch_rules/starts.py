@@ -1,0 +1,351 @@
+"""How a log shows that its program was started again: what it printed at its first start comes once more.
+
+Appended runs, sweeps and retries in one file share no format, but each start begins with the same lines: a
+banner, the arguments, what imports warn of. So the lines before the first step are learnt, the *head* of a
+source. Where several of them come again in their order, or a mark of whoever starts programs (a shell's
+prompt, a launcher's header, a usage text), a start may begin. It does begin there if the part before had
+ended, or if its steps go back. Loader workers that import the script anew, headers of epochs and ranks that
+print the same banner show the one, but not the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from stallwatch_rules.records import Line, Start
+from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_rules.reading import Aside
+
+HEAD_LINES = 48  #: different lines that are learnt of a head
+HEAD_REACH = 400  #: lines in which they are looked for, and …
+FIRST_WITHIN = 16  #: … the first of them
+MOST_HEADS = 4  #: of one source that are known
+ENOUGH = 3  #: lines of the head that must come again
+NEAR = 200  #: lines within which they must, and …
+NEXT = 30  #: … within so many after the one before
+MOST_VAIN = 3
+FRESH = 3  #: lines that are of no head, after which a start shows more than its head
+MOST_WAITING = 4000  #: lines after which a start that is not sure is none
+FIRST_KEPT, LAST_KEPT = 8, 56  #: starts of a source that are kept
+_LEAST = 5  # characters beside figures
+
+#: What two starts of one program print differently: times, durations, sizes, processes, ports, identifiers.
+_CHANGING = lazy(
+    r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ])?|\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?|[IWEF]\d{4} "
+    r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,}\b|\b0x[0-9a-fA-F]+|\d{5,}|:\d{4,5}\b|\[\d+\]|\bpid\D?\d+"
+    r"|\b\d+(?:\.\d+)? ?(?:[mun]?s|sec|seconds|[KMGT]i?B|it/s|s/it)\b|20\d{6}[-_T]\d{4,6}"
+    r"|\b(?:\d{1,3}\.){3}\d{1,3}|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2}\b"
+    r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b|\b20\d\d$"
+)
+#: A shell that shows what it runs: a prompt or ``set -x`` before a command that starts a program.
+_COMMAND = lazy(
+    r"^(?:\+ |[\w.@:~/()\[\] -]{0,80}[$#] |nohup )(?:[A-Z_]+=\S* )*(?:env |exec |srun .{0,200}?|time )?"
+    r"(?:\S*/)?(?:python[\d.]*|torchrun|deepspeed|accelerate|mpirun|bash|sh) .{0,400}?([\w.-]+\.(?:py|sh))\b"
+)
+_USAGE = lazy(r"^usage: ([\w.-]+\.py)\b")
+#: Launchers say these once for all their ranks (torch 2.13, distributed/run.py; deepspeed 0.19.8,
+#: launcher/runner.py and launch.py).
+_LAUNCHER = lazy(
+    r"^\*{5,}$|Setting OMP_NUM_THREADS environment variable for each process"
+    r"|\[(?:runner|launch)\.py:\d+:"
+)
+
+
+class HeadLine(msgspec.Struct):
+    """A line of a head."""
+
+    order: int
+    text: str
+    vain: int = 0  #: how often it came again, and no start began
+
+
+class Head:
+    """The lines that a source began with, by what is left of them without figures."""
+
+    def __init__(self) -> None:
+        self.lines: dict[bytes, HeadLine] = {}
+        self.is_open = True
+        self.first = self.last = 0  #: the numbers of its first and last line
+        self._doubled: set[bytes] = set()
+        self._seen = 0
+
+    def add(self, key: bytes, line: Line, *, ends: bool) -> bool:
+        """Learn a line, unless it ``ends`` what a program prints at its start: a step does, or a failure.
+
+        Whether it is a new one.
+        """
+        self._seen += 1
+        if ends:
+            self.is_open = not self.lines and self._seen < FIRST_WITHIN
+            return False
+        if self._seen >= HEAD_REACH:
+            self.is_open = False
+        if key in self.lines:
+            self._doubled.add(key)
+            return False
+        if len(key) >= _LEAST and key.lower() != key.upper():  # no rule of dashes
+            self.lines[key] = HeadLine(len(self.lines), line.text)
+            self.first, self.last = self.first or line.number, line.number
+            self.is_open = self.is_open and len(self.lines) < HEAD_LINES
+            return True
+        return False
+
+    @property
+    def is_of_several(self) -> bool:
+        """Whether several processes printed it, one after the other."""
+        return 2 * len(self._doubled) >= len(self.lines)
+
+    @property
+    def launched_at(self) -> int | None:
+        """Which of its lines is the first of a launcher's, which says it once for all ranks."""
+        launchers = (one.order for one in self.lines.values() if _LAUNCHER.search(one.text))
+        return min(launchers, default=None)
+
+
+def keys_of(lines: Sequence[Line], text: str) -> list[bytes]:
+    """Return what is left of each line without figures; ``text`` is all of them."""
+    keys = _without_figures(text).split(b"\n")  # of text, Python takes letters out slower
+    return keys if len(keys) == len(lines) else [_without_figures(line.text) for line in lines]
+
+
+def _without_figures(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass").translate(None, b"0123456789")
+
+
+def may_hold_marks(text: str) -> bool:
+    """Return whether a line of a text may be a mark; a single character is found in no time."""
+    if "usage: " in text or "nohup" in text or text.startswith("+ "):
+        return True
+    return any(one in text and word in text for one, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
+
+
+def same(one: str, other: str) -> bool:
+    """Return whether two lines differ in nothing but what differs from start to start.
+
+    Example: ``Epoch 2/10`` is not ``Epoch 1/10``, but ``pid 4711`` is ``pid 812``.
+    """
+    return one == other or _CHANGING.sub("", one) == _CHANGING.sub("", other)
+
+
+class Mark(NamedTuple):
+    """A line by which whoever starts programs shows that one is started."""
+
+    program: str
+    usage: bool = False  #: the program only said how it is used
+
+
+def mark_of(text: str) -> Mark | None:
+    """Return the mark that a line is, if it is one."""
+    if text.startswith("usage: "):
+        found = _USAGE.match(text)
+        return Mark(found[1], usage=True) if found is not None else None
+    if text.startswith("nohup: ignoring input"):
+        return Mark("nohup")
+    found = _COMMAND.match(text)
+    return Mark(found[1]) if found is not None else None
+
+
+class Recurrence(msgspec.Struct):
+    """Which lines of a head came again, in its order."""
+
+    head: Head
+    met: dict[bytes, HeadLine] = {}
+    others: int = 0  #: lines that came with other counts
+    is_later: bool = False  #: one of them names another epoch
+
+    def see(self, key: bytes, line: Line) -> bool:
+        """Take a line; whether it is the head's next."""
+        known = self.head.lines.get(key)
+        if known is None or key in self.met:
+            return False
+        if not same(known.text, line.text):
+            self.others += 1
+            self.is_later = self.is_later or b"poch" in key
+        elif known.order > max(self._orders, default=-1):
+            self.met[key] = known
+            return True
+        return False
+
+    @property
+    def _orders(self) -> list[int]:
+        return [one.order for one in self.met.values()]
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether enough of the head came again, with little left out."""
+        orders = self._orders
+        return len(orders) >= ENOUGH and 2 * len(orders) > max(orders) - min(orders)
+
+    @property
+    def is_from_the_top(self) -> bool:
+        """Whether the head came again from its beginning, or much of it did."""
+        of = len(self.head.lines)
+        return min(self._orders) <= of // 4 or 3 * len(self.met) >= of
+
+    @property
+    def is_at_the_top(self) -> bool:
+        """Whether the head came again from its beginning, and from the same epoch on."""
+        return min(self._orders) <= len(self.head.lines) // 4 and not self.is_later
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether most of the head came again, from its beginning and with the same counts."""
+        most = len(self.met) > ENOUGH and 2 * len(self.met) >= len(self.head.lines)
+        return most and self.is_at_the_top and not self.others
+
+    @property
+    def is_launched(self) -> bool | None:
+        """Whether a launcher's lines are among them, or what came ahead of the launcher.
+
+        ``None``: no launcher is known that starts the program.
+        """
+        at = self.head.launched_at
+        return None if at is None else min(self._orders) <= at
+
+
+class Candidate:
+    """A place where a start may begin: what came from there on."""
+
+    def __init__(self, line: Line, heads: Iterable[Head], mark: Mark | None) -> None:
+        self.first = line
+        self.mark = mark
+        self.next_head = Head()
+        self.lines: list[Line] = []
+        self.asides: list[Aside] = []
+        self._recurrences = [Recurrence(head) for head in heads]
+        self.fresh = 0  #: lines that are of no head
+        self._met_at = 0
+
+    def see(self, key: bytes, line: Line) -> None:
+        """Take a line that is like one of a head."""
+        for one in self._recurrences:
+            if one.see(key, line):
+                self._met_at = len(self.lines)
+
+    @property
+    def again(self) -> Recurrence:
+        """The head of which most came again."""
+        return max(self._recurrences, key=lambda one: len(one.met))
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether a start may well begin here."""
+        return self.mark is not None or self.again.is_likely
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more of a head will come."""
+        return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
+
+    def forget(self) -> None:
+        """Take lines out of the heads that came again and again without a start."""
+        for one in self._recurrences:
+            for key, line in one.met.items():
+                line.vain += 1
+                if line.vain >= MOST_VAIN:
+                    one.head.lines.pop(key, None)
+
+
+class Part(msgspec.Struct):
+    """A source from its newest start on."""
+
+    source: str
+    first: Line
+    last: Line
+    heads: list[Head]  #: of the first start and the newest ones, the newest last
+    known: set[bytes] = set()  #: keys of their lines
+    programs: set[str] = set()  #: that marks of starts named
+    rank: int | None = None  #: whose lines are looked at, beside those of none
+    busy: bool = True  #: whether the head is open, or a start may have begun
+    candidate: Candidate | None = None
+
+    @property
+    def head(self) -> Head:
+        """The head of the newest start."""
+        return self.heads[-1]
+
+    def sign(self, key: bytes, line: Line, *, marked: bool) -> Candidate | None:
+        """Return where a start may begin: with a line of a head, or with a mark."""
+        if self.candidate is not None or not self._is_looked_at(line):
+            return None
+        mark = mark_of(line.text) if marked else None
+        if mark is not None:
+            known = mark.usage or mark.program in self.programs
+            self.programs.add(mark.program)
+            mark = mark if known else None
+        lines = [head.lines[key] for head in self.heads if key in head.lines] if mark is None else []
+        if mark is None and not any(same(one.text, line.text) for one in lines):
+            return None
+        return Candidate(line, self.heads, mark)
+
+    def learn(self, key: bytes, line: Line, *, ends: bool) -> None:
+        """Take a line that was read; one that ``ends`` a head is in none."""
+        candidate = self.candidate
+        looked_at = line.rank is None or self._is_looked_at(line)
+        head = self.heads[-1] if candidate is None else candidate.next_head
+        new = looked_at and head.is_open and head.add(key, line, ends=ends)
+        if candidate is None:
+            if new:
+                self.known.add(key)
+            self.busy = head.is_open
+            return
+        candidate.lines.append(line)
+        if key not in self.known:
+            candidate.fresh += 1
+        elif looked_at and not ends:
+            candidate.see(key, line)
+
+    def begin(self) -> None:
+        """Begin with what the candidate is."""
+        candidate, self.candidate = self.candidate, None
+        assert candidate is not None
+        self.first, self.busy = candidate.first, candidate.next_head.is_open
+        self.heads = [*self.heads[:1], *self.heads[1:][2 - MOST_HEADS :], candidate.next_head]
+        self.known = {key for head in self.heads for key in head.lines}
+
+    def go_on(self) -> Candidate:
+        """Go on as before: what the candidate is, is no start."""
+        candidate, self.candidate = self.candidate, None
+        assert candidate is not None
+        candidate.forget()
+        self.known = {key for head in self.heads for key in head.lines}
+        self.busy = self.head.is_open
+        return candidate
+
+    def _is_looked_at(self, line: Line) -> bool:
+        """Whether a line is of the launcher, or of the one rank whose lines show a start."""
+        if line.rank is not None and self.rank is None:
+            self.rank = line.rank
+        return line.rank is None or line.rank == self.rank
+
+
+class Starts:
+    """The starts of one source that are over: the first and the last ones, and how many there were."""
+
+    def __init__(self) -> None:
+        self._first: list[Start] = []
+        self._last: deque[Start] = deque(maxlen=LAST_KEPT)
+        self.count = 0
+        self.verdicts: Counter[tuple[str, str | None]] = Counter()
+
+    def add(self, start: Start) -> None:
+        """Take one more."""
+        self.count += 1
+        start.number = self.count
+        self.verdicts[start.verdict, start.rule] += 1
+        (self._first if len(self._first) < FIRST_KEPT else self._last).append(start)
+
+    @property
+    def is_of_training(self) -> bool:
+        """Whether any of them is known to be a training."""
+        return any(verdict != "no-training-log" for verdict, _ in self.verdicts)
+
+    def __iter__(self) -> Iterator[Start]:
+        yield from self._first
+        yield from self._last

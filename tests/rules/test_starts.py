@@ -1,0 +1,238 @@
+"""Several starts of a program in one log: each has its verdict, and the newest is reported."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from smallruns import OOM, raised, steps
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.locale import rendered
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.html import to_html
+from stallwatch_rules.report.markdown import to_markdown
+from stallwatch_rules.starts import FIRST_KEPT, LAST_KEPT, mark_of, same
+
+HEAD = """\
+2026-05-02 {hour:02}:00:00,100 INFO main pid {pid}: using device cuda:0
+2026-05-02 {hour:02}:00:00,200 INFO main Namespace(model='small', learning_rate={rate}, batch_size=32)
+2026-05-02 {hour:02}:00:01,300 INFO data reading the shards of /data/corpus
+2026-05-02 {hour:02}:00:09,400 INFO data found 812 shards
+2026-05-02 {hour:02}:00:10,500 INFO model built with 85.0M parameters
+"""
+INTERRUPTED = raised("KeyboardInterrupt")
+BARE = raised("ValueError: batch 24 has no reward")
+USAGE = """\
+usage: train.py [-h] [--rate RATE] [--batch-size BATCH_SIZE]
+train.py: error: unrecognized arguments: --ratee 0.1
+"""
+
+
+def head(hour: int, rate: float = 0.1) -> str:
+    return HEAD.format(hour=hour, pid=4000 + 7 * hour, rate=rate)
+
+
+def read(catalogue: Catalogue, matcher: Matcher, text: str, *, lines: int = 10_000) -> RunReading:
+    reading = RunReading(catalogue, matcher)
+    found = LineReader("train.log").feed(text.encode())
+    for first in range(0, len(found), lines):
+        reading.feed(found[first : first + lines])
+    return reading
+
+
+def ends(diagnosis: Diagnosis) -> list[tuple[str, str | None]]:
+    """Verdict and rule of each start, the first one first."""
+    return [(one.verdict, one.rule) for one in reversed(diagnosis.starts)]
+
+
+class Case(NamedTuple):
+    text: str
+    ends: list[tuple[str, str | None]]
+    primary: str | None = None
+
+
+WHOLE = steps(1, 90, total=90)
+CASES = {
+    "failed, then well": Case(
+        head(9) + steps(1, 20, total=90) + raised(OOM) + head(10) + WHOLE,
+        [("failed", "cuda-oom"), ("finished", None)],
+    ),
+    "well, then failed at import": Case(
+        head(9) + WHOLE + head(10) + raised("ModuleNotFoundError: No module named 'flash_attn'"),
+        [("finished", None), ("failed", "flash-attn-missing")],
+        "flash-attn-missing",
+    ),
+    "three with Ctrl-C": Case(
+        head(9) + steps(1, 20, total=90) + INTERRUPTED
+        + head(10) + steps(1, 30, total=90) + INTERRUPTED
+        + head(11) + steps(1, 40, total=90) + INTERRUPTED,
+        [("interrupted", None)] * 3,
+    ),
+    "a sweep of which one failed": Case(
+        "".join(
+            head(9 + n, rate=(n + 1) / 10) + (steps(1, 20, total=90) + raised(OOM) if n == 2 else WHOLE)
+            for n in range(5)
+        ),
+        [("finished", None)] * 2 + [("failed", "cuda-oom")] + [("finished", None)] * 2,
+    ),
+    "one without steps": Case(
+        head(9) + raised(OOM) + head(10) + BARE + head(11) + WHOLE,
+        [("failed", "cuda-oom"), ("unknown-failure", None), ("finished", None)],
+    ),
+    "usage last": Case(
+        head(9) + WHOLE + USAGE,
+        [("finished", None), ("failed", "config-argparse-error")],
+        "config-argparse-error",
+    ),
+    "killed without a word": Case(
+        head(9) + steps(1, 60, total=90) + head(10) + steps(1, 30, total=90),
+        [("unfinished", None), ("unfinished", None)],
+    ),
+    "a shell that shows its commands": Case(
+        "+ python train.py --rate 0.1\n" + steps(1, 20, total=90) + raised(OOM)
+        + "+ python train.py --rate 0.2\n" + WHOLE,
+        [("failed", "cuda-oom"), ("finished", None)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", [10_000, 1, 7], ids=["at once", "line by line", "in portions"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_each_start_has_its_verdict_and_the_newest_is_reported(
+    case: Case, lines: int, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    found = read(catalogue, matcher, case.text, lines=lines).diagnose()
+    assert ends(found) == case.ends
+    newest = found.starts[0]
+    assert [one.reported for one in found.starts] == [True, *[False] * (len(case.ends) - 1)]
+    assert [one.number for one in found.starts] == list(range(len(case.ends), 0, -1))
+    assert (found.verdict, found.primary and found.primary.rule) == (newest.verdict, case.primary)
+
+
+def test_a_start_has_its_lines_and_steps(catalogue: Catalogue, matcher: Matcher) -> None:
+    found = read(catalogue, matcher, CASES["failed, then well"].text).diagnose()
+    newest, first = found.starts
+    assert (first.first_line, first.last_line, newest.first_line, newest.last_line) == (1, 29, 30, 124)
+    assert (first.first_step, first.last_step, first.total_steps) == (1, 20, 90)
+    assert (newest.first_step, newest.last_step) == (1, 90)
+    assert (first.began, newest.began) == ("2026-05-02T09:00:00.100", "2026-05-02T10:00:00.100")
+    assert (found.progress.first_step, found.progress.last_step) == (1, 90)
+    (note,) = rendered(found.notes)
+    assert note == "The log holds 1 earlier start: 1× FAILED (cuda-oom)."
+
+
+SILENT_STEPS = steps(1, 20, total=90)
+ONE = {
+    "ranks without labels": "".join(f"{line}\n" * 4 for line in head(9).splitlines()) + WHOLE,
+    "ranks of which each fails": head(9) * 2 + raised(OOM) + "\n".join(head(9).splitlines()) + "\n",
+    "loader workers": head(9)
+    + "".join(steps(30 * n + 1, 30 * n + 30, total=90) + head(9).split("data")[0] + "\n" for n in range(3)),
+    "epochs": head(9)
+    + "".join(
+        f"Epoch {n}/3\nTraining on the shards\nThe rate is lowered now\nEvaluation follows it\n"
+        + "".join(f"step {step}/30 loss 1.5\n" for step in range(1, 31))
+        for n in range(1, 4)
+    ),
+    "evaluations": head(9) + steps(1, 45, total=90) + head(10) + steps(46, 90, total=90),
+    "an error that is told for each sample": (
+        "ERROR torch.OutOfMemoryError: CUDA out of memory.\nMessages: a and b\nTools: none at all\n"
+        "Thinking is switched off\n"
+    )
+    * 6,
+    "workers that torchrun starts again": head(9) + SILENT_STEPS + raised(OOM)
+    + "E1119 08:30:02.110000 91 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1)"
+    " local_rank: 1 (pid: 96) of binary: /opt/conda/bin/python\n" + head(10) + steps(15, 90, total=90),
+    "the next program of a script": "+ python train.py\n" + head(9) + WHOLE
+    + "+ python evaluate.py\n" + head(10) + "accuracy 0.81\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ONE.values(), ids=ONE)
+def test_what_comes_again_without_another_start(text: str, catalogue: Catalogue, matcher: Matcher) -> None:
+    reading = read(catalogue, matcher, text)
+    assert reading.diagnose().starts == []
+    reading.settle()
+    assert reading.starts == {}
+
+
+def test_a_log_that_ends_at_the_head_of_a_start_is_of_the_one_before(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    text = head(9) + steps(1, 20, total=90) + raised(OOM) + head(10)
+    reading = read(catalogue, matcher, text)
+    assert reading.diagnose().verdict == "failed"
+    live = reading.diagnose(now=1_777_716_020.0)  # … unless somebody looks at a run that is loading
+    assert ends(live) == [("failed", "cuda-oom"), (live.verdict, None)]
+    assert reading.diagnose().verdict == "failed"  # a look changes nothing
+    reading.feed([one for one in LineReader("train.log").feed((text + WHOLE).encode()) if one.number > 34])
+    assert reading.diagnose().verdict == "finished"
+
+
+def test_ranks_with_labels_are_one_start_however_they_are_interleaved(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    def of(rank: int, text: str) -> list[str]:
+        return [f"[rank{rank}]: {line}" for line in text.splitlines()]
+
+    first, second = head(9) + steps(1, 20) + raised(OOM), head(10) + steps(1, 40)
+    both = [[of(rank, part) for rank in range(2)] for part in (first, second)]
+    in_turns = [line for zero, one in both for pair in zip(zero, one, strict=True) for line in pair]
+    for lines in (in_turns, [line for zero, one in both for line in zero + one]):
+        found = read(catalogue, matcher, "".join(f"{line}\n" for line in lines)).diagnose()
+        assert [(one.verdict, one.rule, one.last_step) for one in found.starts] == [
+            ("unfinished", None, 40),
+            ("failed", "cuda-oom", 20),
+        ]
+
+
+def test_memory_is_bounded_however_many_starts_there_are(catalogue: Catalogue, matcher: Matcher) -> None:
+    one = head(9) + steps(1, 3) + raised(OOM)
+    reading = RunReading(catalogue, matcher)
+    reader = LineReader("train.log")
+    for _ in range(100):
+        reading.feed(reader.feed(one.encode()))
+    reading.feed(reader.finish())
+    found = reading.diagnose()
+    assert len(found.starts) == 1 + FIRST_KEPT + LAST_KEPT
+    assert [one.number for one in found.starts][:3] == [100, 99, 98]
+    assert found.starts[-1].number == 1
+    assert "99 earlier starts: 99× FAILED (cuda-oom)" in rendered(found.notes)[0]
+    assert "… and 79 more." not in to_html(found)
+    assert "… and 80 more." in to_markdown(found)
+
+
+def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -> None:
+    found = read(catalogue, matcher, CASES["failed, then well"].text).diagnose()
+    told = "Start 2 of 2, the newest, is the one of this report."
+    assert told in to_markdown(found)
+    assert "| 1 | FAILED | cuda-oom | 20 of 90 | 1–29 |" in to_markdown(found)
+    assert told in to_html(found)
+    assert "本报告针对 2 次启动中最新的第 2 次。" in to_markdown(found, "zh")
+
+
+def test_what_differs_from_start_to_start() -> None:
+    assert same("2026-05-02 09:00:00 pid 812 port :29500", "2026-05-03 11:12:13 pid 4711 port :29871")
+    assert same("loaded in 3.2 s", "loaded in 18 s")
+    assert not same("Epoch 1/10", "Epoch 2/10")
+    assert not same("learning_rate=0.1", "learning_rate=0.2")
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("+ torchrun --nproc-per-node 8 train.py --rate 1", "train.py"),
+        ("(base) ada@host:~/run$ python train.py", "train.py"),
+        ("nohup: ignoring input", "nohup"),
+        ("usage: train.py [-h]", "train.py"),
+        ("usage: git [-v | --version]", None),
+        ("costs $ 12 in python terms", None),
+        ("a + b", None),
+    ],
+)
+def test_marks_of_who_starts_programs(line: str, program: str | None) -> None:
+    mark = mark_of(line)
+    assert (mark.program if mark is not None else None) == program
