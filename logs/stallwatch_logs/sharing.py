@@ -31,6 +31,7 @@ from stallwatch_logs.workers import (
 )
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.reading import RunReading
+from stallwatch_rules.scan.heads import head_texts
 from stallwatch_rules.scan.sources import UTF16_MARKS, SourceReading
 from stallwatch_rules.scan.state import ScanSizes
 
@@ -52,7 +53,8 @@ def ranges_of(file: LogFile, sizes: ScanSizes) -> list[Range]:
         return []
     behind = (file.size - 2 * sizes.tail - MAX_LINE) // section
     numbers = range(1, behind)
-    return [Range(file.path, one * sizes.section, (one + 1) * sizes.section, lead) for one in numbers]
+    texts = head_texts(head[: sizes.chunk])
+    return [Range(file.path, one * sizes.section, (one + 1) * sizes.section, lead, texts) for one in numbers]
 
 
 def batches(files: Sequence[LogFile], ranges: Sequence[Range] = ()) -> list[Tasks]:

@@ -88,6 +88,7 @@ class Range(NamedTuple):
     first: int
     behind: int
     lead: Lead | None = None  #: before its lines
+    heads: tuple[str, ...] = ()  #: texts of the file's beginning
 
 
 class Job(NamedTuple):
@@ -109,7 +110,7 @@ class ScannedRange(NamedTuple):
 
 def scan_range(wanted: Range, engine: ScanEngine, sizes: ScanSizes, within: Within) -> ScannedRange:
     """Scan a range; ``within`` is called with the bytes of it read so far."""
-    scan = SampledScan(engine, sizes, wanted.lead)
+    scan = SampledScan(engine, sizes, wanted.lead, wanted.heads)
     with Path(wanted.path).open("rb") as raw:
         start, torn = edge(raw.fileno(), wanted.first * sizes.chunk)
         end, torn_behind = edge(raw.fileno(), wanted.behind * sizes.chunk)

@@ -332,6 +332,9 @@ class RunReading:
             for stream in self._streams_of.get(part.source, ())
         )
 
+    def _raised(self, part: Part) -> bool:
+        return any(stream.exceptions.seen for stream in self._streams_of.get(part.source, ()))
+
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
         """Decide whether a start begins at a candidate, as far as that is known with this line."""
         candidate, before = part.candidate, self._before[part.source]
@@ -351,6 +354,8 @@ class RunReading:
             again, finished = candidate.again, before.diagnosis.progress.finished
             enough = again.is_at_the_top if finished else again.is_whole
             began = back and (candidate.mark is not None or enough)
+        elif candidate.again.is_whole and self._raised(part):
+            began = True  # before its first step
         elif len(candidate.lines) <= MOST_WAITING:
             return False
         if candidate.is_over:

@@ -15,6 +15,9 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.markdown import to_markdown
+from stallwatch_rules.scan.heads import head_texts
+from stallwatch_rules.scan.patterns import scan_engine
+from stallwatch_rules.scan.sources import SourceReading
 from stallwatch_rules.starts import FIRST_KEPT, LAST_KEPT, mark_of, same
 
 HEAD = """\
@@ -203,6 +206,31 @@ def test_memory_is_bounded_however_many_starts_there_are(catalogue: Catalogue, m
     assert "99 earlier starts: 99× FAILED (cuda-oom)" in rendered(found.notes)[0]
     assert "… and 79 more." not in to_html(found)
     assert "… and 80 more." in to_markdown(found)
+
+
+def test_starts_in_the_middle_of_a_long_log_are_found(catalogue: Catalogue, matcher: Matcher) -> None:
+    long = "".join(f"step {step}/9000 loss {9 - step / 1000:.4f} {'.' * 40}\n" for step in range(1, 6001))
+    parts = [head(9), raised(OOM), head(10), INTERRUPTED, head(11), BARE, head(12)]
+    text = "".join(one + long * one.startswith("2026") for one in parts)
+    reading = RunReading(catalogue, matcher)
+    source = SourceReading(reading, LineReader("train.log"), lambda: scan_engine(matcher))
+    source.feed(text.encode())
+    source.finish()
+    found = reading.diagnose()
+    assert [one.verdict for one in found.starts] == ["unfinished", "unknown-failure", "interrupted", "failed"]
+    firsts = [n for n, line in enumerate(text.splitlines(), 1) if "main pid" in line]
+    assert [one.first_line for one in reversed(found.starts)] == firsts
+
+
+def test_texts_of_a_head_have_no_figures_and_no_metrics() -> None:
+    metrics = "".join(f"step {step} loss 1.5 and a learning rate\n" for step in range(40))
+    assert head_texts((head(9) + metrics).encode()) == (
+        ": using device cuda:",
+        "INFO main Namespace(model='small', learning_rate=",
+        "INFO data reading the shards of /data/corpus",
+        "INFO data found",
+        "INFO model built with",
+    )
 
 
 def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -> None:

@@ -17,6 +17,7 @@ from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.lines.wrapped import TAIL
 from stallwatch_rules.pages.patterns import compile_re2
 from stallwatch_rules.scan.chunks import Chunk
+from stallwatch_rules.scan.heads import AFTER, BEFORE, head_scanner, heads_in
 from stallwatch_rules.scan.metrics import Nearby, Picked, pick, pick_last
 from stallwatch_rules.scan.patterns import KINDS, METRICS, TRACEBACK, WATCHES, Hits, ScanEngine, Target
 from stallwatch_rules.scan.segments import Segments
@@ -62,16 +63,20 @@ class SearchedChunk(NamedTuple):
     torn: bool  #: it begins inside of a line that is longer than a line may be
     segments: Segments
     hits: Hits
+    heads: Sequence[int] = ()  #: segments in which the source's beginning comes again
 
 
 class SampledScan:
     """Looks through the chunks of one source in their order. Starts anew at each section.
 
-    ``lead`` is the prefix of the source's lines (``lines.leads``).
+    ``lead`` is the prefix of the source's lines (``lines.leads``), and ``heads`` are texts of its beginning.
     """
 
-    def __init__(self, engine: ScanEngine, sizes: ScanSizes, lead: Lead | None = None) -> None:
+    def __init__(
+        self, engine: ScanEngine, sizes: ScanSizes, lead: Lead | None = None, heads: tuple[str, ...] = ()
+    ) -> None:
         self._engine = engine
+        self._heads = head_scanner(heads)
         self._lead = lead
         self._sizes = sizes
         self._state = ScanState()
@@ -88,7 +93,8 @@ class SampledScan:
             return None
         everything = self._sizes.is_dense(chunk.place)
         hits = self._engine.patterns.find(segments.view, segments, everything=everything)
-        return SearchedChunk(chunk.place, chunk.torn, segments, hits)
+        heads = heads_in(self._heads, segments) if self._heads is not None else ()
+        return SearchedChunk(chunk.place, chunk.torn, segments, hits, heads)
 
     def select(self, searched: SearchedChunk) -> list[Skipped | Window]:
         """What to read of a chunk, in its order, and what is left out."""
@@ -137,6 +143,8 @@ class _Selection:
             if target >= watches:
                 self._watch(target, units)
         self._severity(self._complaints(self._searched.hits.worded, dense), set().union(*known))
+        for unit in self._searched.heads:
+            self._read(unit, BEFORE, AFTER)
         picked = self._metrics(number, dense)
         self._count()
         if torn:

@@ -12,6 +12,7 @@ from stallwatch_rules.lines.wrapped import TAIL
 from stallwatch_rules.reading import Aside, RunReading
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.chunks import Chunk, ChunkCutter, line_end
+from stallwatch_rules.scan.heads import REACH, head_texts
 from stallwatch_rules.scan.patterns import ScanEngine
 from stallwatch_rules.scan.sampled import SampledScan, SearchedChunk, Skipped, Window
 from stallwatch_rules.scan.state import ScanSizes
@@ -45,6 +46,7 @@ class SourceReading:
         self._cutter = ChunkCutter(self._sizes.chunk)
         self._waiting: deque[Chunk] = deque()
         self._begun = b""
+        self._first = b""  # the beginning of the source
         self._decoder: codecs.IncrementalDecoder | None = None
         self._decided = False  # whether a byte order mark was searched for
         self._head = 0  # bytes of the head so far
@@ -70,6 +72,8 @@ class SourceReading:
         """Take the next portion."""
         self.bytes += len(data)
         data = self._decoded(data)
+        if (missing := min(REACH, self._sizes.chunk) - len(self._first)) > 0:
+            self._first += data[:missing]
         self._waiting.extend(self._cutter.feed(data))
         if not self._waiting:
             return
@@ -161,7 +165,7 @@ class SourceReading:
                 self._sampling = False
                 self._read(chunk)
                 return
-            self._scan = SampledScan(engine, self._sizes, self._lines.lead)
+            self._scan = SampledScan(engine, self._sizes, self._lines.lead, head_texts(self._first))
         searched = self._scan.search(chunk)
         if searched is not None:
             self._searched.append(searched)

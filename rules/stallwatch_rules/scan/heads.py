@@ -1,0 +1,54 @@
+"""Where the beginning of a long log comes again: its program may have been started once more (``starts``)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from itertools import pairwise
+
+from stallwatch_rules.matching.database import BlockScanner
+from stallwatch_rules.pages.patterns import compile_hyperscan
+from stallwatch_rules.scan.segments import Segments
+from stallwatch_rules.text.lazy import lazy
+
+REACH = 16 * 1024  #: bytes of a source from which texts are taken
+BEFORE, AFTER = 4, 60  #: segments that are read around a place
+_MOST_TEXTS = 12
+_LEAST = 12  # characters of a text
+_OFTEN = 8  # times that ranks may print one; what comes more often is of no head
+_MOST_HITS = 256  # of a chunk: where there are more, they are of no head either
+_TOGETHER = 40  # segments within which two of the texts must stand
+_PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
+
+
+def head_texts(head: bytes) -> tuple[str, ...]:
+    """Return what the first lines of a source hold beside figures, of each line the longest part."""
+    found: list[bytes] = []
+    for line in head[:REACH].splitlines()[: 4 * _MOST_TEXTS]:
+        piece = max(_PIECE.findall(line), key=len, default=b"").strip()[:80]
+        if len(piece) >= _LEAST and piece not in found and head.count(piece, 0, REACH) <= _OFTEN:
+            found.append(piece)
+        if len(found) == _MOST_TEXTS:
+            break
+    return tuple(piece.decode() for piece in found)
+
+
+@functools.lru_cache(maxsize=16)  # the ranges of one file have the same
+def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
+    """Return what looks for the texts; ``None`` if there are too few to tell a head by."""
+    return (
+        BlockScanner(compile_hyperscan((), tuple((one, False) for one in texts))) if len(texts) > 1 else None
+    )
+
+
+def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:
+    """Return the segments in which texts stand that are near one another."""
+    numbers, ends = scanner.hits(segments.view, _MOST_HITS)
+    if len(ends) == _MOST_HITS:
+        return ()
+    places = list(zip(segments.at(ends), numbers, strict=True))
+    return [
+        unit
+        for (unit, number), (later, other) in pairwise(places)
+        if other != number and later - unit <= _TOGETHER
+    ]
