@@ -114,6 +114,8 @@ def test_a_single_command_that_ends_itself(catalogue: Catalogue) -> None:
 
 def test_a_command_that_its_shell_could_not_run_is_not_looked_for_in_the_script(catalogue: Catalogue) -> None:
     for code in (126, 127):
-        notes = ended(catalogue, "bash: line 1: pythn: command not found\n", code=code).notes
+        said = ended(catalogue, "bash: line 1: pythn: command not found\n", code=code)
+        assert said.primary is not None and said.primary.rule == "program-not-found"
+        notes = ended(catalogue, "Starting the job\n", code=code).notes
         assert notes[-1].startswith("A shell exits with 127") and "sys.exit" not in "".join(notes)
     assert "sys.exit" in ended(catalogue, STEPS, code=125).notes[-1]
