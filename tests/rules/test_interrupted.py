@@ -71,8 +71,8 @@ def lost(path: str, last: str) -> str:
         (lost(WANDB, "EOFError"), "interrupted"),
         (lost(WANDB, "Exception: The wandb backend process has shutdown"), "interrupted"),
         (lost(WANDB, "KeyError: 'loss'"), "unknown-failure"),
-        (lost(PINNED, "ConnectionResetError: [Errno 104] Connection reset by peer"), "healthy"),
-        (lost("/srv/data.py", "EOFError"), "healthy"),
+        (lost(PINNED, "ConnectionResetError: [Errno 104] Connection reset by peer"), "interrupted"),
+        (lost("/srv/data.py", "EOFError"), "interrupted"),
         # This the run needs: it hung without it, and somebody stopped it in the end.
         (lost("/srv/data.py", "ValueError: shard 17 has a broken record"), "unknown-failure"),
     ],
@@ -88,7 +88,7 @@ def test_ctrl_c_is_told_by_trackers_before_the_program_says_so(
     alone.feed(lines_of(text))
     needed = WANDB not in before or "KeyError" in before  # the training can do without its tracker
     assert reading.diagnose().verdict == verdict
-    assert alone.diagnose().verdict == ("unknown-failure" if needed else "healthy")
+    assert alone.diagnose().verdict == ("unknown-failure" if needed else "unfinished")
 
 
 REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected"  # by one that is there
@@ -100,7 +100,7 @@ REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected
         ("_pin_memory_loop", "FileNotFoundError: [Errno 2] No such file or directory", "interrupted"),
         ("_pin_memory_loop", "EOFError", "interrupted"),
         ("_pin_memory_loop", REFUSED, "unknown-failure"),
-        ("fetch_forever", "EOFError", "healthy"),
+        ("fetch_forever", "EOFError", "interrupted"),
     ],
 )
 def test_ctrl_c_takes_the_workers_from_the_thread_that_pins_batches(
@@ -122,7 +122,7 @@ def test_ctrl_c_that_a_trainer_handles_is_told_below_what_it_ended(known: Catalo
     text += "EOFError\n2026-02-08 04:22:32 - LOGS    - Keyboard interruption. Exiting from early training\n"
     reading = RunReading(known)
     reading.feed(lines_of(text))
-    assert reading.diagnose().verdict == "healthy"
+    assert reading.diagnose().verdict == "interrupted"
 
 
 def test_workers_that_end_after_ctrl_c_were_ended_by_it(known: Catalogue) -> None:
@@ -166,7 +166,7 @@ WAITED = (
 def test_ranks_that_wait_in_vain_for_one_that_was_interrupted_do_not_stall(
     known: Catalogue, late: str
 ) -> None:
-    for second, verdict in ((27, "healthy"), (1000, "stalled")):
+    for second, verdict in ((27, "interrupted"), (1000, "stalled")):
         text = steps(1, 26) + crash(second, 1, "KeyboardInterrupt") + crash(second + 1800, 0, late)
         assert diagnosed(known, text, stalled=False, ending=None).verdict == verdict
 

@@ -25,7 +25,7 @@ NOISE = [name for name in PARTS if not name.startswith("cause: ")]
 CAUSES = {
     "an exception": ("unknown-failure", "ValueError"),
     "an exception of rank 1": ("unknown-failure", "ValueError"),
-    "Ctrl-C": ("healthy", None),
+    "Ctrl-C": ("interrupted", None),
     "a worker killed by SIGHUP": ("failed", "sighup-terminal-closed"),
     "a worker killed by SIGKILL": ("failed", "dataloader-worker-killed"),
     "a process killed by SIGSEGV": ("failed", "process-segfault"),

@@ -35,6 +35,7 @@ WORDS = (
     "Error using",
     "attempt to ",
     "ERROR: LoadError:",
+    " target '",
     "Undefined function",
     "Unrecognized function",
 )
@@ -58,9 +59,11 @@ _MATLAB = lazy(
 )
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
 _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
+#: Of Hydra, which leaves its traceback out (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
+_HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
 _BEGINNINGS = (
     *(_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _ASCEND),
-    *(_ASSERT, _MATLAB, _LUA, _JULIA),
+    *(_ASSERT, _MATLAB, _LUA, _JULIA, _HYDRA),
 )
 
 _WHAT = lazy(r"\s*what\(\): +(?P<m>.*)")
