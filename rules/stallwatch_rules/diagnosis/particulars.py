@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -55,9 +55,7 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
     first = one.shown_match
     line = first.line if first is not None else one.where
     captures = {name: shown(value) for name, value in (first.captures if first else {}).items()}
-    kept = "\n".join(_kept_texts(line, run.streams))
-    evidence = Evidence(framework_of(kept), captures, run.tracker.told_finished, kept)
-    fixes = fixes_for(one.page, environment, evidence)
+    fixes = fixes_for(one.page, environment, _evidence(one.page, line, captures, run))
     failed = culprits(run.streams)
     rank = line.rank if line is not None else None
     if rank is None:
@@ -89,6 +87,14 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
         fixes=fixes,
         inferred=inferred_from(one),
     )
+
+
+def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], run: Snapshot) -> Evidence:
+    """What the page's fixes are chosen by; a page without conditions needs nothing."""
+    if not any(fix.startswith("{") for fix in page.sections.fixes):
+        return Evidence()
+    kept = "\n".join(_kept_texts(line, run.streams))
+    return Evidence(framework_of(kept), captures, run.tracker.told_finished, kept)
 
 
 def _kept_texts(line: Line | None, streams: Streams) -> Iterator[str]:

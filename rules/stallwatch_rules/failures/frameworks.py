@@ -17,6 +17,7 @@ class Framework(msgspec.Struct, frozen=True):
 
     id: str
     name: str  #: as people write it
+    words: tuple[str, ...]  #: one of them stands in what the pattern finds
     pattern: str  #: of its own lines, and of the paths of its code, with slashes
 
 
@@ -27,4 +28,11 @@ FRAMEWORKS: Mapping[str, Framework] = {one.id: one for one in _listed}
 def framework_of(text: str) -> str:
     """Return the framework of a log by its lines and the paths of its frames; empty if none is known."""
     text = text.replace("\\", "/")
-    return next((one.id for one in _listed if re.search(one.pattern, text, re.MULTILINE)), "")
+    return next(
+        (
+            one.id
+            for one in _listed
+            if any(word in text for word in one.words) and re.search(one.pattern, text, re.MULTILINE)
+        ),
+        "",
+    )

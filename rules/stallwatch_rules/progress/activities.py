@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch_rules.progress.phases import SIGN_WORDS, sign_of
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import duration
@@ -20,8 +19,6 @@ from stallwatch_rules.text.numbers import duration
 MAX_TEXT = 400  #: characters of a line that are looked at
 _BAR_DONE = lazy(r":? *100%\|")
 _ELAPSED = lazy(r"\[(\d{1,3}:\d\d(?::\d\d)?)[<,]")
-#: Phases that their own lines show.
-_PHASES = {"eval": "evaluating", "announced": "evaluating", "save": "saving", "rollout": "generating-answers"}
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -32,7 +29,8 @@ class _Entry(msgspec.Struct, frozen=True):
 
 _entries = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[_Entry, ...])
 _ACTIVITIES = tuple((one.id, one.words, lazy(one.pattern)) for one in _entries)
-ACTIVITY_WORDS = tuple(dict.fromkeys((*(word for one in _entries for word in one.words), *SIGN_WORDS)))
+#: A line that shows an activity holds one of these.
+ACTIVITY_WORDS = tuple(dict.fromkeys(word for one in _entries for word in one.words))
 
 
 class Activity(msgspec.Struct):
@@ -73,5 +71,4 @@ def _named(text: str) -> tuple[str, str] | None:
             found = pattern.search(text)
             if found is not None:
                 return kind, found.groupdict().get("what") or ""
-    kind = _PHASES.get(sign_of(text) or "", "")
-    return (kind, "") if kind else None
+    return None

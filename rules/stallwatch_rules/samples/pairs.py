@@ -59,7 +59,7 @@ _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...
     ("advantage_min", ((("advantages/min",), _ADVANTAGE_MIN),)),
     ("advantage_max", ((("advantages/max",), _ADVANTAGE_MAX),)),
     ("entropy", ((("entropy",), _ENTROPY),)),
-    ("eval_accuracy", ((("val",), _EVAL_ACCURACY),)),
+    ("eval_accuracy", ((("val_acc", "val/acc", "val acc", "validation"), _EVAL_ACCURACY),)),
     ("kl", ((("kl",), _KL),)),
     ("skipped_iterations", ((("skipped it",), _SKIPPED),)),
     ("eval_loss", ((("val", "dev", "test"), _EVAL_LOSS),)),
