@@ -66,9 +66,20 @@ _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...
 )
 
 
+#: The quantities that a line may tell which holds one of these words: most lines hold none.
+_WORDS_OF = tuple(
+    (tuple(word for words, _ in finders for word in words), field, finders) for field, finders in _QUANTITIES
+)
+
+
 def rates(lower: str, values: dict[str, float]) -> None:
     """Add to the values what the text (in lower case) tells beside loss and learning rate."""
-    for field, finders in _QUANTITIES:
+    for every, field, finders in _WORDS_OF:
+        for word in every:
+            if word in lower:
+                break
+        else:
+            continue
         if field not in values:
             found = [
                 match
