@@ -67,8 +67,12 @@ def follow(before: Activity | None, line: Line) -> Activity | None:
 
 def _named(text: str) -> tuple[str, str] | None:
     for kind, words, pattern in _ACTIVITIES:
-        if any(word in text for word in words):
-            found = pattern.search(text)
-            if found is not None:
-                return kind, found.groupdict().get("what") or ""
+        for word in words:
+            if word in text:
+                break
+        else:
+            continue
+        found = pattern.search(text)
+        if found is not None:
+            return kind, found.groupdict().get("what") or ""
     return None
