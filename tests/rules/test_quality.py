@@ -111,12 +111,16 @@ def test_no_collapse_without_both_or_before_it_lasts(seed: int) -> None:
 
 
 def test_rewards_without_any_spread_teach_nothing() -> None:
-    worst = {"reward": [0.0] * 30, "reward_std": [0.0] * 30}
-    assert "In the last 30 steps" in judged(worst)[EQUAL_REWARDS]
-    verl = {"reward": [-1.0] * 25, "advantage_min": [0.0] * 25, "advantage_max": [0.0] * 25}
+    worst = {"reward": [0.0] * 200, "reward_std": [0.0] * 200}
+    assert "In the last 200 steps" in judged(worst)[EQUAL_REWARDS]
+    assert EQUAL_REWARDS in judged({"reward": [0.0] * 200, "grad_norm": [0.0] * 200})
+    verl = {
+        "reward": [0.5, 0.7] * 4 + [-1.0] * 25,
+        "advantage_min": [-0.5] * 8 + [0.0] * 25,
+        "advantage_max": [0.5] * 8 + [0.0] * 25,
+    }
     assert EQUAL_REWARDS in judged(verl)
-    assert judged(verl | {"advantage_max": [0.1] * 25}) == {}, "distillation learns from another signal"
-    assert EQUAL_REWARDS in judged({"reward": [0.0] * 40, "grad_norm": [0.0] * 40})
+    assert judged(verl | {"advantage_max": [0.1] * 33}) == {}, "distillation learns from another signal"
     assert "not numbers" in judged({"reward": [0.1] * 30 + [math.nan] * 10})[EQUAL_REWARDS]
     fell = {"reward": [0.8, 0.6] * 20 + [0.1] * 20, "reward_std": [0.2] * 40 + [0.0] * 20}
     assert EQUAL_REWARDS in judged(fell)
@@ -128,8 +132,9 @@ def test_rewards_without_any_spread_teach_nothing() -> None:
         ([1.0] * 40, [0.0] * 40, "solved from the first step on"),
         ([0.1 + 0.02 * at for at in range(45)] + [1.0] * 30, [0.3] * 45 + [0.0] * 30, "solved"),
         ([-1.0] * 30 + [0.0] * 30, [0.2] * 30 + [0.0] * 30, "no penalty any more"),
-        ([0.0] * 19, [0.0] * 19, "not for long enough"),
-        ([0.0] * 40, [0.0] * 39 + [0.1], "one group with a spread"),
+        ([0.0] * 150, [0.0] * 150, "nobody has earned any yet"),
+        ([0.5] * 8 + [0.0] * 19, [0.1] * 8 + [0.0] * 19, "not for long enough"),
+        ([0.5] * 8 + [0.0] * 40, [0.1] * 8 + [0.0] * 39 + [0.1], "one group with a spread"),
         ([0.5, 0.0] * 40, ([0.1] + [0.0] * 14) * 5 + [0.0] * 5, "seldom, as ever"),
         ([0.5] * 40 + [0.0] * 20, [0.1] * 20 + [0.0] * 15 + [0.1] * 5 + [0.0] * 20, "as long as before"),
     ],
@@ -266,11 +271,12 @@ def diagnose(catalogue: Catalogue, matcher: Matcher) -> Diagnose:
     return ask
 
 
-def test_a_whole_log_of_grpo_whose_rewards_are_all_zero(diagnose: Diagnose) -> None:
+def test_a_whole_log_of_grpo_whose_rewards_became_all_zero(diagnose: Diagnose) -> None:
     log = "".join(
-        f"{{'loss': 0.0, 'grad_norm': 0.0, 'learning_rate': {1e-6 - 1e-9 * at}, 'reward': 0.0,"
-        f" 'reward_std': 0.0, 'entropy': {0.5 + at % 7 / 100}, 'epoch': {at / 100:.2f}}}\n"
-        for at in range(30)
+        f"{{'loss': 0.0, 'grad_norm': 0.1, 'learning_rate': {1e-6 - 1e-9 * at},"
+        f" 'reward': {0.25 if at < 10 else 0.0}, 'reward_std': {0.3 if at < 10 else 0.0},"
+        f" 'entropy': {0.5 + at % 7 / 100}, 'epoch': {at / 100:.2f}}}\n"
+        for at in range(40)
     )
     diagnosis = diagnose(log)
     assert diagnosis.verdict == "degraded"

@@ -30,6 +30,7 @@ Condition = Callable[[Metrics], Params | None]  #: what a message says of it, if
 WINDOW = 20  #: values in a row that are no chance
 SOME = 60  #: values after which a run has shown what is usual for it
 ALWAYS = 40  #: equal values that say something where nothing else does
+NEVER_EARNED = 200  #: rewards of 0 from the first on: before that, nobody has earned one yet
 FLOOR = 0.05  #: the share of a metric's range above its lowest value that counts as its floor
 GONE = 0.05  #: the share of what a metric was at first below which it is gone
 NEAR_BEST = 0.1  #: the share of a reward's range below its best value that counts as its best
@@ -124,7 +125,8 @@ def not_a_number(metric: str, count: int) -> Condition:
 def below_best(metric: str) -> Condition:
     """Hold if a reward is not at its best: a task that is solved leaves nothing to learn.
 
-    What the best is, only the run tells. A reward that never moved is at its best unless it is 0 or below.
+    What the best is, only the run tells. A reward that never moved is at its best unless it is 0 or below for
+    so long that nobody will earn one.
     """
 
     def holds(metrics: Metrics) -> Params | None:
@@ -132,7 +134,8 @@ def below_best(metric: str) -> Condition:
         if len(values) < WINDOW:
             return None
         recent, best, worst = median(values[-WINDOW:]), max(values), min(values)
-        below = recent <= 0 if best == worst else recent < best - NEAR_BEST * (best - worst)
+        never = recent <= 0 and len(values) >= NEVER_EARNED
+        below = never if best == worst else recent < best - NEAR_BEST * (best - worst)
         return {"reward": f"{recent:.4g}"} if below else None
 
     return holds
