@@ -7,8 +7,10 @@ from shapes import FIRST_HALF, OTHERS, SECOND_HALF, Other, Shape
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.progress.tracker import ProgressTracker
+from stallwatch_rules.progress.tracker import Finish, ProgressTracker
 from stallwatch_rules.reading import RunReading
+from stallwatch_rules.samples.series import SeriesReader
+from stallwatch_rules.samples.table import COLUMNS, RowReader
 
 SHAPES = [*FIRST_HALF, *SECOND_HALF]
 
@@ -45,3 +47,113 @@ def test_a_run_that_was_cut_off_is_not_complete(shape: Shape) -> None:
 def test_other_numbers_that_advance_are_no_progress(other: Other) -> None:
     tracker = read(other.text(1))
     assert (tracker.progressed, tracker.last_step, tracker.finish) == (False, None, None)
+
+
+def rows(text: str) -> list[dict[str, object]]:
+    reader, lines = RowReader("train.log", SeriesReader()), LineReader("train.log")
+    reader.feed(lines.feed(text.encode()) + lines.finish())
+    return [dict(zip(COLUMNS, row, strict=True)) for row in reader.finish()]
+
+
+def test_rows_of_learnt_series_have_their_values_and_epochs_are_no_steps() -> None:
+    table = rows("".join(f"Epoch {n}: Train loss=0.{n} Val=0.5\n" for n in range(1, 4)))
+    assert [(row["epoch"], row["step"], row["loss"]) for row in table] == [
+        (1.0, None, 0.1),
+        (2.0, None, 0.2),
+        (3.0, None, 0.3),
+    ]
+    table = rows("".join(f"update {n} return {n}.5 entropy 0.3\n" for n in range(1, 4)))
+    assert [(row["step"], row["reward"]) for row in table] == [(1, 1.5), (2, 2.5), (3, 3.5)]
+    assert rows("".join(f"Epoch {n}/3\nsome accuracy 0.{n}\n" for n in range(1, 4))) == []
+
+
+def test_names_of_columns_name_their_values() -> None:
+    table = rows("step,loss,lr\n" + "".join(f"{n},{3 - n / 9:.3f},0.001\n" for n in range(1, 6)))
+    assert [(row["step"], row["loss"], row["learning_rate"]) for row in table[:2]] == [
+        (2, 2.778, 0.001),
+        (3, 2.667, 0.001),
+    ]
+
+
+def test_steps_go_on_in_the_next_epoch_and_the_last_epoch_ends_the_training() -> None:
+    log = "".join(
+        f"Epoch {epoch}/3\n"
+        + "".join(f"  batch {n}/90 loss 0.{n}\n" for n in (30, 60, 90))
+        + "accuracy 0.9\n"
+        for epoch in (1, 2, 3)
+    )
+    tracker = read(log)
+    assert (tracker.attempt, tracker.finish is not None) == (1, True)
+    assert read(log.removesuffix("accuracy 0.9\n")).finish is None
+    nested = "".join(
+        f"[{epoch}/3][{n}/50] D: 0.{n} G loss: 0.{n}\n" for epoch in range(1, 4) for n in (10, 30, 50)
+    )
+    tracker = read(nested)
+    assert (tracker.attempt, tracker.last_step, tracker.finish is not None) == (1, 150, True)
+    outer_only = "".join(
+        f"[{epoch}, {n:5d}] loss: 0.{n}\n" for epoch in (1, 2) for n in range(1000, 5000, 1000)
+    )
+    assert (read(outer_only).attempt, read(outer_only).last_step) == (1, 8000)
+
+
+def test_epochs_are_the_steps_only_of_a_run_that_counts_nothing_finer() -> None:
+    epochs = [f"Epoch {n}: val acc 0.{n}\n" for n in range(1, 5)]
+    assert read("".join(epochs)).last_step == 4
+    mixed = "".join(f"step {n}00 loss 0.5\n{line}" for n, line in enumerate(epochs, 1))
+    assert (read(mixed).first_step, read(mixed).last_step) == (100, 400)
+    late = "".join(epochs) + "step 3 loss 0.5\n"
+    assert (read(late).first_step, read(late).last_step) == (3, 3)
+
+
+STEPS = "".join(f"step {n} loss 0.5\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Training done, model saved to policy.pt",
+        "Done.",
+        "2026-03-01 10:00:00 | INFO | finished in 12.5 s",
+        "Total training time: 0:12:01",
+        "Best epoch: 12 (0.81)",
+        "Early stopping at epoch 12",
+        "Saved final model to out/final.pt",
+        "Results saved to runs/7",
+        "训练完成",
+        "Entrenamiento finalizado",
+    ],
+)
+def test_what_programs_print_at_their_end(said: str) -> None:
+    tracker = read(STEPS + said + "\n")
+    assert tracker.finish == Finish("likely", "train.log", 9, said)
+    assert tracker.finished
+    assert not tracker.surely_finished
+    assert read(said + "\n").finish is None  # nothing was trained
+    assert read(STEPS + said + "\n" + "step 9 loss 0.5\n").finish is None
+    between = "".join(f"step {n} loss 0.5\n{said}\n" for n in range(1, 9))
+    assert read(between).finish is None  # it says so after each step
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Epoch 3 training finished in 12 s",
+        "Saving the checkpoint is done",
+        "EarlyStopping counter: 3 out of 10",
+        "New best model: 0.81, saving it",
+        "Therefore, the final truth values would be:",
+        "Training will be finished once the target is reached",
+        "eta of the total time: 3 h",
+    ],
+)
+def test_what_is_said_in_mid_run_is_no_end(said: str) -> None:
+    assert read(STEPS + said + "\n").finish is None
+
+
+def test_a_total_that_is_counted_from_zero_ends_one_before() -> None:
+    def counted(first: int, last: int) -> str:
+        return "".join(f"step {n}/30 loss 0.5\n" for n in range(first, last + 1))
+
+    assert read(counted(0, 29)).surely_finished
+    assert not read(counted(1, 29)).finished
+    assert not read(counted(0, 28)).finished

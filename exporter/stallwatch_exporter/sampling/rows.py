@@ -12,6 +12,7 @@ from stallwatch_logs.log_files import LogFile, OnProgress, ProgressReader, expan
 from stallwatch_logs.portions import broken_at
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.bulk import BulkReader
+from stallwatch_rules.samples.series import SeriesReader
 from stallwatch_rules.samples.table import Row, RowReader
 from stallwatch_rules.scan.chunks import whole_lines
 
@@ -47,10 +48,11 @@ class Sampling:
 
 def _rows_of(file: LogFile, chunks: Iterator[bytes]) -> Iterator[list[Row]]:
     start = next(chunks, b"")
-    reader, rows = _reader(file, start), RowReader(file.name)
+    series = SeriesReader()
+    reader, rows = _reader(file, start), RowReader(file.name, series)
     head, rest = _head(itertools.chain([start], chunks))
     rows.feed(reader.feed(head))
-    if reader.ordinary and reader.lines >= _FIRST_LINES:
+    if reader.ordinary and reader.lines >= _FIRST_LINES and not series.learnt:
         bulk = BulkReader(reader, rows)
         for block in whole_lines(rest, BLOCK):
             bulk.read(block)

@@ -137,7 +137,10 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("ollout", re.compile(r"^(?:[Rr]ollouts?|Making experiences?)\b.{0,40}\d+%\|"), "rollout"),
     (
         "raining ",
-        re.compile(r"\bTraining completed\b|\b[Tt]raining (?:has |is )?(?:finished|complete)\b"),
+        re.compile(
+            r"^(?!.*\b(?:[Ee]poch|[Ss]tep|[Ss]tage|[Pp]hase|[Ff]old|[Rr]ound)\W{0,3}\d+\b.*[Tt]raining)"
+            r".*(?:\bTraining completed\b|\b[Tt]raining (?:has |is )?(?:finished|complete)\b)"
+        ),
         "finished",
     ),
     (

@@ -236,6 +236,7 @@ class _Stream:
         self.phase: Phase = "init"
         self.phase_time: float | None = None
         self.end: Finish | None = None  # what says that its training is complete
+        self.rounds = 0  # how many of them there were then: others may count the last one, too
         self.left = False  # one of its processes ended with success
         self.said: set[str] = set()  # what only sounds like an end, since the last step …
         self.passed: set[str] = set()  # … and before other steps: it is said in between
@@ -268,7 +269,7 @@ class _Stream:
 
     def advance(self) -> None:
         """Take in that the training went on: what was said of its end was none."""
-        self.left, self.end = False, None
+        self.left, self.end, self.rounds = False, None, 0
         if self.said:
             if len(self.passed) < _MAX_PASSED:
                 self.passed |= self.said
@@ -410,6 +411,7 @@ class ProgressTracker:
                 stream.passed.clear()
         if counter.complete and _counts(counter) and (counter.rounds or counter.total is None):
             stream.end = stream.end or Finish("total", line.source, line.number, line.text[:MAX_TEXT])
+            stream.rounds = counter.last if counter.rounds and counter.last is not None else 0
         return rose
 
     def _rose(self, stream: _Stream, counter: Counter, sample: Sample) -> None:
@@ -417,7 +419,8 @@ class ProgressTracker:
             stream.enter("eval", sample.time)
         elif not (sample.from_bar and sample.step == 0):  # a bar's first drawing is no step yet
             stream.enter("train", sample.time)
-            stream.advance()
+            if not (counter.rounds and counter.last is not None and counter.last <= stream.rounds):
+                stream.advance()
         self.progressed = True
         last = counter.last
         if last is not None and _counts(counter):

@@ -51,7 +51,9 @@ _NEAR = 3  # lines from the names of columns to the first row
 _SHORT = 80  # characters of a line that holds a counter alone
 
 _words = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, frozenset[str]])
-_OURS = _words["steps"] | _words["rounds"] | _words["metrics"]
+_NAMES = _words["steps"] | _words["rounds"] | _words["metrics"]
+_OURS = frozenset(word.encode() for word in _NAMES)
+_LETTERS = bytes(code if chr(code).isalpha() and code < 128 else 32 for code in range(256))
 _SCRIPTS = {
     kind: re.compile("|".join(word for word in sorted(words) if not word.isascii()))
     for kind, words in _words.items()
@@ -67,8 +69,8 @@ _STAMP = lazy(
     r"|\b\d{1,3}(?:\.\d{1,3}){2,}\b|\b0x[0-9a-fA-F]+|(?<![\w./-])[\w.-]*/[\w./-]*[A-Za-z][\w./-]*"
     r"|^[A-Z]{4,8}:[\w.]+:|^[IWEF]\d{4}\s(?:\d[\d:.]*\s+\d+)?|\b[\w-]+\.[a-z]{1,4}:\d+"
 )
+_MAY_BE_STAMP = lazy(r"\d[:-]\d|/[\w.-]*[A-Za-z]|0x|\w:\d|^[A-Z]|\d\.\d+\.\d")
 _NUMBER = lazy(r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]*\d)|\b(?:nan|inf)\b")
-_NAME = lazy(r"([^\W\d][\w./ -]{0,40}?)['\"]?\s{0,3}[:=：#|(\[{\s.,-]{0,20}$")
 _UNIT = lazy(
     r"\s?(?:s|secs?|seconds?|ms|us|min(?:utes)?|h|hours?|d|[kKMGT]i?B?|B|bytes|W|°C|Hz|x)(?![\w/])"
     r"|\s?\w*/s\b"
@@ -81,6 +83,8 @@ _DIGIT = lazy(r"\d")
 _FINE = lazy(r"\.\d{3}")  # tables of scores for people have fewer digits
 _HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # names of columns
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
+_BATCHES = frozenset(("batch", "minibatch"))
+_BEHIND_NAME = " \t:=：#|([{,.'\"-<>"
 _NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))  # "epoch number 3"
 _RETURNS = frozenset(("reward", "rew", "return", "ret"))
 _MEASURES = _words["metrics"] - _words["evaluations"] - {"train", "training", "learn"}
@@ -104,13 +108,17 @@ def _is(kind: str, words: Sequence[str]) -> bool:
 
 def may_count(text: str) -> bool:
     """Whether a line may be a row of a series: by its words, if it has any that are written in ASCII."""
-    words = _WORD.findall(text.lower())
+    if not text.isascii():
+        return True
+    lower = text.lower().encode().translate(_LETTERS)
+    words = lower.split()
     return (
         not words
         or not _OURS.isdisjoint(words)
-        or not text.isascii()
-        or _EPOCH.search(text.lower()) is not None
-        or (_CAMEL.search(text) is not None and not _OURS.isdisjoint(_parts(text)))
+        or b" epo" in lower
+        or lower.startswith(b"epo")
+        or "f1" in text.lower()
+        or (_CAMEL.search(text) is not None and not _NAMES.isdisjoint(_parts(text)))
     )
 
 
@@ -189,22 +197,27 @@ class SeriesReader:
     """Reads samples of lines: those of known formats, and those of series that it learns. One for a run."""
 
     def __init__(self) -> None:
+        self.learnt = False  #: whether any line was a row of a series that was learnt
         self._sources: dict[str, Learning] = {}
 
     def read(self, line: Line) -> Sample | None:
         """Return the sample that a line holds, if any. Lines of one source and rank come in their order."""
         sample = extract(line)
-        learning = self._sources.setdefault(line.source, {})
+        learning = self._sources.get(line.source)
+        if learning is None:
+            learning = self._sources[line.source] = {}
         stream = learning.get(line.rank)
         if stream is None:
             stream = learning[line.rank] = _Stream()
-        numbered = sample is not None and not (sample.step is None and sample.series.startswith("loss"))
-        learnt = None if numbered else _learnt(stream, line, sample)
-        if learnt is not None or sample is None:
-            return learnt
-        if "loss" in sample.values or "eval_loss" in sample.values:
+        unnumbered = sample is None or (sample.step is None and sample.series.startswith("loss"))
+        learnt = _learnt(stream, line, sample) if unnumbered else None
+        if learnt is not None:
+            self.learnt, sample = True, learnt
+        elif sample is not None and ("loss" in sample.values or "eval_loss" in sample.values):
             stream.metric_at = line.number
-        return sample if stream.block is None else _in_epoch(stream.block, sample)
+        if sample is None or stream.block is None:
+            return sample
+        return _in_epoch(stream.block, sample)
 
     def take(self, source: str) -> Learning:
         """Give away what was learnt of a source, whose program is started anew; this one forgets it."""
@@ -225,7 +238,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
             stream.head = [name for name in _CELLS.split(text.strip(' |,;#"\t')) if name]
             stream.head_at = line.number
         return None
-    key = skeleton(text.rstrip("* "))  # a star marks the best so far
+    key = skeleton(text.rstrip("* ") if text[-1] in "* " else text)  # a star marks the best so far
     kind = stream.kinds.get(key)
     if kind is None:
         if len(stream.kinds) >= _MOST_KINDS:
@@ -236,9 +249,9 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     if kind.metric:
         stream.metric_at = line.number
     if not kind.needed:
-        return _measured(stream, kind, key, line, sample)
-    if sample is not None and kind.needed > 1:
-        return None  # its loss is known, and its line's number is not for certain
+        if stream.block is None or not kind.metric:
+            return None
+        return _measured(stream, key, line, sample)
     numbers = _numbers_in(text if kind.plain else _STAMP.sub(" ", text))
     if len(numbers) != len(kind.numbers):
         return None
@@ -253,7 +266,11 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     kind.repeats += count == kind.last
     kind.falls += kind.last is not None and count < kind.last
     kind.last = count
-    if not kind.numbers[kind.at].counts and kind.falls > max(1, kind.lines / _PATIENCE):
+    if (
+        kind.outer is None
+        and not kind.numbers[kind.at].counts
+        and kind.falls > max(1, kind.lines / _PATIENCE)
+    ):
         kind.needed = 0  # a short list that is printed again and again
         return None
     found = _sample(kind, numbers, line, sample)
@@ -395,11 +412,10 @@ def _in_epoch(block: Sample, sample: Sample) -> Sample:
     return replace(sample, values={**sample.values, **more})
 
 
-def _measured(stream: _Stream, kind: _Kind, key: str, line: Line, sample: Sample | None) -> Sample | None:
+def _measured(stream: _Stream, key: str, line: Line, sample: Sample | None) -> Sample | None:
     """A line with a loss or a score that counts nothing, below the last epoch's count: that epoch is done."""
     block = stream.block
-    if block is None or not kind.metric:
-        return None
+    assert block is not None
     seen = stream.metrics.get(key, 0)
     if seen < _PATIENCE:
         stream.metrics[key] = seen + 1
@@ -424,8 +440,8 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     kind = _Kind()
     if not may_count(text) or _FAILS.search(text) is not None:
         return kind
-    bare = _STAMP.sub(" ", text)
-    kind.plain = bare == text
+    kind.plain = _MAY_BE_STAMP.search(text) is None
+    bare = text if kind.plain else _STAMP.sub(" ", text)
     words = _parts(bare)
     kind.metric = _is("metrics", words)
     spans = [found.span() for found in _NUMBER.finditer(bare)]
@@ -456,10 +472,16 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     ]
     kind.metric = kind.metric and bool(measured or len(numbers) == 1)
     decimals = [one for one in measured if not one.whole]
+    if not _BATCHES.isdisjoint(numbers[kind.at].words) and not (kind.metric and measured):
+        return kind  # of what else comes in batches
     if counters:
         if kind.metric and measured:
             kind.needed = 1 if numbers[kind.at].counts and leads(before) else _SOME
-        elif len(numbers) == (1 if kind.total is None else 2) and len(text) <= _SHORT and not others:
+        elif (
+            len(numbers) == (1 if kind.total is None else 2)
+            and _may_stand_alone(text, numbers[kind.at])
+            and not others
+        ):
             kind.needed, kind.alone = _FEW, True
         elif not others and (decimals or kind.total is not None):
             kind.needed = _FEW if decimals else _SOME
@@ -476,6 +498,11 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     elif words or _FINE.search(bare) is not None:
         kind.needed = _MANY
     return kind
+
+
+def _may_stand_alone(text: str, number: _Number) -> bool:
+    """Whether a line may be a counter's alone: a short one, and no configuration's ``'epochs': 500``."""
+    return len(text) <= _SHORT and "epochs" not in number.words
 
 
 def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> None:
@@ -509,12 +536,13 @@ def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: i
 
 def _number(text: str, spans: Sequence[tuple[int, int]], place: int) -> _Number:
     start, end = spans[place]
-    begin = spans[place - 1][1] if place else 0
-    found = _NAME.search(text, begin, start)
-    name = found[1].split(" ")[-1] if found is not None else ""
-    if found is not None and name.lower() in _NUMBERED:
-        name = " ".join(found[1].split(" ")[-2:])
-    begin = found.end(1) - len(name) if found is not None else start
+    gap = text[spans[place - 1][1] if place else 0 : start].rstrip(_BEHIND_NAME)
+    name = gap[gap.rfind(" ") + 1 :]
+    if name.lower() in _NUMBERED:
+        name = gap[gap.rfind(" ", 0, len(gap) - len(name) - 1) + 1 :]
+    begin = start
+    if any(map(str.isalpha, name)):
+        begin = text.rfind(name, 0, start)
     words = tuple(_parts(name))
     inside = start > 0 and (text[start - 1].isalpha() or text[start - 1] == "_") and not _counter_kind(words)
     counts = _counter_kind(words)

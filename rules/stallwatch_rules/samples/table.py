@@ -20,6 +20,7 @@ import msgspec
 
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.series import ROUNDS, SeriesReader
 
 NEAR = 2  #: lines between the bar and the loss
 
@@ -86,7 +87,7 @@ COLUMNS = ("rank", "time", "step", "total_steps", "phase", "file", "line", *FIEL
 
 Row = tuple[int | float | str | None, ...]  #: by COLUMNS
 _FIELDS = frozenset(FIELDS)
-_BARE = frozenset(("step_seconds", "elapsed_seconds", "epoch"))
+_BARE = frozenset(("step_seconds", "elapsed_seconds", "epoch", "epochs"))
 _LOSS, _EVAL_LOSS = FIELDS.index("loss"), FIELDS.index("eval_loss")
 _MOST_HELD = 1000
 _SKIPPED = ("skipped_steps", "skipped_iterations")
@@ -111,11 +112,16 @@ def as_entry(sample: Sample | None) -> Entry | None:
     for name in _SKIPPED:
         if name in sample.values:
             values["skipped"] = sample.values[name]
-    if sample.step is None and not values:
+    step, total = sample.step, sample.total_steps
+    if sample.series.startswith(ROUNDS):  # epochs or episodes: no steps
+        step = total = None
+        if values.keys() <= {"epoch"}:
+            return None
+    if step is None and not values:
         return None
     bare = sample.from_bar and _BARE.issuperset(sample.values)
     fields = tuple(map(values.get, FIELDS))
-    return Entry(sample.rank, sample.time, sample.step, sample.total_steps or None, bare, fields)
+    return Entry(sample.rank, sample.time, step, total or None, bare, fields)
 
 
 def _lacks_step(entry: Entry) -> bool:
@@ -126,8 +132,9 @@ def _lacks_step(entry: Entry) -> bool:
 class RowReader:
     """Makes rows of the samples of one source, in the order of their lines."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, series: SeriesReader | None = None) -> None:
         self._source = source
+        self._sample_of = extract if series is None else series.read
         self._rows: list[Row] = []
         self._number = 0  # the line of the last sample
         self._bar: Entry | None = None  # the last bare drawing of that line so far
@@ -137,7 +144,7 @@ class RowReader:
     def feed(self, lines: Iterable[Line]) -> None:
         """Take the samples of further lines."""
         for line in lines:
-            entry = as_entry(extract(line))
+            entry = as_entry(self._sample_of(line))
             if entry is not None:
                 self.take(line.number, entry)
 
