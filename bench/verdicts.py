@@ -4,8 +4,9 @@
     python bench/verdicts.py compare before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
 
 The cases are those of the scoreboard, every sample block of every rule page, and each folder with logs below
-those that ``--logs`` names. A row holds the whole JSON report without its times; ``compare`` prints each
-difference and exits with 1 if the verdict, root cause, its confidence, rank, line or fixes of a case differ.
+those that ``--logs`` names. A row holds the whole JSON report in schema 1 without its times, and the verdict
+of schema 2; ``compare`` prints each difference and exits with 1 if the verdict, root cause, its confidence,
+rank, line or fixes of a case differ.
 """
 
 from __future__ import annotations
@@ -56,17 +57,18 @@ def diagnosed(case: tuple[str, Path | str]) -> dict[str, Any]:
     # Another checkout reads the same logs elsewhere.
     report = json.loads(to_json(diagnosis).replace(f"{ROOT}/".encode(), b""))
     report.pop("stats", None)
-    return {"case": name, **report}
+    return {"case": name, **report, "run": f"{diagnosis.verdict} {diagnosis.interrupted_by or ''}".rstrip()}
 
 
 def difference(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], list[str]]:
     """What differs between two rows: (in what a verdict is made of, in the rest), each as ``key: a -> b``."""
     old, new = before.get("primary") or {}, after.get("primary") or {}
     major = [("verdict", before.get("verdict"), after.get("verdict"))]
+    major += [("run", before["run"], after["run"])] if "run" in before else []  # older files have none
     major += [(f"primary.{key}", old.get(key), new.get(key)) for key in PRIMARY]
     minor = [
         (key, before.get(key), after.get(key))
-        for key in sorted({*before, *after} - {"case", "verdict", "primary"})
+        for key in sorted({*before, *after} - {"case", "verdict", "run", "primary"})
     ]
     minor += [(f"primary.{key}", old.get(key), new.get(key)) for key in sorted({*old, *new} - {*PRIMARY})]
     return _changed(major), _changed(minor)
