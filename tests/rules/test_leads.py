@@ -73,6 +73,8 @@ def test_a_lead_tells_rank_and_time() -> None:
         "INFO 11-20 10:00:00 [core.py:3] up\nINFO 11-20 10:00:01 [core.py:4] down\n",
         "ip-10-0-3-17:12:13 [0] NCCL INFO a\nip-10-0-3-17:12:13 [0] NCCL INFO b\n",
         "[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n",
+        "slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 2026-11-20T10:00:00 DUE TO TIME LIMIT ***\n"
+        "slurmstepd: error: *** JOB 18 ON n1 CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***\n",
         "one line\n",
         "",
     ],

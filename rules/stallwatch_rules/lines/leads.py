@@ -37,10 +37,11 @@ _ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
 _MEASURED = lazy(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
-# Nor is the name of what a bar counts, of a phase that trains nothing or of a document, as a word of its own.
+# Nor is the name of what a bar counts, of a phase that trains nothing or of a document, as a word of its own,
+# or what Slurm says of the end of a job, before the time.
 _NAMED = lazy(
     r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
-    r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode"
+    r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode|cancelled"
     r"|(?:docs?|notes?|faq|todo|tips?|examples?|cases?|issues?|answers?|questions?|[qa])[-_ #]?\d*)"
     r"(?![\w./-])"
 )
