@@ -51,6 +51,7 @@ class RuleHits(msgspec.Struct):
     answers: int = 0  #: requests that the stream's server had answered at the last match
     count: int = 0
     teardown: int = 0  #: of them, those in what a process printed while it was torn down
+    handled: int = 0  #: of these, those in exceptions that the program says it goes on without
     exemplars: list[str] = []
     lowest: dict[str, float] = {}  #: the lowest number that a capture held
 
@@ -261,6 +262,7 @@ class StreamReading:
         if rules and self.tracebacks.teardown:
             for rule in rules:
                 self.hits[rule].teardown += 1
+                self.hits[rule].handled += self.tracebacks.handled
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:

@@ -90,3 +90,24 @@ def test_a_thread_of_which_the_training_had_no_need_is_not_the_cause(known: Cata
         text = f"{steps(1, 40)}{died.replace('BrokenPipeError: [Errno 32] Broken pipe', 'OddError: 7')}"
         found = diagnosed(known, f"{text}{steps(41, 400)}{raised(after)}")
         assert root(found) == after.partition(":")[0]
+
+
+SKIPPED = """2026-03-02 09:14:07,101 - data - ERROR - could not decode sample 660517, skipping
+Traceback (most recent call last):
+  File "/opt/train/data.py", line 175, in read
+    image = Image.open(stream).convert('RGB')
+OSError: image file is truncated (12 bytes not processed)
+"""
+
+
+def test_what_a_message_says_is_skipped_is_not_the_cause(known: Catalogue) -> None:
+    """The end comes right after it: nothing but the message says that the program went on."""
+    assert root(diagnosed(known, steps(1, 40) + SKIPPED + raised("KeyError: 'loss'"))) == "KeyError"
+    assert primary(diagnosed(known, steps(1, 40) + SKIPPED)) is None
+    died = SKIPPED.replace(", skipping", "")
+    assert primary(diagnosed(known, steps(1, 40) + died)) == "media-file-unreadable"
+
+
+def test_a_message_about_retries_says_nothing_of_later_exceptions(known: Catalogue) -> None:
+    text = "ERROR: request failed, retrying\nstep 41/400 loss 0.5\n" + raised("KeyError: 'loss'")
+    assert root(diagnosed(known, steps(1, 40) + text)) == "KeyError"

@@ -77,6 +77,11 @@ class Found(msgspec.Struct, frozen=True):
         return bool(self.hits) and all(hits.teardown == hits.count for hits in self.hits.values())
 
     @property
+    def handled(self) -> bool:
+        """Whether all its matches are in exceptions that the program says it goes on without."""
+        return bool(self.hits) and all(hits.handled == hits.count for hits in self.hits.values())
+
+    @property
     def first(self) -> Match | None:
         """The earliest match."""
         matches = {id(hits.first.line): hits.first for hits in self.hits.values()}

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 #: Where an exception was raised: in the main thread, another thread, a process of ``multiprocessing``, a task
-#: of asyncio, or where Python drops it (``__del__``, atexit, a generator that is closed).
-Setting = Literal["main", "thread", "child", "task", "ignored"]
+#: of asyncio, or where Python drops it (``__del__``, atexit, a generator that is closed); or that the program
+#: says it goes on without what failed.
+Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
 _LAUNCHER_FRAMES = lazy(
@@ -180,7 +181,7 @@ def kind_of(raised: Raised) -> Kind:
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
-    if raised.of_destructor or raised.setting == "ignored":
+    if raised.of_destructor or raised.setting in ("ignored", "handled"):
         return "ignored"  # for a destructor, whatever was cut off above it
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's feeding thread, when the session that it fed has ended

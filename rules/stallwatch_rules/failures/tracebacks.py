@@ -54,6 +54,11 @@ _IGNORED = lazy(
     r"|--- Logging error ---|Call stack:$)"  # under the error, logging shows who called it
     r"|\ban error occurred during closing of asynchronous generator\b"
 )
+# A logger's message that says how the program goes on without what failed; its traceback follows at once.
+_HANDLED = lazy(
+    r"(?<![A-Za-z])(?:WARN(?:ING)?|ERROR|EXCEPTION)(?![A-Za-z]).{0,300}"
+    r"(?i:\b(?:retry(?:ing)?|skipp(?:ed|ing)|ignor(?:ed|ing)|fall(?:s|ing)? back|trying again)\b)"
+)
 # A logger's lead with this level, before a traceback's header: programs go on without what failed.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
 # Ray names the task, and the task's own frames follow; so does an actor that could not be made.
@@ -73,8 +78,10 @@ _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("ignored", _IGNORED),
     ("thread", _THREAD),
     ("task", _TASK),
+    ("handled", _HANDLED),
 )
-INTRODUCED = 3  #: lines within which a traceback belongs to its introduction
+INTRODUCED = 3  #: lines within which a traceback belongs to its introduction,
+HANDLED = 1  #: and to a message that says that it is handled
 # The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
@@ -213,9 +220,16 @@ class TracebackReader:
     def teardown(self) -> bool:
         """Whether the last line belongs to what a process prints while it is torn down."""
         if self._open is not None:
-            return self._open.introduced == "ignored" and self._open.adjoining
+            return self._open.introduced in ("ignored", "handled") and self._open.adjoining
         raised = self._raised
         return raised is not None and raised.beside and raised.shows_teardown
+
+    @property
+    def handled(self) -> bool:
+        """Whether the last line belongs to an exception that the program says it goes on without."""
+        if self._open is not None:
+            return self._open.introduced == "handled"
+        return self._raised is not None and self._raised.setting == "handled"
 
     def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
         """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
@@ -404,7 +418,7 @@ class TracebackReader:
             self._lines -= 1
         setting = introduced(text)
         if setting is not None:
-            self._setting, self._lines = setting, INTRODUCED
+            self._setting, self._lines = setting, HANDLED if setting == "handled" else INTRODUCED
             return
         ignored = self._lines > 0 and self._setting == "ignored"
         frame = frame_in(text) if 'File "' in text else None

@@ -122,7 +122,8 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Threads and children say that they lost the process that failed, destructors and exit handlers fail, and
     their output may come long before that of the failure. If what was lost is all that the main thread says,
-    the last thread or child that died of something else is why.
+    the last thread or child that died of something else is why. An exception that was handled ended nothing,
+    unless the run is known to have died and nothing else says why.
 
     Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended it.
     """
@@ -139,6 +140,8 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
         exceptions = now.exceptions.of_helpers()
     if run.by_hand or failures or signal or any(not one.shows_teardown for one in exceptions.fatal):
         yield from (one.with_harm("harmless", message("diagnosis.teardown")) for one in noise)
+    elif not now.facts.died:
+        yield from (one.with_harm("harmless", message("diagnosis.handled")) for one in noise if one.handled)
     yield exceptions
 
 
