@@ -119,8 +119,6 @@ def sure_of(first: Found, rivals: Sequence[Found] = (), unknown_beside: bool = F
     concluded = first.judged and first.harm in ("fatal", "degrading")
     if concluded and not any(fact.startswith("ending-") for fact in facts):
         facts.add("judged")
-    if first.page.status == "incubating":
-        facts.add("incubating")
     if unknown_beside:
         facts.add("unknown-beside")
     return confidence(first.role, _order(first, rivals), facts)

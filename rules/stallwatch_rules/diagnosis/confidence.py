@@ -20,18 +20,18 @@ BASE: dict[tuple[Role, Rivals], float] = {
     ("cause", "later"): 0.85,  # other causes came later
     ("cause", "later-step"): 0.75,  # other causes came at a later step; no times
     ("cause", "unordered"): 0.6,  # other causes, and nothing tells which came first
-    ("symptom", "none"): 0.6,  # something failed elsewhere; this text does not show where
+    ("symptom", "none"): 0.9,  # something failed elsewhere, and this text does not show where: that is said
     ("symptom", "later"): 0.5,
     ("symptom", "later-step"): 0.5,
     ("symptom", "unordered"): 0.5,
 }
 WRAPPER = 0.3  #: a launcher says that something failed
 LEAST, MOST = 0.1, 0.97
+SEEN = 0.9  #: at least, of a stall whose processes were looked at: their stacks say where they are
 
 #: What a fact takes off, by its name.
 LESS: dict[str, float] = {
-    "incubating": 0.05,  # the rule is new
-    "unknown-beside": 0.15,  # an exception that no rule knows could be the cause instead
+    "unknown-beside": 0.45,  # an exception that no rule knows could be the cause instead
 }
 #: What a fact allows at most, by its name.
 CAPS: dict[str, float] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from stallwatch_rules.diagnosis.confidence import SEEN
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.particulars import named, waited_in_vain
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
@@ -50,6 +51,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
         if stacks.file:
             look = look + message("diagnosis.all-stacks", file=stacks.file)
         if primary.rule == SILENT_HANG:
+            primary = replace(primary, confidence=max(primary.confidence, SEEN))
             joining = _JOINING if _all_join(stacks) else None
             advice = _ENDED if stacks.why == "ended" else joining or (_ALONE if alone else None)
             primary = _advised(primary, advice, look) if advice else _shown(primary, look)
