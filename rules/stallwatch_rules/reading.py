@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 #: Sources times ranks, of some 8 KiB each: with 100,000 files a process stays below 400 MB.
 MAX_STREAMS = 20_000
+MAX_PARTS = 2000  #: sources in which starts are looked for at a time, of some 12 KiB each
 _MAX_RANKS = 4096  # of one source: a text that names more ranks than that is no log
 
 
@@ -296,15 +297,31 @@ class RunReading:
             part = self._parts[source]
             self._begin(part) if self._began(part, live=live) else self._go_on(part)
 
+    def end(self, source: str) -> None:
+        """Take the end of a source: no further line of it will come."""
+        part = self._parts.get(source)
+        if part is None:
+            return
+        if source in self._before:
+            self._begin(part) if self._began(part, live=False) else self._go_on(part)
+        part.heads, part.known = [Head(is_open=False)], set()
+        if source not in self.starts:
+            del self._parts[source]
+
     def _part(self, line: Line) -> Part:
         part = self._parts.get(line.source)
         if part is None:
-            part = self._parts[line.source] = Part(line.source, line, line, [Head()])
+            watched = len(self._parts) < MAX_PARTS
+            part = Part(line.source, line, line, [Head(is_open=watched)], busy=watched)
+            if watched:
+                self._parts[line.source] = part
         return part
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
         """Set aside what was read of a source, if its program may have been started again with this line."""
-        if self._replaying or (candidate := part.sign(key, line, marked=marked)) is None:
+        if self._replaying or part.source not in self._parts:
+            return False
+        if (candidate := part.sign(key, line, marked=marked)) is None:
             return False
         if not self._did_anything(part):
             return False

@@ -68,9 +68,9 @@ class HeadLine(msgspec.Struct):
 class Head:
     """The lines that a source began with, by what is left of them without figures."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = True) -> None:
         self.lines: dict[bytes, HeadLine] = {}
-        self.is_open = True
+        self.is_open = is_open
         self.first = self.last = 0  #: the numbers of its first and last line
         self._doubled: set[bytes] = set()
         self._seen = 0

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 from smallruns import OOM, raised, steps
 
+from stallwatch_rules import reading as reading_module
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
@@ -231,6 +232,22 @@ def test_texts_of_a_head_have_no_figures_and_no_metrics() -> None:
         "INFO data found",
         "INFO model built with",
     )
+
+
+def test_memory_is_bounded_however_many_sources_there_are(
+    catalogue: Catalogue, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_module, "MAX_PARTS", 2)
+    reading = RunReading(catalogue, matcher)
+    text = CASES["failed, then well"].text + USAGE
+    for name in ("a.log", "b.log", "c.log"):
+        reading.feed(LineReader(name).feed(text.encode()))
+    assert {one.file for one in reading.diagnose().starts} == {"a.log", "b.log"}
+    for name in ("a.log", "b.log"):
+        reading.end(name)
+    reading.feed(LineReader("d.log").feed(head(9).encode()))
+    reading.end("d.log")
+    assert set(reading._parts) == {"a.log", "b.log"}  # whose starts are known
 
 
 def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -> None:
