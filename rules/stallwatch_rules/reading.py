@@ -366,8 +366,7 @@ class RunReading:
             began = self._is_anew(candidate, before) or None
         elif not before.tracker.progressed:
             began = False
-        elif stepped and sample is not None:
-            back = before.tracker.goes_back(sample, line)
+        elif stepped and sample and (back := before.tracker.goes_back(sample, line)) is not None:
             again, finished = candidate.again, before.diagnosis.progress.finished
             enough = again.is_at_the_top if finished else again.is_whole
             began = back and (candidate.mark is not None or enough)

@@ -195,9 +195,9 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_whole(self) -> bool:
-        """Whether most of the head came again, from its beginning and with the same counts."""
+        """Whether most of the head came again, from its beginning and mostly with the same counts."""
         most = len(self.met) > ENOUGH and 2 * len(self.met) >= len(self.head.lines)
-        return most and self.is_at_the_top and not self.others
+        return most and self.is_at_the_top and self.others <= len(self.met)
 
     @property
     def is_launched(self) -> bool | None:

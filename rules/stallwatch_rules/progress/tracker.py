@@ -370,11 +370,14 @@ class ProgressTracker:
         """The counter that a sample of this line belongs to."""
         return self._stream(line).counters.get(sample.series)
 
-    def goes_back(self, sample: Sample, line: Line) -> bool:
-        """Return whether the steps go back in this line, whoever of its source printed those before."""
+    def goes_back(self, sample: Sample, line: Line) -> bool | None:
+        """Return whether the steps go back in this line, whoever of its source printed those before.
+
+        ``None``: nobody did.
+        """
         counters = (s.counters.get(sample.series) for s in self._streams.values() if s.source == line.source)
         known = [counter for counter in counters if counter is not None and counter.last is not None]
-        return bool(known) and all(counter.goes_back(sample) for counter in known)
+        return all(counter.goes_back(sample) for counter in known) if known else None
 
     def skip(self, source: str, kinds: Collection[str]) -> None:
         """Metrics of these kinds (``watched.METRICS``) were left out of a source."""
