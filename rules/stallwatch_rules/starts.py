@@ -263,6 +263,7 @@ class Part(msgspec.Struct):
     programs: set[str] = set()  #: that marks of starts named
     rank: int | None = None  #: whose lines are looked at, beside those of none
     busy: bool = True  #: whether the head is open, or a start may have begun
+    refused: bool = False  #: it began with a usage text, which the lines of the next one are like
     candidate: Candidate | None = None
 
     @property
@@ -280,6 +281,8 @@ class Part(msgspec.Struct):
             self.programs.add(mark.program)
             mark = mark if known else None
         lines = [head.lines[key] for head in self.heads if key in head.lines] if mark is None else []
+        if mark is None and self.refused and line.text[:1].isspace():
+            return None
         if mark is None and not any(same(one.text, line.text) for one in lines):
             return None
         return Candidate(line, self.heads, mark)
@@ -305,6 +308,7 @@ class Part(msgspec.Struct):
         """Begin with what the candidate is."""
         candidate, self.candidate = self.candidate, None
         assert candidate is not None
+        self.refused = candidate.mark is not None and candidate.mark.usage
         self.first, self.busy = candidate.first, candidate.next_head.is_open
         self.heads = [*self.heads[:1], *self.heads[1:][2 - MOST_HEADS :], candidate.next_head]
         self.known = {key for head in self.heads for key in head.lines}

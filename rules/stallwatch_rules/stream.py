@@ -19,9 +19,9 @@ from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.hints import Hints, may_hold
 from stallwatch_rules.lines.stamps import own_time
 from stallwatch_rules.progress.activities import Activity
+from stallwatch_rules.progress.counter import Counter
 from stallwatch_rules.progress.curve import METRICS, Curves
 from stallwatch_rules.progress.timeline import StreamTimelines
-from stallwatch_rules.progress.tracker import Counter
 from stallwatch_rules.records import Line, Match, Sample
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked

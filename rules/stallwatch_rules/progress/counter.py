@@ -1,0 +1,191 @@
+"""One step counter of one stream of lines: its steps, restarts and durations."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stallwatch_rules.records import Phase, Sample
+
+KEPT = 4096  #: durations kept per phase; older ones say little about the run as it is now
+_SURE_DROP = 8  # a step this many usual steps lower is a restart at once
+_LOW_STEPS = 3  # smaller drops may be a slower rank in the same stream: so many low steps in a row decide
+
+
+@dataclass(slots=True, eq=False)
+class Counter:
+    """Follows one step counter of one stream of lines. ``seen`` tells whether it rose.
+
+    A counter that falls has started again: with a new epoch (then its epochs are added up) or with a new
+    attempt of the run.
+    """
+
+    counts_steps: bool  #: else it only counts the lines that show life
+    attempt: int = 1
+    rounds: bool = (
+        False  #: epochs, episodes or games: they are the run's steps where nothing finer is counted
+    )
+    nested: bool = False  #: an evaluation's, as its bar inside the training's is
+    evaluates: bool = False  #: nested for certain: the log announced the evaluation
+    first: int | None = None  #: of this attempt, as it was printed
+    last: int | None = None
+    total: int | None = None
+    bar: bool = False
+    waited: float = 0.0  #: seconds by the trainer's own clock that its bar stood at the last step
+    rises: int = 0
+    stride: int = 1  #: steps of the last rise of this attempt
+    gaps: int = 0  #: how often lines of this counter were left out before the last one that was read
+    durations: dict[Phase, deque[float]] = field(default_factory=dict)  #: seconds from a rise to the next
+    step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _rose_at: float | None = None  # what the trainer's clock said at the last step
+    _delta: int | None = None  # the smallest rise
+    _epoch: float | None = None
+    _low: list[int] = field(default_factory=list)
+    _offset: int = 0
+    _ended: bool = False  # it is within the last epoch, and at its end
+    _from_epoch: float | None = None  # the first that was seen
+    _since: tuple[int, float | None, float | None] | None = None  # step, time, elapsed
+
+    @property
+    def complete(self) -> bool:
+        """Whether the counter reached its total, or the last of so many that are counted from zero."""
+        if self._ended:
+            return True
+        if not self.total or self.last is None:
+            return False
+        from_zero = self.first == 0 and self.stride == 1 and not self.bar
+        return self.last >= self.total - from_zero
+
+    def seen(self, sample: Sample, phase: Phase) -> bool:
+        """Take a sample in; ``phase`` is what went on since the last rise."""
+        epoch = sample.values.get("epoch")
+        if sample.total_steps:
+            self.total = sample.total_steps
+        if sample.from_bar and not sample.step and self.last is not None and epoch == self._epoch is not None:
+            return False  # the bar of an epoch that is done, cleared for the next
+        step = self.rises + 1 if sample.step is None else sample.step + self._offset
+        if self.last is not None and (step < self.last or self._whole_epoch(step, sample.values)):
+            if self._next_epoch(step, epoch, sample.values.get("epoch_steps")):
+                self._offset = self.last
+                step = self.last + max(1, sample.step or 0)
+            elif self._restarted(step):
+                self._begin()
+            else:
+                return False
+        rose = self.last is None or step > self.last
+        if self.last is None:
+            self.first, self.bar, self._from_epoch = sample.step, sample.from_bar, epoch
+        if epoch is not None:
+            self._epoch = epoch
+        self._ended = self._ends(sample)
+        elapsed = sample.values.get("elapsed_seconds")
+        if rose:
+            if self._low:
+                self._low.clear()
+            self._rise(step, sample, phase)
+            self.waited, self._rose_at = 0.0, elapsed
+        elif elapsed is not None and self._rose_at is not None and step == self.last:
+            self.waited = max(self.waited, elapsed - self._rose_at)
+        return rose
+
+    def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
+        """Whether the sample is the last of a further epoch, of which the others were not shown."""
+        known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
+        return known and step == self.last and values.get("epoch_steps") == step - self._offset
+
+    def _ends(self, sample: Sample) -> bool:
+        """Whether the sample is the last of the last epoch, both counted."""
+        values = sample.values
+        length, epochs = values.get("epoch_steps"), values.get("epochs")
+        if not length or not epochs or sample.step is None or sample.step < length:
+            return False
+        return values.get("epoch", 0.0) >= epochs - (self._from_epoch == 0)
+
+    def goes_back(self, sample: Sample) -> bool:
+        """Return whether a sample of this counter comes before its last step."""
+        if sample.step is None or self.last is None:
+            return False
+        epoch = sample.values.get("epoch")
+        if epoch is not None and self._epoch is not None and epoch != self._epoch:
+            return epoch < self._epoch
+        return sample.step < self.last - self._offset
+
+    def resume(self, gaps: int) -> None:
+        """Where lines were left out since the last: no duration is measured over the gap."""
+        if gaps != self.gaps:
+            self.gaps, self._since = gaps, None
+
+    def _restarted(self, step: int) -> bool:
+        assert self.last is not None
+        drop = self.last - step
+        if drop > _SURE_DROP * (self._delta or 1):
+            return True
+        if self._low and step <= self._low[-1]:
+            self._low.clear()
+        self._low.append(step)
+        return len(self._low) >= _LOW_STEPS
+
+    def _next_epoch(self, step: int, epoch: float | None, length: float | None) -> bool:
+        """Whether a counter that fell is one of each epoch's steps: it names a later epoch, or it is known to
+        begin anew with each of so many steps (0: of a number that is not known)."""
+        assert self.last is not None
+        if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
+            return True
+        return length is not None and (self.last - self._offset >= length > 0 or self._restarted(step))
+
+    def _begin(self) -> None:
+        self.attempt += 1
+        self._offset = 0
+        self._ended = False
+        self.stride = 1
+        self.last = None
+        self._since = None
+        self._low.clear()
+
+    def _rise(self, step: int, sample: Sample, phase: Phase) -> None:
+        if self.last is not None:
+            self.stride = rise = step - self.last
+            if self._delta is None or rise < self._delta:
+                self._delta = rise
+        self.last = step
+        self.rises += 1
+        elapsed = sample.values.get("elapsed_seconds")
+        if self._since is None and sample.time is None and elapsed is None and not sample.from_bar:
+            told = sample.values.get("step_seconds")  # no clock will tell of this step
+            if told is not None and phase == "train":
+                self.step_seconds.append(told)
+        if self._since is not None:
+            since, time_then, elapsed_then = self._since
+            seconds = _seconds(time_then, sample.time, elapsed_then, elapsed)
+            if seconds is None:
+                told = sample.values.get("step_seconds")
+                if told is not None and phase == "train":
+                    self.step_seconds.append(told)
+                if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
+                    return  # the clock has not moved: measure from where it last did
+            else:
+                durations = self.durations.get(phase)
+                if durations is None:
+                    durations = self.durations[phase] = deque(maxlen=KEPT)
+                durations.append(seconds)
+                if phase == "train":
+                    self.step_seconds.append(seconds / (step - since))
+        self._since = (step, sample.time, elapsed)
+
+
+def _seconds(
+    time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
+) -> float | None:
+    """The time between two rises by the lines' times and by the trainer's own clock (whole seconds).
+
+    The lines' times are finer, but where most lines have none, a time may be that of some earlier line:
+    the trainer's clock then says less.
+    """
+    by_lines = time - time_then if time is not None and time_then is not None else 0.0
+    if elapsed is None or elapsed_then is None or elapsed < elapsed_then:
+        return by_lines if by_lines > 0 else None
+    by_trainer = elapsed - elapsed_then
+    if by_lines <= 0 or by_trainer + 1.5 < by_lines:
+        return by_trainer if by_trainer > 0 else None
+    return by_lines
