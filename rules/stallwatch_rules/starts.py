@@ -98,8 +98,9 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """Whether several processes printed it, one after the other."""
-        return 2 * len(self._doubled) >= len(self.lines)
+        """Whether several processes printed it, one after the other: its beginning, and most of the rest."""
+        began_again = any(line.order == 0 for key, line in self.lines.items() if key in self._doubled)
+        return began_again and 2 * len(self._doubled) >= len(self.lines)
 
     @property
     def launched_at(self) -> int | None:
