@@ -46,6 +46,9 @@ class _Diagnose(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Turn the value of ``--json`` into an option of its own."""
         end = args.index("--") if "--" in args else len(args)
+        for arg in args[:end]:
+            if arg.startswith("--json=") and arg[7:] not in ("1", "2"):
+                raise click.UsageError(f"{arg}: the schemas are 1 and 2; give --json=2", ctx)
         split = [
             part
             for arg in args[:end]
@@ -200,7 +203,7 @@ def diagnose(
         unwritten = not _deliver(to_html(diagnosis, language, jobs=told.jobs), page) or unwritten
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
-    raise click.exceptions.Exit(exit_code(judged, strict=strict or schema == 2))
+    raise click.exceptions.Exit(exit_code(judged, strict=strict or (as_json and schema == 2)))
 
 
 def exit_code(judged: Sequence[Diagnosis | JobTold], *, strict: bool) -> int:
