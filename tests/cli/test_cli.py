@@ -45,6 +45,11 @@ def test_every_command_has_help_with_both_flags(stallwatch: Stallwatch, words: s
         assert result.stdout.startswith("Usage: stallwatch " + words)
 
 
+def test_the_package_is_a_command_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "stallwatch", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"stallwatch {package.__version__}\n")
+
+
 def test_no_command_shows_the_help_and_the_version_is_the_packages(stallwatch: Stallwatch) -> None:
     assert "stallwatch diagnose logs/" in stallwatch().stdout
     assert stallwatch("--version").stdout == f"stallwatch {package.__version__}\n"
