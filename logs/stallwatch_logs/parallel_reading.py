@@ -95,9 +95,10 @@ def read_all(
     if whole:
         yield from share().read(reading)
         return
+    away = () if reading.tells_starts else files  # what others read of a file is of one start
     if parallel.executor is not None:
         pages, window = Pages.of(reading.catalogue), 2 * max(parallel.workers, MAX_WORKERS)
-        shared = share(executor=parallel.executor, window=window, jobs=batches(files), pages=pages)
+        shared = share(executor=parallel.executor, window=window, jobs=batches(away), pages=pages)
         yield from shared.read(reading)
         return
     # A daemonic process may start none.
@@ -113,7 +114,7 @@ def read_all(
     # This process reads, too: it is ready while the others still start. Between two portions it hands out the
     # next job, so none need lie with a process that is busy while another one has nothing left to do.
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
-        jobs = batches(files, ranges)
+        jobs = batches(away, ranges)
         shared = share(executor=pool, window=helpers, jobs=jobs, board=board, pages=pages.named(), here=True)
         yield from shared.read(reading)
 

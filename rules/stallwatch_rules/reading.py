@@ -6,7 +6,6 @@ and belongs to one source and rank each. ``diagnose`` puts the streams together 
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +25,7 @@ from stallwatch_rules.progress.activities import follow
 from stallwatch_rules.progress.phases import is_answer
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Diagnosis, Line, Match, Sample
-from stallwatch_rules.samples.series import SERIES, Learning, SeriesReader
+from stallwatch_rules.samples.series import SERIES, SeriesReader
 from stallwatch_rules.starts import (
     FRESH,
     MOST_WAITING,
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 #: Sources times ranks, of some 8 KiB each: with 100,000 files a process stays below 400 MB.
 MAX_STREAMS = 20_000
-MAX_PARTS = 2000  #: sources in which starts are looked for at a time, of some 12 KiB each
 _MAX_RANKS = 4096  # of one source: a text that names more ranks than that is no log
 
 
@@ -74,36 +72,41 @@ class Parted(NamedTuple):
     streams: dict[Key, StreamReading]
     tracker: ProgressTracker
     unread: set[str]
-    starts: dict[str, Starts]  #: that are over
-    parts: dict[str, Part]  #: what came after them
 
 
 class _Before(NamedTuple):
-    """What was read of a source up to a place where it may have started anew."""
+    """What was read up to a place where the program may have been started anew."""
 
     streams: dict[Key, StreamReading]
+    streams_of: dict[str, int]
     tracker: ProgressTracker
-    series: Learning
-    gaps: Gaps
+    series: SeriesReader
+    gaps: dict[str, Gaps]
     first: Line
     last: Line
     diagnosis: Diagnosis | None = None
 
 
 class RunReading:
-    """Reads a run's lines and diagnoses what it has read so far."""
+    """Reads a run's lines and diagnoses what it has read so far.
 
-    def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None) -> None:
+    ``starts``: its lines are those of one source, to the end, and its program may have been started several
+    times meanwhile, each of which is judged by itself. Otherwise they are of one run: what is watched live is
+    one, and a source among several may show starts that the others do not.
+    """
+
+    def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:
         self.catalogue = catalogue
         self.matcher = matcher if matcher is not None else Matcher(catalogue)
         self.baseline: Baseline | None = None  #: what a healthy run says, to tell this run's new lines by
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources of which nothing was read, as there are too many
-        self._streams_of: dict[str, list[StreamReading]] = {}  # source → its streams
-        self.starts: dict[str, Starts] = {}  #: source → its starts that are over
-        self._parts: dict[str, Part] = {}  # source → what was read since its newest start
-        self._before: dict[str, _Before] = {}  # … and before a place where it may have started anew
+        self._streams_of: dict[str, int] = {}  # source → its streams
+        self.tells_starts = starts
+        self.starts = Starts()  #: that are over
+        self._part: Part | None = None  # what was read since the newest start
+        self._before: _Before | None = None  # … and before a place where another may begin
         self._replaying = False
         self._gaps: dict[str, Gaps] = {}
         self._series = SeriesReader()
@@ -138,8 +141,9 @@ class RunReading:
         hints = Hints.of(text)
         # A scheduler's log holds our own words too, which quote the run's; they are no evidence.
         own_words = "stallwatch:" in text
-        keys = keys_of(lines, text)
-        marked = may_hold_marks(text)
+        told = self.tells_starts and not self._replaying
+        keys = keys_of(lines, text) if told else []
+        marked = told and may_hold_marks(text)
         stream: StreamReading | None = None
         part: Part | None = None
         more: dict[str, int] = {}
@@ -149,11 +153,10 @@ class RunReading:
                 stream = None
             if own_words and line.text.startswith("stallwatch:"):
                 continue
-            key = keys[index]
-            if part is None or line.source != part.source:
-                part = self._part(line)
-            if (marked or key in part.known) and self._may_begin(part, key, line, marked):
-                stream = None
+            if told:
+                part = self._part = self._part or Part(line, line, [Head()])
+                if (marked or keys[index] in part.known) and self._may_begin(part, keys[index], line, marked):
+                    stream = None
             if stream is None or line.rank != stream.rank or line.source != stream.source:
                 stream = self._stream(line)
                 if stream is None:
@@ -162,12 +165,14 @@ class RunReading:
             if index in contexts:
                 stream.contexts.update(contexts[index])
             sampled = self._read(stream, line, hits.get(index, ()), hints, observed, more)
+            if part is None:
+                continue
             part.last = line
-            if part.busy and not self._replaying:
+            if part.busy:
                 ends = sampled is not None or stream.in_exception
                 if not ends and index in hits:
                     ends = any(rule in self._failures for rule, _ in hits[index])
-                part.learn(key, line, ends=ends)
+                part.learn(keys[index], line, ends=ends)
                 if part.candidate is not None and self._decided(part, line, sampled):
                     stream = None
         self._take_asides(waiting, len(lines))
@@ -179,12 +184,12 @@ class RunReading:
         while waiting and waiting[0].before <= index:
             aside = waiting.popleft()
             more = dict(aside.more)
-            part = self._parts.get(aside.source)
+            part = self._part
             if part is not None and part.candidate is not None and not self._replaying:
                 part.candidate.asides.append(aside._replace(before=len(part.candidate.lines)))
             if aside.segments:
                 gaps = self._gaps.setdefault(aside.source, Gaps())
-                gaps.add(aside.segments, aside.losses, len(self._streams_of.get(aside.source, ())))
+                gaps.add(aside.segments, aside.losses, self._streams_of.get(aside.source, 0))
                 self.tracker.skip(aside.source, {*aside.kinds, SERIES})
         return more
 
@@ -216,14 +221,7 @@ class RunReading:
 
     def parted(self) -> Parted:
         """What was read, without the patterns by which it was: for another process."""
-        self.settle()
-        return Parted(
-            self.streams,
-            self.tracker,
-            self.unread,
-            self.starts,
-            {one: self._parts[one] for one in self.starts},
-        )
+        return Parted(self.streams, self.tracker, self.unread)
 
     def merge(self, other: Parted) -> None:
         """Add what was read of other sources, each to its end."""
@@ -234,8 +232,6 @@ class RunReading:
                 self.unread.add(stream.source)
         self.unread |= other.unread
         self.tracker.merge(other.tracker)
-        self.starts.update(other.starts)
-        self._parts.update(other.parts)
 
     def diagnose(
         self,
@@ -259,23 +255,7 @@ class RunReading:
         for a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed the rank that
         the others wait for in none of the collectives. ``watched``: an agent is still at it.
         """
-        if self._before:  # further lines may still show that no start began
-            settled = copy.deepcopy(
-                self, {id(self.catalogue): self.catalogue, id(self.matcher): self.matcher}
-            )
-            settled.settle(live=now is not None)
-            return settled.diagnose(
-                ending,
-                now=now,
-                threshold=threshold,
-                stalled=stalled,
-                waited=waited,
-                ended_at=ended_at,
-                memory=memory,
-                left=left,
-                elsewhere=elsewhere,
-                watched=watched,
-            )
+        self.settle()
         codes: Mapping[int, int | None] = {}
         if ending is not None:
             memory, left, codes = memory or ending.memory, left or ending.left, ending.codes
@@ -285,80 +265,50 @@ class RunReading:
         streams = with_codes(without_echoes(self.streams), codes)
         diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, context)
         ended = ending is not None or now is not None
-        if self.starts:
-            add_starts(diagnosis, self.starts, streams, self._parts)
+        if self._part is not None and self.starts.count:
+            add_starts(diagnosis, self.starts, streams, self._part)
         return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
 
     # ---- starts
 
-    def settle(self, *, live: bool = False) -> None:
-        """Decide where a start may have begun: no further line will come, or none came yet (``live``)."""
-        for source in list(self._before):
-            part = self._parts[source]
-            self._begin(part) if self._began(part, live=live) else self._go_on(part)
-
-    def end(self, source: str) -> None:
-        """Take the end of a source: no further line of it will come."""
-        part = self._parts.get(source)
-        if part is None:
-            return
-        if source in self._before:
-            self._begin(part) if self._began(part, live=False) else self._go_on(part)
-        part.heads, part.known = [Head(is_open=False)], set()
-        if source not in self.starts:
-            del self._parts[source]
-
-    def _part(self, line: Line) -> Part:
-        part = self._parts.get(line.source)
-        if part is None:
-            watched = len(self._parts) < MAX_PARTS
-            part = Part(line.source, line, line, [Head(is_open=watched)], busy=watched)
-            if watched:
-                self._parts[line.source] = part
-        return part
+    def settle(self) -> None:
+        """Decide whether a start began where one may have: no further line will come."""
+        if self._part is not None and self._before is not None:
+            began = self._began(self._part, self._before)
+            self._begin(self._part) if began else self._go_on(self._part)
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Set aside what was read of a source, if its program may have been started again with this line."""
-        if self._replaying or part.source not in self._parts:
+        """Set aside what was read, if the program may have been started again with this line."""
+        if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
-        if (candidate := part.sign(key, line, marked=marked)) is None:
-            return False
-        if not self._did_anything(part):
-            return False
-        gaps = self._gaps.pop(part.source, Gaps())
-        streams, tracker = self._taken(part.source)
-        series = self._series.take(part.source)
-        self._before[part.source] = _Before(streams, tracker, series, gaps, part.first, part.last)
+        self._before = _Before(
+            self.streams, self._streams_of, self.tracker, self._series, self._gaps, part.first, part.last
+        )
+        self.streams, self._streams_of, self._gaps = {}, {}, {}
+        self.tracker, self._series = ProgressTracker(), SeriesReader()
         part.candidate, part.busy = candidate, True
         return True
 
-    def _taken(self, source: str) -> tuple[dict[Key, StreamReading], ProgressTracker]:
-        """Take out what was read of a source."""
-        taken = {(source, one.rank): one for one in self._streams_of.pop(source, ())}
-        for key in taken:
-            del self.streams[key]
-        return taken, self.tracker.take(source)
-
-    def _did_anything(self, part: Part) -> bool:
-        """Return whether a source shows numbers of a training, or a failure."""
+    def _did_anything(self) -> bool:
+        """Return whether the lines show numbers of a training, or a failure."""
         return any(
             stream.sampled
             or stream.in_exception
             or stream.exceptions.seen
             or not self._failures.isdisjoint(stream.hits)
-            for stream in self._streams_of.get(part.source, ())
+            for stream in self.streams.values()
         )
 
-    def _raised(self, part: Part) -> bool:
-        return any(stream.exceptions.seen for stream in self._streams_of.get(part.source, ()))
+    def _raised(self) -> bool:
+        return any(stream.exceptions.seen for stream in self.streams.values())
 
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
         """Decide whether a start begins at a candidate, as far as that is known with this line."""
-        candidate, before = part.candidate, self._before[part.source]
-        assert candidate is not None
+        candidate, before = part.candidate, self._before
+        assert candidate is not None and before is not None
         stepped = sample is not None and sample.step is not None and self._is_counted(sample, line)
         if before.diagnosis is None and candidate.is_likely:
-            before = self._before[part.source] = before._replace(diagnosis=self._conclude(before))
+            before = self._before = before._replace(diagnosis=self._conclude(before))
         began: bool | None = None
         if before.diagnosis is None:
             began = False if stepped else None
@@ -366,17 +316,17 @@ class RunReading:
             began = self._is_anew(candidate, before) or None
         elif not before.tracker.progressed:
             began = False
-        elif stepped and sample and (back := before.tracker.goes_back(sample, line)) is not None:
+        elif stepped and sample and (back := before.tracker.goes_back(sample)) is not None:
             again, finished = candidate.again, before.diagnosis.progress.finished
             enough = again.is_at_the_top if finished else again.is_whole
             began = back and (candidate.mark is not None or enough)
-        elif candidate.again.is_whole and self._raised(part):
+        elif candidate.again.is_whole and self._raised():
             began = True  # before its first step
         elif len(candidate.lines) <= MOST_WAITING:
             return False
         if candidate.is_over:
             began = bool(began)
-        elif began and candidate.fresh <= FRESH and not self._did_anything(part):
+        elif began and candidate.fresh <= FRESH and not self._did_anything():
             return False  # a log that ends here is of what came before
         if began is not None:
             self._begin(part) if began else self._go_on(part)
@@ -397,22 +347,18 @@ class RunReading:
             return bool(again.is_launched)
         return again.is_from_the_top and (before.tracker.progressed or not again.head.is_of_several)
 
-    def _began(self, part: Part, *, live: bool) -> bool:
+    def _began(self, part: Part, before: _Before) -> bool:
         """Return whether a start began at a candidate behind which no further line comes."""
-        candidate, before = part.candidate, self._before[part.source]
-        diagnosis = before.diagnosis
+        candidate, diagnosis = part.candidate, before.diagnosis
         if candidate is None or diagnosis is None:
             return False
-        shows = live or candidate.fresh > FRESH
-        if shows and ended_in_trouble(diagnosis) and came_after(part.head, diagnosis):
+        if candidate.fresh > FRESH and ended_in_trouble(diagnosis) and came_after(part.head, diagnosis):
             return self._is_anew(candidate, before)
         if candidate.mark is not None and candidate.mark.usage:
             return True
-        own = {key: stream for key, stream in self.streams.items() if key[0] == part.source}
-        tracker = copy.deepcopy(self.tracker).take(part.source)
-        failed = self._did_anything(part) and ended_in_trouble(self._concluded(own, tracker))
         finished = diagnosis.progress.finished and candidate.again.is_at_the_top
-        return failed and (finished or candidate.again.is_whole)
+        enough = self._did_anything() and (finished or candidate.again.is_whole)
+        return enough and ended_in_trouble(self._concluded(self.streams, self.tracker))
 
     def _conclude(self, before: _Before) -> Diagnosis:
         return self._concluded(before.streams, before.tracker)
@@ -422,23 +368,19 @@ class RunReading:
 
     def _begin(self, part: Part) -> None:
         """Keep how the start before ended, and no more of it."""
-        before = self._before.pop(part.source)
+        before, self._before = self._before, None
+        assert before is not None
         found = before.diagnosis or self._conclude(before)
-        self.starts.setdefault(part.source, Starts()).add(
-            start_of(found, before.streams, before.first, before.last)
-        )
+        self.starts.add(start_of(found, before.streams, before.first, before.last))
         part.begin()
 
     def _go_on(self, part: Part) -> None:
         """Read what came since a place where no start began as what it is: more of the same."""
-        before = self._before.pop(part.source)
+        before, self._before = self._before, None
+        assert before is not None
         candidate = part.go_on()
-        self._taken(part.source)
-        self.tracker.merge(before.tracker)
-        self._series.give_back(part.source, before.series)
-        self.streams.update(before.streams)
-        self._streams_of[part.source] = list(before.streams.values())
-        self._gaps[part.source] = before.gaps
+        self.streams, self._streams_of, self._gaps = before.streams, before.streams_of, before.gaps
+        self.tracker, self._series = before.tracker, before.series
         self._replaying = True
         self.feed(candidate.lines, candidate.asides)
         self._replaying = False
@@ -447,7 +389,7 @@ class RunReading:
         key = (line.source, line.rank)
         stream = self.streams.get(key)
         if stream is None:
-            ranks = len(self._streams_of.get(line.source, ()))
+            ranks = self._streams_of.get(line.source, 0)
             if len(self.streams) >= MAX_STREAMS:
                 if not ranks:
                     self.unread.add(line.source)
@@ -458,7 +400,7 @@ class RunReading:
             stream = self.streams[key] = StreamReading(
                 line.source, line.rank, self._failures, gaps, self._timeouts
             )
-            self._streams_of.setdefault(line.source, []).append(stream)
+            self._streams_of[line.source] = ranks + 1
         return stream
 
     def _read(

@@ -68,9 +68,9 @@ class HeadLine(msgspec.Struct):
 class Head:
     """The lines that a source began with, by what is left of them without figures."""
 
-    def __init__(self, *, is_open: bool = True) -> None:
+    def __init__(self) -> None:
         self.lines: dict[bytes, HeadLine] = {}
-        self.is_open = is_open
+        self.is_open = True
         self.first = self.last = 0  #: the numbers of its first and last line
         self._doubled: set[bytes] = set()
         self._seen = 0
@@ -256,7 +256,6 @@ class Candidate:
 class Part(msgspec.Struct):
     """A source from its newest start on."""
 
-    source: str
     first: Line
     last: Line
     heads: list[Head]  #: of the first start and the newest ones, the newest last

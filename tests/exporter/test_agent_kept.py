@@ -76,6 +76,27 @@ def test_versions_that_the_log_names_become_labels(run: Any) -> None:
     assert (labels["torch"], labels["deepspeed"], labels["flash_attn"]) == ("2.6.0", "0.16.4", "2.7.0")
 
 
+_RAISED = [
+    '  File "train.py", line 9, in <module>',
+    "    step()",
+    "ValueError: batch 24 has no reward",
+]
+HEAD = ["starting my program", "found 812 shards", "the model is ready", "the rate is 0.1 now"]
+
+
+def test_the_folder_of_a_run_that_tried_again_has_the_verdict_that_was_given_live(
+    run: Any, catalogue: Catalogue
+) -> None:
+    for error in (["Traceback (most recent call last):", *_RAISED], []):
+        run.say(*HEAD)
+        run.steps(1, 40, total=40)
+        run.say(*error, stream="stderr")
+    live = run.end("finished", 0)
+    found, _ = diagnose_paths([run.folder.path], Options(catalogue))
+    assert (found.verdict, found.starts) == (live.verdict, live.starts)
+    assert found.starts == [] and found.progress == live.progress
+
+
 def test_a_run_that_is_stopped_while_it_is_waited_for_is_no_stall_in_its_folder_either(
     run: Any, catalogue: Catalogue
 ) -> None:

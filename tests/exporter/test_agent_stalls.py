@@ -47,6 +47,15 @@ def test_a_stall_of_a_log_that_has_just_begun_says_that_its_rhythm_is_not_known(
     assert [one.learning for one in run.told[-1:]] == [False]
 
 
+def test_a_line_of_the_runs_beginning_that_comes_again_takes_no_step_away(run: Any) -> None:
+    run.say("starting my program", "loading the data set", "the model is ready")
+    run.steps(1, 10)
+    run.say("loading the data set")
+    run.wait(31)
+    (stall,) = run.told
+    assert (stall.id, stall.step) == ("sft/" + HANG + "/1", 10)
+
+
 def test_a_second_stall_alerts_again(run: Any) -> None:
     run.steps(1, 10)
     run.wait(40)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import pytest
 from smallruns import OOM, raised, steps
 
-from stallwatch_rules import reading as reading_module
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
@@ -41,7 +40,7 @@ def head(hour: int, rate: float = 0.1) -> str:
 
 
 def read(catalogue: Catalogue, matcher: Matcher, text: str, *, lines: int = 10_000) -> RunReading:
-    reading = RunReading(catalogue, matcher)
+    reading = RunReading(catalogue, matcher, starts=True)
     found = LineReader("train.log").feed(text.encode())
     for first in range(0, len(found), lines):
         reading.feed(found[first : first + lines])
@@ -159,21 +158,28 @@ ONE = {
 def test_what_comes_again_without_another_start(text: str, catalogue: Catalogue, matcher: Matcher) -> None:
     reading = read(catalogue, matcher, text)
     assert reading.diagnose().starts == []
-    reading.settle()
-    assert reading.starts == {}
+    assert reading.starts.count == 0
 
 
 def test_a_log_that_ends_at_the_head_of_a_start_is_of_the_one_before(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:
     text = head(9) + steps(1, 20, total=90) + raised(OOM) + head(10)
-    reading = read(catalogue, matcher, text)
-    assert reading.diagnose().verdict == "failed"
-    live = reading.diagnose(now=1_777_716_020.0)  # … unless somebody looks at a run that is loading
-    assert ends(live) == [("failed", "cuda-oom"), (live.verdict, None)]
-    assert reading.diagnose().verdict == "failed"  # a look changes nothing
-    reading.feed([one for one in LineReader("train.log").feed((text + WHOLE).encode()) if one.number > 34])
-    assert reading.diagnose().verdict == "finished"
+    found = read(catalogue, matcher, text).diagnose()
+    assert (found.verdict, found.starts) == ("failed", [])
+
+
+def test_what_is_not_known_to_hold_several_starts_is_read_as_one_run(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    reading = RunReading(catalogue, matcher)
+    lines = LineReader("train.log").feed(CASES["failed, then well"].text.encode())
+    behind = next(index for index, line in enumerate(lines) if index and "main pid" in line.text)
+    reading.feed(lines[: behind + 3])
+    assert reading.tracker.last_step == 20  # a head that comes again takes nothing away from who watches
+    reading.feed(lines[behind + 3 :])
+    found = reading.diagnose()
+    assert (found.starts, found.progress.last_step) == ([], 90)
 
 
 def test_ranks_with_labels_are_one_start_however_they_are_interleaved(
@@ -195,7 +201,7 @@ def test_ranks_with_labels_are_one_start_however_they_are_interleaved(
 
 def test_memory_is_bounded_however_many_starts_there_are(catalogue: Catalogue, matcher: Matcher) -> None:
     one = head(9) + steps(1, 3) + raised(OOM)
-    reading = RunReading(catalogue, matcher)
+    reading = RunReading(catalogue, matcher, starts=True)
     reader = LineReader("train.log")
     for _ in range(100):
         reading.feed(reader.feed(one.encode()))
@@ -213,7 +219,7 @@ def test_starts_in_the_middle_of_a_long_log_are_found(catalogue: Catalogue, matc
     long = "".join(f"step {step}/9000 loss {9 - step / 1000:.4f} {'.' * 40}\n" for step in range(1, 6001))
     parts = [head(9), raised(OOM), head(10), INTERRUPTED, head(11), BARE, head(12)]
     text = "".join(one + long * one.startswith("2026") for one in parts)
-    reading = RunReading(catalogue, matcher)
+    reading = RunReading(catalogue, matcher, starts=True)
     source = SourceReading(reading, LineReader("train.log"), lambda: scan_engine(matcher))
     source.feed(text.encode())
     source.finish()
@@ -232,22 +238,6 @@ def test_texts_of_a_head_have_no_figures_and_no_metrics() -> None:
         "INFO data found",
         "INFO model built with",
     )
-
-
-def test_memory_is_bounded_however_many_sources_there_are(
-    catalogue: Catalogue, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading_module, "MAX_PARTS", 2)
-    reading = RunReading(catalogue, matcher)
-    text = CASES["failed, then well"].text + USAGE
-    for name in ("a.log", "b.log", "c.log"):
-        reading.feed(LineReader(name).feed(text.encode()))
-    assert {one.file for one in reading.diagnose().starts} == {"a.log", "b.log"}
-    for name in ("a.log", "b.log"):
-        reading.end(name)
-    reading.feed(LineReader("d.log").feed(head(9).encode()))
-    reading.end("d.log")
-    assert set(reading._parts) == {"a.log", "b.log"}  # whose starts are known
 
 
 def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -> None:

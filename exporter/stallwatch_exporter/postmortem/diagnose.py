@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_recorded
+from stallwatch_exporter.postmortem.recorded import is_recorded, recorded, with_kept, with_recorded
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, natural, on_bytes_read
 from stallwatch_logs.parallel_reading import Parallel, read_all
@@ -106,7 +106,8 @@ def diagnose_run(
     started = time.monotonic() if started is None else started
     known = recorded(paths)
     stacks = known.stacks
-    reading = RunReading(options.catalogue, matcher)
+    alone = sum(file.size > 0 or not file.path for file in files) == 1
+    reading = RunReading(options.catalogue, matcher, starts=alone and not is_recorded(paths))
     reading.baseline = options.baseline
     stats, notes = _read(files, problems, reading, options)
     diagnosis = reading.diagnose(

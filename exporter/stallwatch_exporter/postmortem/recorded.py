@@ -38,9 +38,14 @@ class Recorded(NamedTuple):
     stacks: StallStacks | None = None  #: of the last stall, if the run did not recover from it
 
 
+def is_recorded(paths: Sequence[str | os.PathLike[str]]) -> bool:
+    """Return whether the one path given is the folder that Stallwatch kept of a run."""
+    return len(paths) == 1 and (Path(paths[0]) / "agent.json").is_file()
+
+
 def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:
     """What is known of the run, if the one path given is the folder that Stallwatch kept of it."""
-    if len(paths) != 1 or not (Path(paths[0]) / "agent.json").is_file():
+    if not is_recorded(paths):
         return Recorded()
     from stallwatch_exporter.runs.runfolder import agent_alive, read_info  # most logs are in no such folder
 

@@ -81,12 +81,6 @@ class HookedProgress(ProgressTracker):
             self._logged = (self.heard_at, stream.phase)
         return progressed
 
-    def _sum_up(self) -> None:
-        counted = self._furthest, self.first_step, self.last_progress_time
-        super()._sum_up()
-        if self._hooked:  # the ranks told these, and not the log whose start is over
-            self._furthest, self.first_step, self.last_progress_time = counted
-
     def hooked(self, record: Record) -> Sample | None:
         """Take in what a rank told; the sample that it is, or ``None`` where it tells of no step."""
         values = dict(record.values)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-
 from stallwatch_rules.diagnosis.findings import Streams
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Diagnosis, Line, Start
@@ -29,7 +26,7 @@ def came_after(head: Head, diagnosis: Diagnosis) -> bool:
 
 def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) -> Start:
     """Return the record of a start, whose lines are those from the first to the last."""
-    own = [stream for stream in streams.values() if stream.source == first.source]
+    own = streams.values()
     began = min((one.first_time for one in own if one.first_time is not None), default=None)
     ended = max((one.last_time for one in own if one.last_time is not None), default=None)
     zoned = all(one.last_zoned for one in own)
@@ -50,28 +47,22 @@ def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) ->
     )
 
 
-def add_starts(
-    diagnosis: Diagnosis, starts: Mapping[str, Starts], streams: Streams, parts: Mapping[str, Part]
-) -> None:
-    """Add the starts of each file to the diagnosis of the newest, and how many of the others failed."""
-    verdicts: Counter[tuple[str, str | None]] = Counter()
-    if diagnosis.verdict == "no-training-log" and any(one.is_of_training for one in starts.values()):
+def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Part) -> None:
+    """Add the starts to the diagnosis of the newest, and how many of the others failed."""
+    if diagnosis.verdict == "no-training-log" and starts.is_of_training:
         diagnosis.verdict = "no-evidence"  # it began as those did
-    for source, known in starts.items():
-        part = parts[source]
-        newest = start_of(diagnosis, streams, part.first, part.last)
-        newest.number, newest.reported = known.count + 1, True
-        diagnosis.starts += [newest, *reversed(list(known))]
-        verdicts += known.verdicts
-    diagnosis.notes = [_note(verdicts), *diagnosis.notes]
+    newest = start_of(diagnosis, streams, part.first, part.last)
+    newest.number, newest.reported = starts.count + 1, True
+    diagnosis.starts = [newest, *reversed(list(starts))]
+    diagnosis.notes = [_note(starts), *diagnosis.notes]
 
 
-def _note(verdicts: Counter[tuple[str, str | None]]) -> Text:
+def _note(starts: Starts) -> Text:
     """Return how the earlier starts ended: 3 earlier starts, 2 of them failed with cuda-oom."""
     told: list[str | Message] = [
         message("diagnosis.starts-ended", count=count, verdict=message(f"report.{verdict}"), rule=rule)
         if rule is not None
         else message("diagnosis.starts-ended-so", count=count, verdict=message(f"report.{verdict}"))
-        for (verdict, rule), count in sorted(verdicts.items(), key=lambda one: (-one[1], str(one[0])))
+        for (verdict, rule), count in sorted(starts.verdicts.items(), key=lambda one: (-one[1], str(one[0])))
     ]
-    return message("diagnosis.earlier-starts", count=sum(verdicts.values()), ends=told)
+    return message("diagnosis.earlier-starts", count=starts.count, ends=told)

@@ -58,8 +58,6 @@ class _Stream:
         self.passed: set[str] = set()  # … and before other steps: it is said in between
         self.last_loss: float | None = None
         self.loss_time: float | None = None
-        self.first: list[int | None] = [None, None]  # the lowest step, and the lowest round
-        self.progress_time: float | None = None
 
     def last(self, *, rounds: bool) -> int | None:
         """The furthest step, or round."""
@@ -123,10 +121,6 @@ class _Stream:
         return counter
 
 
-def _least(one: int | None, other: int) -> int:
-    return other if one is None or other < one else one
-
-
 def _counts(counter: Counter) -> bool:
     return counter.counts_steps and not counter.nested
 
@@ -186,12 +180,12 @@ class ProgressTracker:
         """The counter that a sample of this line belongs to."""
         return self._stream(line).counters.get(sample.series)
 
-    def goes_back(self, sample: Sample, line: Line) -> bool | None:
-        """Return whether the steps go back in this line, whoever of its source printed those before.
+    def goes_back(self, sample: Sample) -> bool | None:
+        """Return whether the steps go back in this line, whoever printed those before.
 
         ``None``: nobody did.
         """
-        counters = (s.counters.get(sample.series) for s in self._streams.values() if s.source == line.source)
+        counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None
 
@@ -252,42 +246,10 @@ class ProgressTracker:
                     self.first_step = None  # those were rounds
                 steps = max(steps, at)
             self._furthest = steps, rounds
-            stream.first[counter.rounds] = _least(stream.first[counter.rounds], last)
-            if counter.rounds == self.in_rounds:
-                self.first_step = _least(self.first_step, last)
+            if counter.rounds == self.in_rounds and (self.first_step is None or last < self.first_step):
+                self.first_step = last
         if sample.time is not None:
-            stream.progress_time = max(sample.time, stream.progress_time or sample.time)
             self.last_progress_time = max(sample.time, self.last_progress_time or sample.time)
-
-    def take(self, source: str) -> ProgressTracker:
-        """Give away what is known of a source, whose program is started anew; this one forgets it."""
-        taken, own = ProgressTracker(), self._streams
-        self._streams, self._counters = {}, 0
-        for key, stream in own.items():
-            (taken if stream.source == source else self)._keep(key, stream)
-        if source in self._gaps:
-            taken._gaps[source] = self._gaps.pop(source)
-        taken._sum_up()
-        self._sum_up()
-        return taken
-
-    def _keep(self, key: tuple[str, int | None], stream: _Stream) -> None:
-        self._streams[key] = stream
-        self._counters += len(stream.counters)
-
-    def _sum_up(self) -> None:
-        """Put together what the streams know, when there are others than before."""
-        streams = self._streams.values()
-        steps, rounds = NOWHERE
-        self._furthest = (
-            max((s.furthest(rounds=False) for s in streams), default=steps),
-            max((s.furthest(rounds=True) for s in streams), default=rounds),
-        )
-        firsts = (stream.first[self.in_rounds] for stream in streams)
-        self.first_step = min((first for first in firsts if first is not None), default=None)
-        times = [s.progress_time for s in streams if s.progress_time is not None]
-        self.last_progress_time = max(times, default=None)
-        self.progressed = any(counter.rises for s in streams for counter in s.counters.values())
 
     def merge(self, other: ProgressTracker) -> None:
         """Take over what another tracker knows of other sources: files may be read by several processes."""

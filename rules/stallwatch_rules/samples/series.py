@@ -219,14 +219,6 @@ class SeriesReader:
             return sample
         return _in_epoch(stream.block, sample)
 
-    def take(self, source: str) -> Learning:
-        """Give away what was learnt of a source, whose program is started anew; this one forgets it."""
-        return self._sources.pop(source, {})
-
-    def give_back(self, source: str, learning: Learning) -> None:
-        """Go on with what was learnt of a source before it was taken."""
-        self._sources[source] = learning
-
 
 def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None:
     text = line.text

@@ -116,7 +116,6 @@ class SourceReading:
         self._select()
         self._found += self._lines.finish()
         self._feed()
-        self._reading.end(self._lines.source)
 
     def apply(self, parts: Iterable[Skipped | Window]) -> None:
         """Read what a scan selected of this source, here or elsewhere."""

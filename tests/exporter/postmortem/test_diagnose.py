@@ -45,6 +45,20 @@ def essence(diagnosis: Diagnosis) -> object:
     return (diagnosis.verdict, primary and (primary.rule, primary.rank), findings, diagnosis.progress)
 
 
+def test_starts_are_told_apart_in_one_log_and_not_in_several(tmp_path: Path, catalogue: Catalogue) -> None:
+    """One of several files may show starts that others do not: no diagnosis mixes them."""
+    head = "starting my program\nfound 812 shards\nthe model is ready\nthe rate is 0.1 now\n"
+    error = OOM.replace("[rank{rank}]: ", "").format(rank=0)
+    (tmp_path / "rank0.log").write_text(head + STEPS + error + head + STEPS)
+    (tmp_path / "rank1.log").write_text("")
+    assert [one.verdict for one in diagnose_paths([tmp_path], Options(catalogue))[0].starts] == [
+        "unfinished",
+        "failed",
+    ]
+    (tmp_path / "rank1.log").write_text(STEPS)
+    assert diagnose_paths([tmp_path], Options(catalogue))[0].starts == []
+
+
 def test_a_folder_of_per_rank_files(tmp_path: Path, catalogue: Catalogue) -> None:
     (tmp_path / "rank0.stdout.log").write_text(STEPS)
     (tmp_path / "rank0.stderr.log").write_text(BAR)
