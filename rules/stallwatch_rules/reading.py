@@ -421,8 +421,12 @@ class RunReading:
         elif hints.sign and may_hold(line.text, hints.sign):
             self.tracker.add(None, line)
         stream.read(line, sample, progressed, hints, counter)
-        if hints.activity and sample is None and may_hold(line.text, hints.activity):
-            stream.activity_now = follow(stream.activity_now, line)
+        busy = stream.activity_now
+        if busy is not None and busy.after is None:
+            if not (hits or stream.in_exception or (sample is not None and sample.from_bar)):
+                stream.activity_now = follow(busy, line)
+        elif hints.activity and sample is None and may_hold(line.text, hints.activity):
+            stream.activity_now = follow(busy, line)
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
             stream.answers += 1 + (more.get("", 0) if more else 0)
         if hits and (stream.tracebacks.quotes(line.text) or is_data(line.text)):

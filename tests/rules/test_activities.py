@@ -73,6 +73,23 @@ def test_an_activity_lasts_as_long_as_its_bar_says_and_ends_with_it() -> None:
     assert after(first, last, "Map: 100%|██████████| 10/10 [00:25<00:00, 400.00 examples/s]") is None
 
 
+@pytest.mark.parametrize(
+    ("texts", "ended"),
+    [
+        (("saving checkpoint at iteration 30 to /x", "  successfully saved checkpoint 30"), False),
+        (("saving checkpoint at iteration 30 to /x", "INFO successfully saved checkpoint 30"), True),
+        (("***** Running Evaluation *****", "  Num examples = 100", "{'eval_loss': 1.2}"), True),
+        (("***** Running Evaluation *****", "  Num examples = 100", "  Batch size = 8"), False),
+        (("Building extension module fused_adam...", "Time to load fused_adam op: 0.2 seconds"), True),
+        (("Building extension module fused_adam...", "[1/3] c++ -MMD -MF fused_adam.o.d"), False),
+        ((SPLIT.format(done=0, clock="00:00"), "a warning", SPLIT.format(done=1, clock="00:09")), False),
+    ],
+)
+def test_whatever_is_printed_next_but_details_ends_an_activity(texts: tuple[str, ...], ended: bool) -> None:
+    activity = after(*texts)
+    assert activity is not None and (activity.after is not None) is ended
+
+
 def diagnose(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> Diagnosis:
     reading = RunReading(catalogue, matcher)
     for name, text in files.items():
@@ -129,5 +146,7 @@ def test_no_activity_is_named_where_steps_followed_or_all_ranks_waited(
     assert "activity" not in cause(diagnose(catalogue, matcher, files)).captures, "it trained on"
     files["rank0.log"] = steps(1, 20) + saved + TIMED_OUT.format(rank=0) + "\n"
     assert "activity" not in cause(diagnose(catalogue, matcher, files)).captures, "it waited, too"
+    files["rank0.log"] = steps(1, 20) + saved + "successfully saved checkpoint 5\n"
+    assert "activity" not in cause(diagnose(catalogue, matcher, files)).captures, "it had saved"
     files["rank0.log"] = steps(1, 20)
     assert render(cause(diagnose(catalogue, matcher, files)).title).endswith(": rank 0")

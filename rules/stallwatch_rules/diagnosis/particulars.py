@@ -19,6 +19,7 @@ from stallwatch_rules.failures.tracebacks import MORE_LINES
 from stallwatch_rules.messages import Message, Text, bilingual, contains, message
 from stallwatch_rules.pages.fixes import Evidence, fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.progress.activities import Activity
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks
@@ -312,16 +313,30 @@ def _busy(rule: str, absent: list[int], run: Snapshot, now: Assessment) -> tuple
     reported = {rank for _, rank in one.hits if rank is not None} if one is not None else set()
     if one is not None and one.tagged("flight-data"):
         reported |= reporting(all_flights(run.streams))
+    waited = [hits.first.line for stream in run.streams.values() if (hits := stream.hits.get(rule))]
     busy = [
         (rank or 0, stream)
         for (_, rank), stream in run.streams.items()
         if stream.activity_now is not None and (rank or 0) not in reported
+        if not _went_on(stream.activity_now, waited)
     ]
     named = [each for each in busy if not absent or each[0] in absent]
     ranks = {rank for rank, _ in named}
     if not reported or len(ranks) != 1 or len(absent) > 1:
         return None
     return max(named, key=lambda each: (each[1].rank is not None, each[1].index))
+
+
+def _went_on(activity: Activity, waited: list[Line]) -> bool:
+    """Whether something else followed an activity, and not only after the timeouts of the others."""
+    after = activity.after
+    if after is None:
+        return False
+    same = [line.number for line in waited if line.source == after.source]
+    if same:
+        return after.number < min(same)
+    times = [line.time for line in waited if line.time is not None]
+    return after.time is None or not times or after.time < min(times)
 
 
 def _still_busy(primary: Primary, rank: int, stream: StreamReading, run: Snapshot) -> Primary:

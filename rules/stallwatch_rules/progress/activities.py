@@ -1,5 +1,8 @@
 """What a rank is busy with between steps: preparing data, loading, compiling, saving, by its last lines.
 
+Programs rarely say that they are done with one, so what a rank prints next ends its activity. Only details
+of it do not: indented lines, other bars, what a compiler prints.
+
 ``activities.json`` lists the words: of a line that begins one of them, or of a bar that is drawn meanwhile
 (datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the trainers; transformers 5:
 ``core_model_loading.py``; vllm: ``model_loader``; Megatron-LM: ``training.py``; torch: ``cpp_extension.py``).
@@ -18,6 +21,8 @@ from stallwatch_rules.text.numbers import duration
 
 MAX_TEXT = 400  #: characters of a line that are looked at
 _BAR_DONE = lazy(r":? *100%\|")
+#: Details of what was begun: indented, by a logger's prefix, too; and lines of torch's ``cpp_extension.py``.
+_DETAIL = lazy(r"\s|$|\[INFO\|.{1,80}>>  |\[\d+/\d+\] |Allowing ninja to set |ninja: ")
 _ELAPSED = lazy(r"\[(\d{1,3}:\d\d(?::\d\d)?)[<,]")
 
 
@@ -40,6 +45,7 @@ class Activity(msgspec.Struct):
     what: str  #: the part of the data that it names
     first: Line
     last: Line
+    after: Line | None = None  #: the first line after it that is none of its details
 
     @property
     def seconds(self) -> float | None:
@@ -52,15 +58,17 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity after a line that holds one of the words; none if the line shows its end."""
+    """Return the activity after a line that may show one; none if the line shows its end."""
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:
+        if before is not None and before.after is None and _DETAIL.match(text) is None:
+            before.after = line
         return before
     if _BAR_DONE.search(text) is not None:
         return None
     if before is not None and (before.kind, before.what) == found:
-        before.last = line
+        before.last, before.after = line, None
         return before
     return Activity(*found, line, line)
 
