@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 
-from stallwatch_rules.judgements.conclusions import DIVERGENCE, LOSS_NAN
+from stallwatch_rules.judgements.conclusions import LOSS_NAN
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import message
 
@@ -30,19 +30,15 @@ Condition = Callable[[Metrics], Params | None]  #: what a message says of it, if
 WINDOW = 20  #: values in a row that are no chance
 SOME = 60  #: values after which a run has shown what is usual for it
 ALWAYS = 40  #: equal values that say something where nothing else does
-NEVER_EARNED = 200  #: rewards of 0 from the first on: before that, nobody has earned one yet
+NEVER_EARNED = 200  #: rewards that are one penalty from the first on; one of 0 may be the best there is
 FLOOR = 0.05  #: the share of a metric's range above its lowest value that counts as its floor
 GONE = 0.05  #: the share of what a metric was at first below which it is gone
+OUTLIERS = 20  #: of so many rewards, one is higher than what a run reaches
 NEAR_BEST = 0.1  #: the share of a reward's range below its best value that counts as its best
 KL_TIMES, KL_LEAST = 20.0, 50.0  #: a KL that exploded is so many times all before it, and at least so much
 KL_STAYED, KL_RAMP = 10, 20  #: for so many values, after a rise of so many
-SCHEDULED = 20  #: learning rates that fall from value to value before a plateau
-PLATEAU = 50  #: equal ones in a row that end a schedule
-IN_MID_SCHEDULE = 0.5  #: of the highest rate; schedules that end above zero end lower
-NOT_TAPERED = 0.5  #: of its steepest fall that a schedule still had when it stopped
 EXACT = 3  #: digits with which a rate is not rounded to 0
 STANDS = 0.97  #: the share of what a loss was above which it does not fall
-UNBOUNDED, FALLING = -1e4, 10  #: a loss below which one that falls faster and faster has no bound
 EVALUATIONS = 5  #: equal results of evaluations, printed with five digits
 EVALUATIONS_ROUNDED = 8  #: with four
 
@@ -125,17 +121,19 @@ def not_a_number(metric: str, count: int) -> Condition:
 def below_best(metric: str) -> Condition:
     """Hold if a reward is not at its best: a task that is solved leaves nothing to learn.
 
-    What the best is, only the run tells. A reward that never moved is at its best unless it is 0 or below for
-    so long that nobody will earn one.
+    What the best is, only the run tells: what it had reached before the present value, but for outliers. A
+    reward that never moved is at its best, unless it is a penalty.
     """
 
     def holds(metrics: Metrics) -> Params | None:
         values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
         if len(values) < WINDOW:
             return None
-        recent, best, worst = median(values[-WINDOW:]), max(values), min(values)
-        never = recent <= 0 and len(values) >= NEVER_EARNED
-        below = never if best == worst else recent < best - NEAR_BEST * (best - worst)
+        recent, worst = median(values[-WINDOW:]), min(values)
+        others = sorted(value for value in values if value != recent)
+        best = others[-1 - len(others) // OUTLIERS] if others else recent
+        never = recent < 0 and len(values) >= NEVER_EARNED
+        below = recent < best - NEAR_BEST * (best - worst) if others else never
         return {"reward": f"{recent:.4g}"} if below else None
 
     return holds
@@ -191,55 +189,24 @@ def exploded(metric: str) -> Condition:
     return holds
 
 
-def stopped_in_mid_schedule(metric: str) -> Condition:
-    """Hold if a rate that fell with each value stands still, far above where schedules end.
-
-    A schedule that has reached its lowest rate got there slower and slower; a constant one never fell.
-    """
-
-    def holds(metrics: Metrics) -> Params | None:
-        values = metrics.get(metric, ())
-        same = _at_end([value == values[-1] for value in values])
-        before = values[: len(values) - same + 1]
-        falls = [earlier - later for earlier, later in pairwise(before[-SCHEDULED - 1 :])]
-        if same < PLATEAU or len(falls) < SCHEDULED or not all(fall > 0 for fall in falls):
-            return None
-        if values[-1] < IN_MID_SCHEDULE * max(values) or falls[-1] < NOT_TAPERED * max(falls):
-            return None
-        return {"rate": f"{values[-1]:.4g}", "count": same}
-
-    return holds
-
-
-def unbounded_below(metric: str) -> Condition:
-    """Hold if a loss falls without end, and faster and faster: nothing that is learnt looks like that."""
-
-    def holds(metrics: Metrics) -> Params | None:
-        last = metrics.get(metric, ())[-2 * FALLING - 1 :]
-        falls = [earlier - later for earlier, later in pairwise(last)]
-        if len(falls) < 2 * FALLING or not last[-1] < UNBOUNDED or not all(fall > 0 for fall in falls):
-            return None
-        return {"loss": f"{last[-1]:.4g}"} if sum(falls[FALLING:]) > sum(falls[:FALLING]) else None
-
-    return holds
-
-
-def never_changes(metric: str) -> Condition:
+def never_changes(metric: str, *others: str) -> Condition:
     """Hold if a result is the same to all its digits in evaluation after evaluation, while the loss moves.
 
-    Results of exactly 0 or 1 are those of a task that is not begun or solved.
+    So are the ``others`` that are printed. Results of exactly 0 or 1 are those of a task that is not begun or
+    solved.
     """
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
-        same = _at_end([value == values[-1] for value in values])
-        if not same or not math.isfinite(values[-1]) or values[-1] in (0, 1) or same < len(values):
+        if len(set(values)) != 1 or not math.isfinite(values[-1]) or values[-1] in (0, 1):
             return None
         digits = _digits(values[-1])
         enough = EVALUATIONS if digits >= 5 else EVALUATIONS_ROUNDED if digits == 4 else ALWAYS
-        if same < enough or len(set(metrics.get("loss", ())[-WINDOW:])) < WINDOW // 2:
+        if len(values) < enough or len(set(metrics.get("loss", ())[-WINDOW:])) < WINDOW // 2:
             return None
-        return {"value": f"{values[-1]:.6g}", "count": same}
+        if any(len(set(metrics.get(other, ()))) > 1 for other in others):
+            return None
+        return {"value": f"{values[-1]:.6g}", "count": len(values)}
 
     return holds
 
@@ -254,11 +221,6 @@ QUALITIES: tuple[Quality, ...] = (
         "rewards-equal",
         (zero("advantage_min", WINDOW), zero("advantage_max", WINDOW), below_best("reward")),
     ),
-    Quality(
-        EQUAL_REWARDS,
-        "rewards-equal",
-        (always("reward", 0, ALWAYS), always("grad_norm", 0, ALWAYS), below_best("reward")),
-    ),
     Quality(KL_EXPLOSION, "kl-exploded", (exploded("kl"),)),
     Quality(KL_EXPLOSION, "kl-not-a-number", (not_a_number("kl", KL_STAYED),)),
     Quality(
@@ -268,11 +230,8 @@ QUALITIES: tuple[Quality, ...] = (
         under_way=True,
     ),
     Quality(RATE_FROZEN, "rate-gone", (ends_at_zero("learning_rate", WINDOW),), under_way=True),
-    Quality(RATE_FROZEN, "rate-stopped", (stopped_in_mid_schedule("learning_rate"),), under_way=True),
-    Quality(DIVERGENCE, "loss-unbounded", (unbounded_below("loss"),)),
     Quality(LOSS_NAN, "evaluation-not-a-number", (not_a_number("eval_loss", 3),)),
-    Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_loss"),)),
-    Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_accuracy"),)),
+    Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_loss", "eval_accuracy"),)),
 )
 #: The metrics that are judged; the others are those of a ``Point``.
 OF_TRACKS = ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl")
