@@ -91,18 +91,47 @@ def test_amounts_have_units_of_memory() -> None:
     ("text", "framework"),
     [
         ("step:3 - actor/pg_loss:0.1 - actor/grad_norm:0.2", "verl"),
-        ("/opt/venv/lib/python3.11/site-packages/transformers/trainer.py", "trainer"),
-        ("C:\\venv\\site-packages\\transformers\\trainer.py", "trainer"),
         ("{'loss': 1.5, 'grad_norm': 0.4, 'learning_rate': 1e-05, 'epoch': 0.01}", "trainer"),
         ("iter 100: loss 2.5, time 23.5ms, mfu 3%", "nanogpt"),
         ("INFO vLLM API server version 0.11.0", "vllm"),
-        ("/site-packages/vllm/v1/worker.py\n/site-packages/trl/trainer/grpo_trainer.py", "trainer"),
+        ("python -m verl.trainer.main_ppo data.train_batch_size=8", "verl"),
+        ("/opt/lib/site-packages/diffusers/utils/outputs.py:63: FutureWarning: deprecated", ""),
         ("step 3/100 loss 1.5", ""),
     ],
 )
 def test_the_framework_is_recognised_by_what_it_prints(text: str, framework: str) -> None:
     assert framework_of(text) == framework
     assert framework in FRAMEWORKS or not framework
+
+
+@pytest.mark.parametrize(
+    ("path", "framework"),
+    [
+        ("/opt/venv/lib/python3.11/site-packages/transformers/trainer.py", "trainer"),
+        ("C:\\venv\\site-packages\\transformers\\trainer.py", "trainer"),
+        ("/workspace/Megatron-LM/megatron/training/training.py", "megatron"),
+        ("/app/LLaMA-Factory/src/llamafactory/train/tuner.py", "trainer"),
+        ("/srv/verl/verl/workers/fsdp_workers.py", "verl"),
+        ("/opt/lib/site-packages/transformers/models/llama/modeling_llama.py", ""),
+        ("/home/megatron/core/own_cnn.py", ""),
+        ("/home/u/verl/own_cnn.py", ""),
+        ("/home/u/swift/my/train.py", ""),
+        ("/data/lightning/detect.py", ""),
+    ],
+)
+def test_the_framework_is_recognised_by_its_installed_code_only(path: str, framework: str) -> None:
+    assert framework_of("", [path]) == framework
+
+
+def test_the_failing_traceback_comes_first_and_an_engine_last() -> None:
+    packages = "/opt/lib/site-packages/"
+    diffusers, vllm = packages + "diffusers/models/unet.py", packages + "vllm/v1/worker.py"
+    trainer = packages + "trl/trainer/grpo_trainer.py"
+    assert framework_of("", [packages + "transformers/trainer.py"], [diffusers]) == "trainer"
+    assert framework_of("iter 1: loss 2.5", [diffusers]) == "diffusers"
+    assert framework_of("iter 1: loss 2.5", [], [diffusers]) == "nanogpt"
+    assert framework_of("", [vllm], [trainer]) == "trainer"
+    assert framework_of("", [vllm]) == "vllm"
 
 
 def fixes(catalogue: Catalogue, matcher: Matcher, text: str) -> list[str]:
@@ -129,6 +158,11 @@ def test_out_of_memory_names_the_frameworks_own_option(catalogue: Catalogue, mat
         assert option in text
         others = [other for other in by_framework if other != option and other in text]
         assert others == [], option
+        assert "offload_optimizer" not in text, "nothing says that it runs with DeepSpeed or FSDP"
+    sharded = "INFO DeepSpeed Engine initialized\n" + steps(1, 5)
+    assert "offload_optimizer" in "\n".join(fixes(catalogue, matcher, sharded + oom))
+    megatron = "\n".join(fixes(catalogue, matcher, " iteration 5/ 100 | consumed samples: 40 |\n" + oom))
+    assert megatron.count("ecompute activations") == 1
 
 
 def test_a_request_larger_than_the_card_is_no_matter_of_the_batch(

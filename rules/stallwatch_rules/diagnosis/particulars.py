@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -94,19 +94,25 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
     """What the page's fixes are chosen by; a page without conditions needs nothing."""
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
-    kept = "\n".join(_kept_texts(line, run.streams))
-    return Evidence(framework_of(kept), captures, run.tracker.told_finished, kept)
+    own = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
+    own = (own or [*run.streams.values()])[:MAX_READ]
+    failed: list[str] = []
+    others: list[str] = []
+    for stream in own:
+        for seen in stream.exceptions_now().seen.values():
+            paths = failed if page.id in seen.raised.rules else others
+            paths += (frame.path for frame in seen.raised.frames)
+    lines = "\n".join(_kept_texts(own))
+    text = "\n".join((lines, *failed, *others))
+    return Evidence(framework_of(lines, failed, others), captures, run.tracker.told_finished, text)
 
 
-def _kept_texts(line: Line | None, streams: Streams) -> Iterator[str]:
-    """What was kept of the lines beside this one, and the paths of the code that tracebacks show."""
-    own = [stream for (source, _), stream in streams.items() if line is None or source == line.source]
-    for stream in (own or [*streams.values()])[:MAX_READ]:
+def _kept_texts(streams: Iterable[StreamReading]) -> Iterator[str]:
+    """What was kept of the lines of streams."""
+    for stream in streams:
         yield from (entry.first.text for entry in stream.templates.entries.values())
         yield from (text for hits in stream.hits.values() for text in hits.exemplars)
-        for seen in stream.exceptions_now().seen.values():
-            yield seen.raised.message
-            yield from (frame.path for frame in seen.raised.frames)
+        yield from (seen.raised.message for seen in stream.exceptions_now().seen.values())
         if stream.last_advance is not None:
             yield stream.last_advance.text
 

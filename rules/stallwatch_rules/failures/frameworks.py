@@ -1,12 +1,13 @@
-"""Which framework a log is of, by what it prints and whose code its tracebacks show: ``frameworks.json``.
+"""Which framework a log is of, by whose code its tracebacks show and what it prints: ``frameworks.json``.
 
-The first whose pattern is found counts: a trainer that samples with vLLM is that trainer.
+A user's folder may be called like a framework, and a framework that is only imported may print warnings: code
+counts where it is installed or cloned, and in tracebacks only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -17,22 +18,41 @@ class Framework(msgspec.Struct, frozen=True):
 
     id: str
     name: str  #: as people write it
+    code: tuple[str, ...]  #: the beginnings of its files' paths, below the folder it is installed in
     words: tuple[str, ...]  #: one of them stands in what the pattern finds
-    pattern: str  #: of its own lines, and of the paths of its code, with slashes
+    pattern: str  #: of its own lines
+    engine: bool = False  #: whether trainers use it, too: then the log is the trainer's
+
+    def runs(self, path: str) -> bool:
+        """Return whether a file is of its code, installed or in a clone that is called like it."""
+        for code in self.code:
+            package = re.escape(code.partition("/")[0])
+            clone = rf"(?i:[^/]*{package}[^/]*(?:/src)?|llama-?factory/src)"
+            folder = rf"/(?:(?:site|dist)-packages|{clone})/{re.escape(code)}"
+            if code in path and re.search(folder, path):
+                return True
+        return False
+
+    def printed(self, text: str) -> bool:
+        """Return whether one of the text's lines is its own."""
+        words = any(word in text for word in self.words)
+        return words and re.search(self.pattern, text, re.MULTILINE) is not None
 
 
 _listed = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[Framework, ...])
 FRAMEWORKS: Mapping[str, Framework] = {one.id: one for one in _listed}
 
 
-def framework_of(text: str) -> str:
-    """Return the framework of a log by its lines and the paths of its frames; empty if none is known."""
-    text = text.replace("\\", "/")
-    return next(
-        (
-            one.id
-            for one in _listed
-            if any(word in text for word in one.words) and re.search(one.pattern, text, re.MULTILINE)
-        ),
-        "",
-    )
+def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = ()) -> str:
+    """Return the framework of a log by its lines and its tracebacks' files; empty if none is known.
+
+    The failure's own frames come first, then what is printed, then other tracebacks; and in each, the first
+    of the table. A trainer that samples with vLLM is that trainer.
+    """
+    found = [*_of_code(failed), *(one for one in _listed if one.printed(text)), *_of_code(others)]
+    return next((one.id for one in sorted(found, key=lambda one: one.engine)), "")
+
+
+def _of_code(paths: Iterable[str]) -> Iterator[Framework]:
+    known = {path.replace("\\", "/") for path in paths}
+    return (one for one in _listed if any(map(one.runs, known)))
