@@ -313,21 +313,21 @@ class RunReading:
         if before.diagnosis is None:
             began = False if stepped else None
         elif ended_in_trouble(before.diagnosis) and came_after(part.head, before.diagnosis):
-            began = self._is_anew(candidate, before) or None
+            back = before.tracker.goes_back(sample) if stepped and sample else None
+            began = self._is_anew(candidate, before, goes_on=back is False)
+            began = began if stepped else began or None
         elif not before.tracker.progressed:
             began = False
         elif stepped and sample and (back := before.tracker.goes_back(sample)) is not None:
-            again, finished = candidate.again, before.diagnosis.progress.finished
-            enough = again.is_at_the_top if finished else again.is_whole
-            began = back and (candidate.mark is not None or enough)
+            began = back and (candidate.mark is not None or candidate.again.is_whole)
         elif candidate.again.is_whole and self._raised():
             began = True  # before its first step
         elif len(candidate.lines) <= MOST_WAITING:
             return False
         if candidate.is_over:
             began = bool(began)
-        elif began and candidate.fresh <= FRESH and not self._did_anything():
-            return False  # a log that ends here is of what came before
+        elif began and not self._did_anything():
+            return False  # its steps may go on
         if began is not None:
             self._begin(part) if began else self._go_on(part)
         return began is not None
@@ -336,7 +336,7 @@ class RunReading:
         counter = self.tracker.counter(sample, line)
         return counter is not None and not counter.nested
 
-    def _is_anew(self, candidate: Candidate, before: _Before) -> bool:
+    def _is_anew(self, candidate: Candidate, before: _Before, *, goes_on: bool = False) -> bool:
         """Return whether a candidate behind a failure is another start, and no other rank or worker."""
         if candidate.mark is not None:
             return True
@@ -345,7 +345,8 @@ class RunReading:
         stops = [stop for stream in before.streams.values() for stop in stream.summary.stops]
         if again.is_launched is not None or (stops and stops[-1].over is None):
             return bool(again.is_launched)
-        return again.is_from_the_top and (before.tracker.progressed or not again.head.is_of_several)
+        of_one = before.tracker.progressed or not again.head.is_of_several
+        return of_one and again.is_at_the_top and not goes_on
 
     def _began(self, part: Part, before: _Before) -> bool:
         """Return whether a start began at a candidate behind which no further line comes."""
@@ -356,8 +357,7 @@ class RunReading:
             return self._is_anew(candidate, before)
         if candidate.mark is not None and candidate.mark.usage:
             return True
-        finished = diagnosis.progress.finished and candidate.again.is_at_the_top
-        enough = self._did_anything() and (finished or candidate.again.is_whole)
+        enough = self._did_anything() and candidate.again.is_whole
         return enough and ended_in_trouble(self._concluded(self.streams, self.tracker))
 
     def _conclude(self, before: _Before) -> Diagnosis:

@@ -72,7 +72,7 @@ class Head:
         self.lines: dict[bytes, HeadLine] = {}
         self.is_open = True
         self.first = self.last = 0  #: the numbers of its first and last line
-        self._doubled: set[bytes] = set()
+        self.doubled: set[bytes] = set()
         self._seen = 0
 
     def add(self, key: bytes, line: Line, *, ends: bool) -> bool:
@@ -87,7 +87,7 @@ class Head:
         if self._seen >= HEAD_REACH:
             self.is_open = False
         if key in self.lines:
-            self._doubled.add(key)
+            self.doubled.add(key)
             return False
         if len(key) >= _LEAST and key.lower() != key.upper():  # no rule of dashes
             self.lines[key] = HeadLine(len(self.lines), line.text)
@@ -99,8 +99,8 @@ class Head:
     @property
     def is_of_several(self) -> bool:
         """Whether several processes printed it, one after the other: its beginning, and most of the rest."""
-        began_again = any(line.order == 0 for key, line in self.lines.items() if key in self._doubled)
-        return began_again and 2 * len(self._doubled) >= len(self.lines)
+        began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
+        return began_again and 2 * len(self.doubled) >= len(self.lines)
 
     @property
     def launched_at(self) -> int | None:
@@ -184,20 +184,19 @@ class Recurrence(msgspec.Struct):
         return len(orders) >= ENOUGH and 2 * len(orders) > max(orders) - min(orders)
 
     @property
-    def is_from_the_top(self) -> bool:
-        """Whether the head came again from its beginning, or much of it did."""
-        of = len(self.head.lines)
-        return min(self._orders) <= of // 4 or 3 * len(self.met) >= of
-
-    @property
     def is_at_the_top(self) -> bool:
         """Whether the head came again from its beginning, and from the same epoch on."""
         return min(self._orders) <= len(self.head.lines) // 4 and not self.is_later
 
     @property
     def is_whole(self) -> bool:
-        """Whether most of the head came again, from its beginning and mostly with the same counts."""
-        most = len(self.met) > ENOUGH and 2 * len(self.met) >= len(self.head.lines)
+        """Whether most of the head came again, from its beginning and mostly with the same counts.
+
+        What several processes printed ahead of the first step, such as loader workers, shows none.
+        """
+        once = self.head.lines.keys() - self.head.doubled
+        met = len(once & self.met.keys())
+        most = met > ENOUGH and 2 * met >= len(once)
         return most and self.is_at_the_top and self.others <= len(self.met)
 
     @property

@@ -128,6 +128,7 @@ def test_a_start_has_its_lines_and_steps(catalogue: Catalogue, matcher: Matcher)
     assert note == "The log holds 1 earlier start: 1× FAILED (cuda-oom)."
 
 
+IMPORTS = "".join(f"importing the {name} module\n" for name in ("vision", "audio", "text", "graph"))
 SILENT_STEPS = steps(1, 20, total=90)
 ONE = {
     "ranks without labels": "".join(f"{line}\n" * 4 for line in head(9).splitlines()) + WHOLE,
@@ -139,6 +140,14 @@ ONE = {
         f"Epoch {n}/3\nTraining on the shards\nThe rate is lowered now\nEvaluation follows it\n"
         + "".join(f"step {step}/30 loss 1.5\n" for step in range(1, 31))
         for n in range(1, 4)
+    ),
+    "workers of each epoch, with a bar of its own": IMPORTS + head(9)
+    + "".join(IMPORTS * 4 + steps(1, 30, total=30) for _ in range(4)),
+    "a caught exception in each epoch": head(9)
+    + "".join(
+        "building the loaders\nreading the index\nthe optimizer is new\nthe scheduler is new\n"
+        + steps(10 * n + 1, 10 * n + 10) + BARE
+        for n in range(4)
     ),
     "evaluations": head(9) + steps(1, 45, total=90) + head(10) + steps(46, 90, total=90),
     "an error that is told for each sample": (
