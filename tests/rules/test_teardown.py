@@ -111,3 +111,84 @@ def test_what_a_message_says_is_skipped_is_not_the_cause(known: Catalogue) -> No
 def test_a_message_about_retries_says_nothing_of_later_exceptions(known: Catalogue) -> None:
     text = "ERROR: request failed, retrying\nstep 41/400 loss 0.5\n" + raised("KeyError: 'loss'")
     assert root(diagnosed(known, steps(1, 40) + text)) == "KeyError"
+
+
+CLOSED = (
+    "RuntimeError: [/srv/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5."
+    " This is typically caused by a remote worker crashing."
+)
+
+
+def in_rank(rank: int, last: str) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in raised(last).splitlines())
+
+
+def in_thread(last: str, file: str = "/srv/run/monitor.py") -> str:
+    calls = '  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner\n    self.run()\n'
+    calls += f'  File "{file}", line 12, in poll\n    poll()\n'
+    return f"Exception in thread Thread-2 (poll):\nTraceback (most recent call last):\n{calls}{last}\n"
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "EOFError: Compressed file ended before the end-of-stream marker was reached",
+        "EOFError: shard 17 is truncated",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "concurrent.futures._base.CancelledError",
+        "_queue.Empty",
+    ],
+)
+def test_what_the_main_thread_of_one_rank_lost_is_why_its_peers_lost_it(known: Catalogue, cause: str) -> None:
+    """Nor is it excused by Ctrl-C, which ends the rank that waits for it later."""
+    failed = steps(1, 40) + in_rank(1, cause)
+    exception = cause.partition(":")[0]
+    peer = diagnosed(known, failed + in_rank(0, CLOSED))
+    assert (peer.verdict, peer.unknown[0].exception) == ("unknown-failure", exception)
+    stopped = diagnosed(known, failed + in_rank(0, "KeyboardInterrupt"))
+    assert (stopped.verdict, stopped.unknown[0].exception) == ("unknown-failure", exception)
+
+
+@pytest.mark.parametrize("lost", ["BrokenPipeError: [Errno 32] Broken pipe", "_queue.Empty"])
+def test_what_a_rank_lost_after_ctrl_c_on_another_is_excused(known: Catalogue, lost: str) -> None:
+    text = steps(1, 40) + in_rank(0, "KeyboardInterrupt") + in_rank(1, lost)
+    assert diagnosed(known, text).verdict == "interrupted"
+
+
+WANDB = "/usr/lib/python3.11/site-packages/wandb/sdk/wandb_run.py"
+
+
+@pytest.mark.parametrize(
+    ("cause", "noise"),
+    [
+        (
+            "ConnectionResetError: [Errno 104] Connection reset by peer",
+            "ValueError: I/O operation on closed file.",
+        ),
+        (
+            "ConnectionResetError: [Errno 104] Connection reset by peer",
+            "AttributeError: 'NoneType' has no 'poll'",
+        ),
+        ("RuntimeError: tokenizer process has shutdown: no vocabulary", "ValueError: write to closed file"),
+        ("EOFError: Compressed file ended before the end-of-stream marker was reached", "TimeoutError: 7"),
+        ("_queue.Empty", "TimeoutError: 7"),
+    ],
+)
+def test_a_thread_that_died_later_does_not_explain_what_the_main_thread_lost(
+    known: Catalogue, cause: str, noise: str
+) -> None:
+    for file in ("/srv/run/monitor.py", WANDB):
+        found = diagnosed(known, steps(1, 40) + raised(cause) + in_thread(noise, file))
+        assert (found.verdict, root(found)) == ("unknown-failure", cause.partition(":")[0])
+
+
+def test_a_tracker_that_died_first_does_not_explain_it_but_a_thread_with_a_cause_does(
+    known: Catalogue,
+) -> None:
+    lost = raised("ConnectionResetError: [Errno 104] Connection reset by peer")
+    for died, reason in (
+        (in_thread("TimeoutError: 7", WANDB), "ConnectionResetError"),
+        (in_thread("EOFError: Compressed file ended before the end-of-stream marker"), "EOFError"),
+        (in_thread("KeyError: 'reward'"), "KeyError"),
+    ):
+        assert root(diagnosed(known, steps(1, 40) + died + lost)) == reason

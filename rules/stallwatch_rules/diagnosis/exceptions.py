@@ -13,7 +13,7 @@ from stallwatch_rules.failures.raised import Raised, Seen, fold, of_helper, pins
 from stallwatch_rules.failures.templates import states_info
 from stallwatch_rules.judgements.facts import served_on
 from stallwatch_rules.progress.timeline import StepClock
-from stallwatch_rules.records import UnknownException
+from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.stream import Key, RuleHits, StreamReading
 from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.lazy import lazy
@@ -54,6 +54,21 @@ class Unknown(msgspec.Struct, frozen=True):
         """Whether it only says that somebody else has ended."""
         return self.seen.raised.shows_teardown
 
+    @property
+    def lost_something(self) -> bool:
+        """Whether the main thread lost a peer or waited in vain."""
+        return self.seen.raised.lost_something
+
+    @property
+    def of_tracker(self) -> bool:
+        """Whether it was raised in a tracker's thread, which the training can do without."""
+        return self.of_thread and of_helper(self.seen.raised)
+
+    @property
+    def of_thread(self) -> bool:
+        """Whether it was raised in a thread beside the main one."""
+        return self.seen.raised.setting == "thread"
+
 
 class Exceptions(msgspec.Struct, frozen=True):
     """All of a run."""
@@ -83,16 +98,28 @@ class Exceptions(msgspec.Struct, frozen=True):
         ]
         return replace(self, unknown=unknown)
 
-    def explained(self) -> Exceptions:
-        """Return them without those fatal that only say that somebody else has ended."""
-        return self._with_fatal(one for one in self.fatal if not one.shows_teardown)
+    def explained(self, *, otherwise: bool) -> Exceptions:
+        """Return them without those fatal that only say that somebody else has ended, if that is explained.
+
+        It is `otherwise`, or by another one: not by a tracker's thread, nor by a thread that died after the
+        main thread had.
+        """
+        own = [one for one in self.fatal if not one.of_tracker]
+        reasons = [one for one in own if not one.shows_teardown and not one.lost_something]
+        return self._with_fatal(
+            one
+            for one in own or self.fatal
+            if not (one.shows_teardown and otherwise) and not any(_explains(why, one) for why in reasons)
+        )
 
     def of_helpers(self) -> Exceptions:
         """Return them with the last failure fatal that a thread or child died of while training went on."""
+        main = [one for one in self.fatal if not one.seen.raised.beside]
         helpers = [
             one
             for one in self.unknown
             if one.seen.last.beside and not one.shows_teardown and one.followed <= BUFFERED_STEPS
+            if not one.of_tracker and (not main or any(_explains(one, echo) for echo in main))
         ]
         last = max(helpers, key=lambda one: (-one.followed, one.time or 0.0, one.index), default=None)
         return self if last is None else self._with_fatal([last])
@@ -163,6 +190,7 @@ def read_exceptions(
     interrupted_at = _interrupted_at(streams, interrupt_rules, clock)
     with_steps = {source for (source, _), stream in streams.items() if stream.last_advance is not None}
     main, beside, ended_in = set[str](), set[str](), set[str]()
+    stops = _stops(streams, interrupt_rules)
 
     def ended(seen: Seen, key: Key) -> bool:
         return _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
@@ -205,9 +233,8 @@ def read_exceptions(
                 first.step = last_step
             late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
             # A rank that does not say that it was interrupted may say what it lost by that.
-            late = late or (
-                first.shows_teardown and not interrupts and (time is None or interrupted_at is None)
-            )
+            lost = first.shows_teardown or (first.lost_something and _below(first.line, stops))
+            late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed))
     return Exceptions(unknown, seen_any, interrupted, interrupted_at, beside - main, ended_in)
@@ -283,6 +310,19 @@ class _Interrupt(NamedTuple):
 _INTERRUPT = "KeyboardInterrupt"
 
 
+def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
+    """Return the lines that say that somebody stopped the run, of all ranks."""
+    tables = (one.exceptions_now().seen.values() for one in streams.values())
+    raised = [one.raised.line for table in tables for one in table if one.raised.exception == _INTERRUPT]
+    told = [one.hits[rule].first.line for one in streams.values() for rule in rules if rule in one.hits]
+    return raised + told
+
+
+def _below(line: Line, stops: Iterable[Line]) -> bool:
+    """Whether a line stands below one of the others in the same file."""
+    return any(stop.source == line.source and stop.number < line.number for stop in stops)
+
+
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
     """When the first stream was interrupted, Unix seconds; ``None`` where the training went on after it."""
     told = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
@@ -293,6 +333,14 @@ def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) 
 def _wordless(raised: Raised) -> bool:
     """Whether it is a crash of compiled code without its message, which stands in another rank's lines."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
+
+
+def _explains(why: Unknown, echo: Unknown) -> bool:
+    """Whether a failure explains another exception, which says that somebody else has ended."""
+    if why.stream == echo.stream:
+        later = why.of_thread and not echo.seen.raised.beside and why.index > echo.index
+        return (echo.shows_teardown or (echo.lost_something and why.seen.raised.beside)) and not later
+    return echo.shows_teardown
 
 
 def _before(fatal: Iterable[Unknown], symptom: Found) -> bool:

@@ -109,6 +109,11 @@ class Raised(msgspec.Struct):
         return self.kind == "ignored" or any(echo.agrees(self) for echo in ECHOES)
 
     @property
+    def lost_something(self) -> bool:
+        """Whether the main thread lost a peer or waited in vain, which may be the cause."""
+        return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
+
+    @property
     def beside(self) -> bool:
         """Whether it was raised beside the program's main thread."""
         return self.setting != "main" or self.kind == "ignored"
@@ -149,31 +154,40 @@ class Echo(NamedTuple):
     exceptions: str  #: a pattern of the name without its modules
     message: str = ""  #: a pattern that must be found in the message
     file: str = ""  #: a pattern that the innermost call's file must have
+    beside: bool = False  #: only where it was not raised in the main thread
 
     def agrees(self, raised: Raised) -> bool:
         """Return whether the exception is such a one."""
         name = raised.exception.rpartition(".")[2]
         if not re.fullmatch(self.exceptions, name) or not re.search(self.message, raised.message):
             return False
+        if self.beside and not raised.beside:
+            return False
         return not self.file or (bool(raised.frames) and bool(re.search(self.file, raised.frames[-1].path)))
 
 
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
+_LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
+_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # no words of whoever raised it
 #: Of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and of W&B.
 ECHOES = (
-    Echo(r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error"),
-    Echo("EOFError", r"^(?!EOF when reading a line)"),
-    Echo(r"(?:ConnectionRefused|FileNotFound|ChildProcess|ProcessLookup|OS)Error", file=_MULTIPROCESSING),
+    Echo(_LOST, beside=True),
+    Echo(r"EOFError|(?:BrokenPipe|Connection\w+)Error", _WORDLESS, file=_MULTIPROCESSING),
+    Echo("EOFError", r"^$", beside=True),
+    Echo(r"(?:FileNotFound|ChildProcess|ProcessLookup|OS)Error", file=_MULTIPROCESSING),
     Echo("KeyError", file=r"[/\\]resource_tracker\.py$"),
-    Echo("UnpicklingError", r"^pickle data was truncated"),
+    Echo("UnpicklingError", r"^pickle data was truncated", file=_MULTIPROCESSING),
+    Echo("ValueError", r"\bclosed file\b", beside=True),
     Echo("RuntimeError", r"^cannot schedule new futures after|^can't \w+ new thread at interpreter shutdown"),
     Echo("RuntimeError", r"^Event loop (?:is closed|stopped before)|^Session is closed"),
     Echo("AssertionError", r"^can only (?:test|join) a child process"),
-    Echo(r"Broken(?:ProcessPool|ThreadPool|Executor)|CancelledError|Empty"),
-    Echo(r"\w+", r"process has (?:been )?shut ?down"),
+    Echo(r"Broken(?:ProcessPool|ThreadPool|Executor)"),
+    Echo(r"Exception|\w*Error", r"^The wandb backend process has (?:been )?shut ?down"),
     Echo("Fatal Python error", r"at interpreter shutdown|^_enter_buffered_busy"),
     Echo("terminate called", r"^without an active exception"),
 )
+#: What the main thread raises for that, and for other reasons.
+LOST = Echo(_LOST, _WORDLESS)
 
 
 def kind_of(raised: Raised) -> Kind:

@@ -129,13 +129,13 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """
     noise = [one for one in now.found if one.harm in ("fatal", "degrading") and one.shows_teardown]
     fatal = now.exceptions.fatal
-    echoes = [one for one in fatal if one.shows_teardown]
-    if not noise and not echoes:
+    lost = [one for one in fatal if one.shows_teardown or one.lost_something]
+    if not noise and not lost:
         return
     failures = any(one.is_failure and not one.shows_teardown for one in now.found)
     signal = run.context.kind in ("killed", "oom-killed", "time-limit", "interrupted")
-    if failures or signal or len(echoes) < len(fatal):
-        exceptions = now.exceptions.explained()
+    if failures or signal or len(lost) < len(fatal):
+        exceptions = now.exceptions.explained(otherwise=failures or signal)
     else:
         exceptions = now.exceptions.of_helpers()
     if run.by_hand or failures or signal or any(not one.shows_teardown for one in exceptions.fatal):
