@@ -11,7 +11,7 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.report.phrases import badge
+from stallwatch_rules.report.phrases import badge, headline
 
 ENDING = Ending("interrupted", 1, detail=message("run.interrupted", how=message("run.status-code", code=1)))
 LOST_PEER = (
@@ -194,3 +194,18 @@ def test_a_run_that_was_interrupted_is_told_so_where_no_line_says_it(known: Cata
     found = reading.diagnose(ending=ENDING, now=None)
     assert (found.verdict, found.interrupted_by) == ("interrupted", "user")
     assert render(badge(found)) == "INTERRUPTED" and render(badge(reading.diagnose())) == "UNFINISHED"
+
+
+@pytest.mark.parametrize("before", ["", lost("/srv/data.py", "ValueError: shard 17 has a broken record")])
+def test_an_exception_beside_ctrl_c_is_not_passed_over_in_the_headline(known: Catalogue, before: str) -> None:
+    """Steps written to another stream come below it, so that the run seems to have survived it."""
+    stop = (
+        'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
+    )
+    reading = RunReading(known)
+    reading.feed(lines_of(before + "".join(f"step {n}/60 loss 2.0\n" for n in range(1, 20)) + stop))
+    found = reading.diagnose()
+    assert found.verdict == "interrupted"
+    assert bool(found.unknown) == bool(before)
+    assert ("nothing else is wrong" in render(headline(found), "en")) == (not before)
+    assert ("没有其他异常" in render(headline(found), "zh")) == (not before)

@@ -35,7 +35,7 @@ def headline(diagnosis: Diagnosis) -> Text:
         return titled(diagnosis.primary.apart, diagnosis.primary.title)
     verdict, progress = diagnosis.verdict, diagnosis.progress
     if verdict == "interrupted" and diagnosis.interrupted_by == "user":
-        return message("report.interrupted.text")
+        return message(f"report.interrupted{'-with' if diagnosis.unknown else ''}.text")
     if verdict == "unknown-failure" and diagnosis.unknown:
         return _unknown_headline(diagnosis.unknown[0])
     if progress.behind and verdict not in ("failed", "stalled", "degraded"):
@@ -43,7 +43,7 @@ def headline(diagnosis: Diagnosis) -> Text:
         key = "behind-finished.text" if progress.finished else key
         return message(f"report.{key}", ranks=_ranks(progress.behind))
     if verdict == "interrupted":
-        return message("report.asked-to-end.text")
+        return message(f"report.asked-to-end{'-with' if diagnosis.unknown else ''}.text")
     if verdict == "unfinished" and progress.last_step is not None:
         last, total = str(progress.last_step), progress.total_steps
         if total:
