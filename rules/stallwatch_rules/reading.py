@@ -116,6 +116,7 @@ class RunReading:
             if page.role in ("cause", "symptom") and page.harm != "harmless"
         )
         self._timeouts = catalogue.tagged("flight-data")
+        self._start_rules = catalogue.tagged("start-failed")
         self._by_progress = frozenset(
             page.id for page in catalogue.pages.values() if page.harm == "by-progress" and page.patterns
         )
@@ -398,7 +399,7 @@ class RunReading:
                 return None
             gaps = self._gaps.setdefault(line.source, Gaps())
             stream = self.streams[key] = StreamReading(
-                line.source, line.rank, self._failures, gaps, self._timeouts
+                line.source, line.rank, self._failures, gaps, self._timeouts, self._start_rules
             )
             self._streams_of[line.source] = ranks + 1
         return stream

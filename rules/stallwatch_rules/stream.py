@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from stallwatch_rules.failures.crashes import CrashReader
 from stallwatch_rules.failures.environment import tells_of_a_run, versions_in
+from stallwatch_rules.failures.failed_starts import Below, below
 from stallwatch_rules.failures.flight import FlightData
 from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.failures.raised import ExceptionTable, Mark
@@ -109,8 +110,11 @@ class StreamReading:
         failures: frozenset[str],
         gaps: Gaps | None = None,
         timeouts: frozenset[str] = frozenset(),
+        starts: frozenset[str] = frozenset(),
     ) -> None:
         self.source = source
+        self.starts = starts  #: rules by which a start failed
+        self.below_start: Below = ""  #: what came after the last match of these
         self.timeouts = timeouts  #: rules whose lines have flight data
         self.rank = rank
         self.index = 0  #: lines read
@@ -246,6 +250,8 @@ class StreamReading:
         hits.add(match, self.timelines.advances, own_step, more)
         hits.last_index, hits.last_plain = self.index - 1, self.plain
         hits.answers = self.answers
+        if match.rule in self.starts:
+            self.below_start = "nothing"
         if match.rule in self.timeouts:
             self.flight.see(match.line.text, match.line.rank)
         if by_progress:
@@ -269,6 +275,8 @@ class StreamReading:
         """Keep the wording of a line that was just read, and of ``more`` like it, that nothing else knows."""
         if self.in_exception and (self.tracebacks.telling or self.crashes.busy):
             return
+        if self.below_start and self.below_start != "output":
+            self.below_start = below(line.text, self.below_start)
         if not self.templates.again(line, self.index - 1, 1 + more):
             self.templates.add(line, self.mark, 1 + more)
 
@@ -285,6 +293,7 @@ class StreamReading:
         self._note_exceptions()
         self.index += left_out
         self.plain += left_out
+        self.below_start = self.below_start and "output"
         losses = int(self._gaps.losses - self._losses)
         self.timelines.leave_out(losses)
         self.templates.partial = True

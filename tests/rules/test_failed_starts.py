@@ -9,14 +9,16 @@ from __future__ import annotations
 import pytest
 from smallruns import primary, raised, steps
 
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, Line
 
 USAGE = "usage: train.py [-h] --lr LR [--data {c4,pile}] {go} ...\n"
 HELP = f"{USAGE}\noptions:\n  -h, --help        show this help message and exit\n  --lr LR\n"
 NOT_FOUND = "run.sh: line 2: torchrunn: command not found\n"
+NAME = "program-not-found"
 MODULE = "run.sh: line 1: module: command not found\n"
 CANNOT_OPEN = "/usr/bin/python: can't open file '/srv/train.py': [Errno 2] No such file or directory\n"
 FAILED = {
@@ -24,13 +26,21 @@ FAILED = {
     "SyntaxError: expected ':'\n": "source-syntax-error",
     '  File "train.py", line 4\n    y = 2\nIndentationError: unexpected indent\n': "source-syntax-error",
     f"{USAGE}train.py: error: --resume needs a folder\n": "config-argparse-error",
-    HELP: "usage-text-printed",
-    f"{MODULE}{HELP}": "usage-text-printed",
+    USAGE: "usage-text-printed",
+    f"{MODULE}{USAGE}": "usage-text-printed",
+    "Usage:\n  train.py --lr=<lr>\n  train.py (-h | --help)\n": "usage-text-printed",
     "ERROR: The function received no value for the required argument: lr\nUsage: train.py LR <flags>\n"
     "  optional flags:        --steps\n": "usage-text-printed",
     NOT_FOUND: "program-not-found",
     f"{MODULE}{NOT_FOUND}": "program-not-found",
     CANNOT_OPEN: "program-not-found",
+    f"Loading modules\n{NOT_FOUND}Job finished at Thu\n": "program-not-found",
+    "run.sh: line 3: torchrun: command not found\n": "program-not-found",
+    "run.sh: 行 3: torchrun: 未找到命令\n": "program-not-found",
+    "run.sh：第 3 行：foo：未找到命令\n": "program-not-found",
+    "sudo: pythn: command not found\n": "program-not-found",
+    "/usr/bin/env: ‘pythn’: No such file or directory\n": "program-not-found",
+    "zsh: no such file or directory: ./train.sh\n": "program-not-found",
     'run.sh: 4: Syntax error: end of file unexpected (expecting "fi")\n': "start-script-error",
     f"run.sh: line 1: cd: /nope: No such file or directory\n{CANNOT_OPEN}": "start-script-error",
     "sbatch: error: Batch job submission failed: Invalid partition name\n": "slurm-request-refused",
@@ -43,14 +53,34 @@ CRASHES = {
     "train: train.cpp:6: int main(int, char**): Assertion `c==7' failed.\n": "Assertion",
     "terminate called after throwing an instance of 'std::out_of_range'\n"
     "  what():  vector::_M_range_check: __n (which is 3)\n": "std::out_of_range",
-    "Error using trainNetwork (line 184)\nInvalid data.\n\nError in train (line 33)\n": "Error using",
-    "Undefined function or variable 'imds'.\n\nError in train (line 12)\n": "Undefined function or variable",
     "/opt/torch/bin/luajit: train.lua:12: attempt to index global 'opt' (a nil value)\n"
     "stack traceback:\n\ttrain.lua:12: in main chunk\n": "attempt to index",
     "Error executing job with overrides: []\nError in call to target 'builtins.dict':\n"
     "TypeError(\"'int' object is not iterable\")\nfull_key: encoder\n": "Error in call to target",
     "ERROR: LoadError: UndefVarError: model not defined\nStacktrace:\n": "LoadError",
 }
+PREPARED = "Reading the corpus\nVocabulary built\n"
+BLOCK, PARSE = next(iter(FAILED)), "SyntaxError: invalid syntax"
+#: Of programs that went on, or never started badly.
+HARMLESS = (
+    NOT_FOUND + PREPARED,
+    "run.sh: line 3: jq: command not found\nrun.sh: line 4: bc: command not found\nsolving ...\nconverged\n",
+    f"/home/u/.bashrc: line 12: /opt/foo/env.sh: No such file or directory\n{PREPARED}",
+    f"run.sh: line 4: cd: /scratch/me: No such file or directory\n{PREPARED}",
+    USAGE + PREPARED,
+    HELP,
+    MODULE + HELP,
+    f"Usage: 40 GB of 80 GB\n{PREPARED}",
+    "CPU usage: 12 %\nusage: 12.3 GB\nUsage: 40%\n",
+    f"unknown option 'foo' in config, ignored\n{PREPARED}",
+    f"Error using fallback kernel for layer norm\n{PREPARED}",
+    f"Undefined function or variable 'x' in prompt template, skipped\n{PREPARED}",
+    f"running problem 1\n{PARSE} (<string>, line 1)\nrunning problem 2\n",
+    f"{PARSE} (<unknown>, line 3)\n" * 30 + "All problems scored\n",
+    f"{steps(1, 9)}[reward] sandbox stderr:\n{PARSE}\n",
+    f"{steps(1, 9)}{PARSE}\n{steps(10, 12)}",
+    steps(1, 9) + BLOCK,
+)
 QUIET = ("finished", "healthy", "unfinished", "no-evidence", "no-training-log")
 
 
@@ -69,6 +99,38 @@ def diagnosed(known: Catalogue, text: str, now: float | None = None) -> Diagnosi
 def test_a_log_of_nothing_but_a_failed_start_is_a_failed_run(known: Catalogue, text: str) -> None:
     found = diagnosed(known, text)
     assert (found.verdict, primary(found)) == ("failed", FAILED[text])
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_a_program_goes_on_after_failed_no_start(known: Catalogue, text: str) -> None:
+    found = diagnosed(known, text)
+    assert found.verdict in QUIET and found.primary is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "rule"),
+    [
+        (NOT_FOUND + PREPARED, 3, ""),  # what the program printed last may say why
+        (HELP, 1, "usage-text-printed"),
+        (NOT_FOUND, 127, "program-not-found"),
+        (NOT_FOUND, 0, ""),
+    ],
+)
+def test_the_exit_code_tells_more_of_a_start(known: Catalogue, text: str, code: int, rule: str) -> None:
+    reading = RunReading(known)
+    reading.feed(lines_of(text))
+    found = reading.diagnose(Ending("failed" if code else "finished", code))
+    assert (found.primary.rule if found.primary is not None else "") == rule
+    assert found.in_trouble == bool(code)
+
+
+@pytest.mark.parametrize(("later", "code", "rule"), [(0.1, 3, ""), (-60.0, 3, NAME), (0.1, 127, NAME)])
+def test_output_and_errors_may_be_apart(known: Catalogue, later: float, code: int, rule: str) -> None:
+    reading = RunReading(known)
+    reading.feed([Line(NOT_FOUND.strip(), "stderr", 1, None, 1_790_000_000.0)])
+    reading.feed([Line("Reading the corpus", "stdout", 1, None, 1_790_000_000.0 + later)])
+    found = reading.diagnose(Ending("failed", code))
+    assert (found.primary.rule if found.primary is not None else "") == rule
 
 
 @pytest.mark.parametrize("text", CRASHES)
@@ -94,5 +156,8 @@ def test_a_failure_that_follows_is_the_cause(known: Catalogue) -> None:
 
 
 def test_code_that_a_model_wrote_may_be_broken(known: Catalogue) -> None:
-    text = next(iter(FAILED))
-    assert diagnosed(known, steps(1, 9) + text + steps(10, 20)).verdict == "unfinished"
+    assert diagnosed(known, steps(1, 9) + BLOCK + steps(10, 20)).verdict == "unfinished"
+    imported = (
+        f'Traceback (most recent call last):\n  File "/srv/a.py", line 3, in <module>\n    import b\n{BLOCK}'
+    )
+    assert primary(diagnosed(known, steps(1, 9) + imported)) == "source-syntax-error"

@@ -163,7 +163,7 @@ class Witnesses:
         if command.kind != "finished":
             return command, diagnose(command)[0]
         tracker = self._reading.tracker
-        crash = crash_among(ends, _reached(tracker), lambda: _died(self._reading.diagnose()))
+        crash = crash_among(ends, _reached(tracker), self._log_fails)
         if crash is None:
             found, _ = diagnose(command)
             if not _died(found):
@@ -175,6 +175,12 @@ class Witnesses:
         crash = replace(crash, error=_error(found))
         ending = self.weighed(_failed(command, crash, counted))
         return ending, replace(found, ending=redacted(ending).detail)
+
+    def _log_fails(self) -> bool:
+        """Whether the log ends in a failure; a command that returned 0 went on after a start that failed."""
+        found = self._reading.diagnose()
+        starts = self._reading.catalogue.tagged("start-failed")
+        return _died(found) and not (found.primary is not None and found.primary.rule in starts)
 
     def _settled(
         self, probing: Probing | None, exit_code: int | None, hear: Callable[[], None]

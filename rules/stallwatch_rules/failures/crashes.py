@@ -32,12 +32,9 @@ WORDS = (
     "[PID:",
     "py_callstack",
     "Assertion `",
-    "Error using",
     "attempt to ",
     "ERROR: LoadError:",
     " target '",
-    "Undefined function",
-    "Unrecognized function",
 )
 
 _THROWN = lazy(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
@@ -52,18 +49,14 @@ _CHECK = lazy(r"(?:^|\s)F\d{4} .*?\] (?P<name>Check failed): (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
 #: Of glibc (assert/assert.c); CUDA's quotes end otherwise, and a rule knows them.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
-#: Of MATLAB, whose message is the next line; of Lua (torch 7), and of Julia.
-_MATLAB = lazy(
-    r"^(?P<name>Error using) +(?P<m>\S.{0,200})$"
-    r"|^(?P<function>(?:Undefined|Unrecognized) function or variable) (?P<what>'.{1,100})"
-)
+#: Of Lua (torch 7), and of Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
 _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
 #: Of Hydra, which leaves its traceback out (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
 _HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
 _BEGINNINGS = (
     *(_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _ASCEND),
-    *(_ASSERT, _MATLAB, _LUA, _JULIA, _HYDRA),
+    *(_ASSERT, _LUA, _JULIA, _HYDRA),
 )
 
 _WHAT = lazy(r"\s*what\(\): +(?P<m>.*)")
@@ -171,14 +164,8 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> Raised | None:
         found = beginning.search(line.text)
         if found is not None and not (in_message and beginning is _ASCEND):
             parts = found.groupdict()
-            name = (
-                parts.get("name")
-                or parts.get("function")
-                or ("terminate called" if beginning is _PLAIN else "signal")
-            )
-            raised = Raised(
-                name, (parts.get("m") or parts.get("what") or "").strip()[:MAX_MESSAGE], line, mark
-            )
+            name = parts.get("name") or ("terminate called" if beginning is _PLAIN else "signal")
+            raised = Raised(name, (parts.get("m") or "").strip()[:MAX_MESSAGE], line, mark)
             raised.native = True
             if name in ASKED:
                 raised.kind = "interrupt"

@@ -152,6 +152,8 @@ FOREIGN_LINES = 30  #: lines of other writers that may stand inside a traceback 
 MORE_LINES = 3  #: of a message, right under its first, that are kept
 MESSAGE_LINES = 14  #: how far a message may go on after the exception's first line
 BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while no more than this follows it
+#: Python names the place of these above them; alone they are of code that a program tried to read.
+NEVER_BARE = ("SyntaxError", "IndentationError", "TabError")
 
 
 class _Open(msgspec.Struct):
@@ -439,7 +441,8 @@ class TracebackReader:
                 self._bare = None
         if not ignored:
             final = FINAL.match(text.rstrip())
-            if final is not None and ERROR_NAME.search(final["name"].rpartition(".")[2]):
+            last = final["name"].rpartition(".")[2] if final is not None else ""
+            if final is not None and ERROR_NAME.search(last) and last not in NEVER_BARE:
                 name = final["inner"] or final["name"]
                 self._bare = Raised(name, (final["message"] or "")[:MAX_MESSAGE], line, mark)
                 self._bare.rules.update(rules)

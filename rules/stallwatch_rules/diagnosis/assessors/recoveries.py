@@ -14,14 +14,16 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import SURVIVED, Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, came_before
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, Snapshot
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, RunContext, Snapshot
 from stallwatch_rules.diagnosis.unrelated import told_in_passing
 from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_service
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
 from stallwatch_rules.messages import message
 
-START_LINES = 60  #: outside of tracebacks, that helps and launchers print below what ended a start
+NOT_FOUND = (126, 127)  #: exit codes of shells that found no program, or could not start it
+NOT_CALLED = 2  #: exit code of programs that cannot be called like this
+AT_ONCE = 1.0  #: seconds within which the order of a command's output and its errors is not certain
 FORGOTTEN = 20  #: good steps, and good losses printed, after which a single NaN is history
 OFTEN = 0.05  #: matches a step above which a failure that training survives still does harm
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
@@ -149,21 +151,42 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge a start that failed, by a shell's word or a usage text: the program may go on, or fail otherwise.
 
     Start scripts load modules that a machine lacks, and print the help of programs. What ends a start is the
-    last message, beside a launcher's summary.
+    last thing that is printed, and a help that was asked for is nothing that failed.
 
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
     trained = tracker.progressed or tracker.finished or any(one.sampled for one in streams.values())
     otherwise = bool(now.exceptions.fatal) or run.by_hand or context.failed is False
-    otherwise = otherwise or any(one.is_failure for one in now.found)
+    otherwise = otherwise or any(one.is_failure and not one.tagged("start-failed") for one in now.found)
     for one in now.found:
-        if one.tagged("start-failed") and one.hits:
-            below = min(streams[key].plain - hits.last_plain for key, hits in one.hits.items())
-            if trained or otherwise or below > START_LINES:
+        if one.tagged("start-failed") and one.hits and one.rule not in now.exceptions.ended_in:
+            if trained or otherwise or _started(one, streams, context):
                 yield LeftOut(one.rule)
             elif context.now is None or context.failed:  # else its next line may show that it went on
                 yield replace(one, harm="fatal")
+
+
+def _started(one: Found, streams: Streams, context: RunContext) -> bool:
+    """Return whether a program printed something later, or a help that may have been asked for."""
+    code = context.ending.exit_code if context.ending is not None else None
+    if code in NOT_FOUND:
+        return False
+    states = ("output",) if context.failed else ("output", "help")
+    if all(streams[key].below_start in states for key in one.hits):
+        return True
+    # What a script prints has no rank; where ranks print, they were started.
+    scripts = {source for source, rank in one.hits if rank is None}
+    others = {key: stream for key, stream in streams.items() if key not in one.hits and stream.plain}
+    if any(source in scripts and rank is not None for source, rank in others):
+        return True
+    last, unsure = one.last, 0.0 if code == NOT_CALLED else AT_ONCE
+    return last is not None and any(
+        stream.timed
+        and None not in (last.line.time, stream.last_time)
+        and (stream.last_time or 0.0) > (last.line.time or 0.0) - unsure
+        for stream in others.values()
+    )
 
 
 def _outlived(one: Found, exceptions: Exceptions) -> bool:

@@ -1,0 +1,46 @@
+"""What is printed below a message that a start failed, and whether it shows that a program went on.
+
+Shells, launchers and usage texts need no traceback to end a start; but scripts ask for tools that a machine
+lacks, and go on. What ended the start is the last thing that was printed, beside what this module lists.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from stallwatch_rules.text.lazy import lazy
+
+#: No start failed; one did, and nothing else was printed; all its help was; it went on.
+Below = Literal["", "nothing", "help", "output"]
+
+_HELP = lazy(r"(?i)^\s+-h,? --help\b|show this (?:help )?message and exit")
+_REASON = lazy(r"(?i)^(?:[\w.+~/-]{1,200}: )?(?:fatal )?error: ")
+_MEANT = lazy(
+    # Indented parts of a usage text or of a list, headings, and rules between paragraphs.
+    r"^\s|(?i:^[\w ]{0,30}(?:options|arguments|commands|flags|examples?|usage|shells are|failures):$)"
+    r"|^[-=*_+~#]{3,}$"
+    # Further messages of a shell's script, and of launchers.
+    r"|^[\w.+~/-]{1,200}[:：] ?(?:line |行 ?|第 ?)?\d+(?: ?行)?[:：]|^-?(?:ba|z|da|k)?sh: "
+    r"|^(?:srun|sbatch|salloc|slurmstepd(?:-\S{1,60})?|mpirun|mpiexec|prterun|docker|make(?:\[\d+\])?"
+    r"|conda|sudo|env|kubectl): |^ERROR conda\.cli\.|^Primary job +terminated|\bFAILED$"
+    r"|^Root Cause \(first|^\[\d+\]:$"
+    # Where to read on.
+    r"|^(?:Try|See|Run|Use|Type|To|Also|Please|For|You|It is also|IMPORTANT|The following module)\b"
+    r".{0,120}(?:help|usage|`|conda|module|shell|spider|cache|information|documentation)"
+    # Open MPI on its slots (orte/mca/rmaps/base/help-orte-rmaps-base.txt of 4.1).
+    r"|\bslots?\b|Open MPI|^(?:available for use|launch a process|launch\.|environment in which"
+    r"|of hardware threads|--use-hwthread)"
+    # What scripts say at their end.
+    r"|^(?:real|user|sys)\s+\d|^\w{3} \w{3} [ \d]?\d \d\d:\d\d:\d\d "
+    r"|(?i:^\W*(?:job|script)\b.{0,60}\b(?:finished|ended|completed|done|failed|exit))"
+    r"|(?i:^\W*(?:exit|return) (?:code|status)\b|^\W*end(?:ed)?(?: (?:time|at|date))?\b *[:=@])"
+)
+
+
+def below(text: str, before: Below) -> Below:
+    """Return what is known of what came below a failed start, with this further line."""
+    if _REASON.search(text):
+        return "nothing"
+    if _HELP.search(text):
+        return "help"
+    return before if not text or text.isspace() or _MEANT.search(text) else "output"
