@@ -97,6 +97,12 @@ def test_a_finished_run_gets_a_short_line(process: Process) -> None:
     assert "Evidence" not in result.stderr
 
 
+def test_a_command_that_goes_on_without_a_tool_has_not_failed(process: Process) -> None:
+    script = "no-such-tool start\necho Reading\nsleep 0.2\nexit 0"
+    result = process("run", "--no-metrics", "--", "bash", "-c", script)
+    assert result.returncode == 0 and "How it ended: finished after" in result.stderr
+
+
 def test_options_of_the_command_stay_its_own_without_dashes(process: Process) -> None:
     result = process("run", "--no-metrics", "echo", "--name", "x", "-h")
     assert (result.returncode, result.stdout) == (0, "--name x -h\n")

@@ -47,6 +47,9 @@ FAILED = {
     "docker: permission denied while trying to connect to the daemon socket.\n": "container-not-started",
     "There are not enough slots available in the system to satisfy the 64\n"
     "slots that were requested by the application:\n\n  ./train\n": "mpi-slots-missing",
+    "mpirun was unable to launch the specified application as it could not access\n"
+    "or execute an executable:\n"
+    "\nExecutable: ./train\nNode: node07\n\nwhile attempting to start process rank 0.\n": "program-not-found",
 }
 #: Ends of programs in other languages, and the exception that they are reported as.
 CRASHES = {
