@@ -123,6 +123,14 @@ def test_what_two_ranks_wrote_into_one_line_is_parted(read_lines: ReadLines) -> 
     ]
 
 
+@pytest.mark.parametrize("prefix", ["[default4]:", "[rank4]:", "[default4]:[rank4]:", "[default4]: "])
+def test_a_traceback_right_behind_a_launchers_prefix_is_of_its_rank(
+    prefix: str, read_lines: ReadLines
+) -> None:
+    found = read_lines(f"{prefix}Traceback (most recent call last):\n".encode())
+    assert [(line.text, line.rank) for line in found] == [("Traceback (most recent call last):", 4)]
+
+
 def test_a_message_behind_a_bar_with_a_postfix_is_a_line_of_its_own(line_texts: LineTexts) -> None:
     bar = "Epoch 1: 100%|██████████| 150/150 [00:04<00:00, 30.55it/s, train_loss=2.22e-6]"
     message = "`Trainer.fit` stopped: `max_epochs=2` reached."

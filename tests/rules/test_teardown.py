@@ -104,6 +104,8 @@ def test_what_a_message_says_is_skipped_is_not_the_cause(known: Catalogue) -> No
     """The end comes right after it: nothing but the message says that the program went on."""
     assert root(diagnosed(known, steps(1, 40) + SKIPPED + raised("KeyError: 'loss'"))) == "KeyError"
     assert primary(diagnosed(known, steps(1, 40) + SKIPPED)) is None
+    tee = "".join(f"[default3]:{line}\n" for line in (SKIPPED + raised("KeyError: 'loss'")).splitlines())
+    assert root(diagnosed(known, steps(1, 40) + tee)) == "KeyError", "torchrun --tee writes no space"
     died = SKIPPED.replace(", skipping", "")
     assert primary(diagnosed(known, steps(1, 40) + died)) == "media-file-unreadable"
 

@@ -18,10 +18,10 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER
 
-# After a progress bar's end, before another rank's prefix or a traceback.
+# After a progress bar's end, before another rank's prefix, or before a traceback (but for its own prefix).
 _GLUED = lazy(
     r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
-    r"|(?<=[^\s\"'])(?=Traceback \(most recent call last\):)"
+    r"|(?<=[^\s\"'])(?<!\]:)(?=Traceback \(most recent call last\):)"
 )
 _BAR_ENDS = ("it]", "/s]")
 # A message behind a bar that ends with numbers of its own, as Lightning's do; no other metrics are parted.
