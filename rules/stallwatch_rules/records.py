@@ -244,6 +244,7 @@ class Start(msgspec.Struct):
     began: str | None = None  #: ISO 8601
     ended: str | None = None
     reported: bool = False  #: whether it is the one whose report this is
+    interrupted_by: Interrupter | None = None  #: as in the diagnosis
 
 
 class Diagnosis(msgspec.Struct):

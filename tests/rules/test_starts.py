@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from smallruns import OOM, raised, steps
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, Start
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.markdown import to_markdown
 from stallwatch_rules.scan.heads import head_texts
@@ -256,6 +258,19 @@ def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -
     assert "| 1 | FAILED | cuda-oom | 20 of 90 | 1–29 |" in to_markdown(found)
     assert told in to_html(found)
     assert "本报告针对 2 次启动中最新的第 2 次。" in to_markdown(found, "zh")
+
+
+def test_a_start_says_who_stopped_it(catalogue: Catalogue, matcher: Matcher) -> None:
+    found = read(catalogue, matcher, CASES["three with Ctrl-C"].text).diagnose()
+    assert [one.interrupted_by for one in found.starts] == ["user"] * 3
+    assert "| 1 | INTERRUPTED |  | 20 of 90 |" in to_markdown(found)
+    other = msgspec.structs.replace(found, starts=[_stopped_from_outside(one) for one in found.starts])
+    assert "| 1 | INTERRUPTED | A signal asked the run to end" in to_markdown(other)
+
+
+def _stopped_from_outside(start: Start) -> Start:
+    title = message("report.asked-to-end.text")
+    return msgspec.structs.replace(start, interrupted_by="signal", title=title)
 
 
 def test_what_differs_from_start_to_start() -> None:

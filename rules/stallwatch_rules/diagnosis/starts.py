@@ -44,6 +44,7 @@ def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) ->
         total_steps=progress.total_steps,
         began=iso(began, zoned=zoned),
         ended=iso(ended, zoned=zoned),
+        interrupted_by=diagnosis.interrupted_by,
     )
 
 

@@ -85,7 +85,7 @@ def _start(start: Start, language: str) -> list[str]:
     return [
         str(start.number),
         render(message(f"report.{start.verdict}"), language),
-        cause(start, language) if start.rule is not None or start.verdict != "interrupted" else "",
+        cause(start, language) if start.rule is not None or start.interrupted_by != "user" else "",
         steps(start, language),
         f"{start.first_line}–{start.last_line}",
         clock(start.began) if start.began is not None else "",
