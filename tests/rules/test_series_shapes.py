@@ -9,6 +9,7 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.tracker import Finish, ProgressTracker
 from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Line
 from stallwatch_rules.samples.series import SeriesReader
 from stallwatch_rules.samples.table import COLUMNS, RowReader
 
@@ -157,3 +158,88 @@ def test_a_total_that_is_counted_from_zero_ends_one_before() -> None:
     assert read(counted(0, 29)).surely_finished
     assert not read(counted(1, 29)).finished
     assert not read(counted(0, 28)).finished
+
+
+def epochs(heading: str, row: str, count: int) -> str:
+    """Epochs of 100 batches, every tenth of which is printed."""
+    rows = "".join(row.format(n=n, loss=f"0.{n}") + "\n" for n in range(10, 101, 10))
+    return "".join(heading.format(n=n) + "\n" + rows for n in range(1, count + 1))
+
+
+@pytest.mark.parametrize(
+    "row", ["{n}/100 - loss {loss}", "batch {n}/100 loss {loss}", "step {n}/100 loss {loss}"]
+)
+@pytest.mark.parametrize(
+    "heading", ["Epoch {n}/10", "Epoch {n} of 10", "Starting epoch {n}", "=== Epoch {n} ==="]
+)
+def test_an_epochs_total_is_no_runs(heading: str, row: str) -> None:
+    for count in (1, 3):
+        tracker = read(epochs(heading, row, count))
+        assert (tracker.last_step, tracker.total_steps, tracker.finish) == (100 * count, None, None)
+    if "10" in heading and "batch" not in row:
+        assert read(epochs(heading, row, 10)).finish is not None
+
+
+def test_a_counter_that_goes_on_below_the_next_heading_has_its_own_total() -> None:
+    log = "".join(
+        f"Epoch {n // 10}\nstep {n}/40 loss 0.{n}\nstep {n + 5}/40 loss 0.{n}\n" for n in (10, 20, 30)
+    )
+    assert (read(log).total_steps, read(log).finish) == (40, None)
+    assert read(log + "step 40/40 loss 0.1\n").finish is not None
+
+
+def test_a_bar_between_the_steps_of_another_counter_is_an_evaluations() -> None:
+    def epoch(n: int) -> str:
+        bar = "".join(f"{k}%|{'#' * (k // 10)}| {k}/100 [00:01<00:01, 9.0it/s]\n" for k in range(0, 101, 25))
+        return bar + "".join(f"step {n * 10 + k} loss 0.5\n" for k in range(10))
+
+    tracker = read(epoch(0) + epoch(1))
+    assert (tracker.last_step, tracker.finish) == (19, None)
+
+
+OF_TOTAL = "".join(f"step {n}/200 loss 0.5\n" for n in range(10, 101, 10))
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Total time: 3.2s", "Best epoch: 3", "Training took 12.3 seconds", "Finished training epoch 3", "Done."],
+)
+def test_words_do_not_end_a_run_short_of_its_total(said: str) -> None:
+    assert read(f"{OF_TOTAL}{said}\n").finish is None
+
+
+@pytest.mark.parametrize("said", ["Early stopping at step 100", "训练完成"])
+def test_a_run_may_say_that_it_ends_before_its_total(said: str) -> None:
+    assert read(f"{OF_TOTAL}{said}\n").finish is not None
+
+
+def test_what_is_done_is_the_saving() -> None:
+    assert read(STEPS + "saving checkpoint to out\ndone\n").finish is None
+    assert read(STEPS + "Finished training epoch 3\n").finish is None
+
+
+NO_TRAINING = {
+    "rows": lambda n: f"{n},{100 - n / 2:.4f},{n / 4:.4f}",
+    "two columns": lambda n: f"{n}  {3 / (n + 1):.4f}",
+    "scores of a game": lambda n: f"Round {n}: player A score {3 * n} player B score {2 * n}",
+    "frames": lambda n: f"Frame {n}: PSNR {30 + 1 / n:.3f} SSIM 0.{90 + n % 10}",
+    "an evaluation": lambda n: f"[{n}/500] eval sample loss 0.{n % 10}5 acc 0.{n % 7}",
+}
+
+
+@pytest.mark.parametrize("name", NO_TRAINING)
+def test_numbers_that_nobody_calls_a_training_are_none(name: str) -> None:
+    log = "".join(NO_TRAINING[name](n) + "\n" for n in range(1, 60))
+    assert not read(log).trained
+    if name in ("rows", "two columns"):
+        assert read("Training on 2 cards\n" + log).trained
+
+
+def test_little_is_kept_of_templates_that_come_once() -> None:
+    reader, letters = SeriesReader(), "ghijklmnopqrstuvwxyz"
+    for n in range(3000):
+        word = "".join(letters[n // 20**place % 20] for place in range(4))
+        reader.read(Line(f"step 0.5 {word} loss 0.25 w {n}", "train.log", n, None, None))
+    (stream,) = reader.take("train.log").values()
+    assert len(stream.kinds) <= 256
+    assert len(stream.none) + len(stream.once) <= 2048

@@ -121,6 +121,7 @@ def _snapshot(
         last_step=tracker.last_step,
     )
     by_hand = _by_hand(matched, exceptions, context)
+    complete = complete and (tracker.surely_finished or not by_hand)
     clock = read_clock(
         streams,
         tracker,

@@ -93,6 +93,6 @@ def _ends_open(diagnosis: Diagnosis, context: RunContext) -> bool:
     progress = diagnosis.progress
     if context.ending is not None or context.now is not None:
         return False
-    if progress.last_step is None or progress.finished:
+    if progress.last_step is None or progress.finished or diagnosis.verdict == "no-evidence":
         return False
     return not progress.total_steps or progress.last_step < progress.total_steps

@@ -39,7 +39,7 @@ def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> tuple[Ve
         return ("interrupted", by) if by is not None else (verdict, None)
     if verdict is not None:
         return verdict, None
-    by = None if run.tracker.told_finished else _asked_by(run, now)
+    by = _asked_by(run, now)
     if chosen is not None:
         return "degraded", by
     if not _recognised(run, now):
@@ -84,8 +84,12 @@ def _stopped_by(chosen: Found, run: Snapshot, now: Assessment) -> Interrupter | 
 
 def _asked_by(run: Snapshot, now: Assessment) -> Interrupter | None:
     """Return who stopped a run that is not in trouble: it ended because it was asked to."""
-    if run.by_hand:
-        return "user"
+    finish = run.tracker.finish
+    how = finish.how if finish is not None else ""
+    if run.by_hand and how not in ("total", "words"):
+        return "user"  # a program that is stopped prints how long it took, too
+    if how not in ("", "left"):
+        return None
     return "signal" if any(ASKED in one.facts for one in now.found) else None
 
 
@@ -95,7 +99,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
     if now.facts.complete or context.failed is False:
         return "finished"
     serves = any(one.answers >= SERVED for one in run.streams.values())
-    if not (tracker.progressed or tracker.last_loss is not None or serves):
+    if not (tracker.trained or tracker.last_loss is not None or serves):
         return "no-evidence"
     # Of a run that is watched, or was when somebody stopped watching it, the end is still to come.
     watched = context.now is not None or context.ending is not None or context.watched

@@ -45,6 +45,7 @@ class Counter:
     _offset: int = 0
     _ended: bool = False  # it is within the last epoch, and at its end
     _from_epoch: float | None = None  # the first that was seen
+    _epochs: float | None = None
     _since: tuple[int, float | None, float | None] | None = None  # step, time, elapsed
 
     @property
@@ -56,6 +57,17 @@ class Counter:
             return False
         from_zero = self.first == 0 and self.stride == 1 and not self.bar
         return self.last >= self.total - from_zero
+
+    @property
+    def falls_short(self) -> bool:
+        """Whether the next line of the counter would still not be its last."""
+        if self.complete or self.last is None:
+            return False
+        if self.total:
+            return self.last + self.stride < self.total
+        if self._epochs is None or self._epoch is None:
+            return False
+        return self._epoch < self._epochs - (self._from_epoch == 0)
 
     def seen(self, sample: Sample, phase: Phase) -> bool:
         """Take a sample in; ``phase`` is what went on since the last rise."""
@@ -78,6 +90,7 @@ class Counter:
             self.first, self.bar, self._from_epoch = sample.step, sample.from_bar, epoch
         if epoch is not None:
             self._epoch = epoch
+        self._epochs = sample.values.get("epochs", self._epochs)
         self._ended = self._ends(sample)
         elapsed = sample.values.get("elapsed_seconds")
         if rose:

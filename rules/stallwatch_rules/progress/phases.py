@@ -47,6 +47,11 @@ _FINAL = re.compile(
     r"|valid\w*|test\w*|train\w*|result|metric|score|accuracy|loss|reward|performance|perplexity"
     r"|policy|adapter)s?\b"
 )
+# … of a part, which is named behind: "Finished training epoch 3".
+_OF_PART = re.compile(
+    r"[\s:,-]*(?:(?:of|for|in) )?(?:the )?(?:epoch|step|iter\w*|round|fold|stage|phase)\W{0,3}\d"
+)
+_MERELY = re.compile(rf"(?i){_LEAD}(?:all )?(?:done|finished|completed?)[\s.!]*$")
 _BEST = re.compile(
     rf"{_LEAD}best[ _]?(?:epoch|iter(?:ation)?|step|round|val\w*|test\w*|dev|model|score|acc\w*|loss"
     r"|result)s?\b"
@@ -115,8 +120,21 @@ def _seems_over(text: str) -> bool:
         if word in lower and pattern is not tried:
             tried, found = pattern, pattern.search(lower)
             if found is not None:
-                return pattern not in (_RAN, _TOOK) or _PART.search(lower, 0, found.end()) is None
+                return pattern not in (_RAN, _TOOK) or not (
+                    _PART.search(lower, 0, found.end()) or _OF_PART.match(lower, found.end())
+                )
     return False
+
+
+def only_done(text: str) -> bool:
+    """Whether a line says that something is done, and not what."""
+    return _MERELY.match(text) is not None
+
+
+def says_over(text: str) -> bool:
+    """Whether a line of a run's end says that it ended before its total, or as a training."""
+    lower = text.lower()
+    return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))
 
 
 # Each entry: words that must stand in the line (cheap), and the pattern that decides.

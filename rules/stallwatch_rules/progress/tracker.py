@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Literal, NamedTuple
 
 from stallwatch_rules.progress.counter import Counter
-from stallwatch_rules.progress.phases import ANNOUNCES, sign_of
+from stallwatch_rules.progress.phases import ANNOUNCES, only_done, says_over, sign_of
 from stallwatch_rules.records import EVALUATION, Line, Phase, Progress, Sample
-from stallwatch_rules.samples.series import COARSE, MAX_TEXT
+from stallwatch_rules.samples.series import COARSE, MAX_TEXT, WEAK
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import skeleton
 
@@ -52,6 +52,7 @@ class _Stream:
         self.phase: Phase = "init"
         self.phase_time: float | None = None
         self.end: Finish | None = None  # what says that its training is complete
+        self.since = 0  # rises of other counters since the last one was complete
         self.rounds = 0  # how many of them there were then: others may count the last one, too
         self.left = False  # one of its processes ended with success
         self.said: set[str] = set()  # what only sounds like an end, since the last step …
@@ -74,7 +75,7 @@ class _Stream:
     def seems_over(self, line: Line) -> None:
         """Take a line such as programs print at their end."""
         key = skeleton(line.text)
-        if key in self.passed:
+        if key in self.passed or (self.phase not in ("init", "train") and only_done(line.text)):
             return
         if len(self.said) < _MAX_PASSED:
             self.said.add(key)
@@ -222,6 +223,12 @@ class ProgressTracker:
             self._rose(stream, counter, sample)
             if counter.attempt > attempt:
                 stream.passed.clear()
+                if sample.from_bar and stream.since > 1 and not counter.nested:
+                    # It is drawn anew, and another counter of steps went on meanwhile: an evaluation's.
+                    counter.nested = counter.evaluates = True
+                    self._sum_up()
+            if not (counter.nested or counter.rounds):
+                stream.since = 0 if sample.from_bar else stream.since + 1
         if counter.complete and _counts(counter) and (counter.rounds or counter.total is None):
             stream.end = stream.end or Finish("total", line.source, line.number, line.text[:MAX_TEXT])
             stream.rounds = counter.last if counter.rounds and counter.last is not None else 0
@@ -266,6 +273,15 @@ class ProgressTracker:
         self._furthest = max(steps), max(rounds)
         times = [t for t in (self.last_progress_time, other.last_progress_time) if t is not None]
         self.last_progress_time = max(times, default=None)
+
+    @property
+    def trained(self) -> bool:
+        """Whether any line showed progress of a training, and not of an evaluation or of whatever it is."""
+        return any(
+            counter.rises and name not in (WEAK, EVALUATION)
+            for stream in self._streams.values()
+            for name, counter in stream.counters.items()
+        )
 
     # ---- steps
 
@@ -387,8 +403,16 @@ class ProgressTracker:
         found = [s.end for s in self._streams.values() if s.end is not None]
         found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
         found += [Finish("left", s.source) for s in self._streams.values() if s.left]
-        found = [one for one in found if one.how != "likely" or self.progressed]
+        found = [one for one in found if one.how != "likely" or self._may_be_over(one)]
         return min(found, key=lambda one: (_SUREST.index(one.how), one.source, one.number), default=None)
+
+    def _may_be_over(self, said: Finish) -> bool:
+        """Whether what sounds like an end may be one: of a run that made steps, and all that it counts."""
+        counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
+        return self.progressed and (
+            says_over(said.text)
+            or not any(c.falls_short for c in counters if c.attempt == self._furthest[c.rounds][0])
+        )
 
     def _reached(self, stream: _Stream) -> bool:
         leading = (c for c in stream.counters.values() if _counts(c) and c.rounds == self.in_rounds)

@@ -1,8 +1,8 @@
 """Series that nobody listed: numbers that recur at one place of one template and advance are steps.
 
-A line's template is what is left of it without its numbers (``text.masking.skeleton``). Of its numbers one is
-the counter: it is whole, rises from line to line, and a word beside it names it, or it stands first. How many
-lines it takes to be sure depends on the words (``series.json`` lists them):
+A line's template is what is left of it without its numbers (``text.masking.template_key``). Of its numbers
+one is the counter: it is whole, rises from line to line, and a word beside it names it, or it stands first.
+How many lines it takes to be sure depends on the words (``series.json`` lists them):
 
 * a counter by its name, in a line that speaks of a loss, a score or the like: one line;
 * a counter by its name among other decimals, or alone in its line, as in ``Epoch 3/20`` or a table of names
@@ -33,17 +33,22 @@ from stallwatch_rules.samples.fields import FIELDS
 from stallwatch_rules.samples.pairs import keyed, rates
 from stallwatch_rules.samples.prefixes import leads, sums_up
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.masking import skeleton
+from stallwatch_rules.text.masking import template_key
 from stallwatch_rules.text.numbers import lowered
 
 SERIES = "series"  #: the first word of the names of learnt series
 ROUNDS = (
     "series rounds"  #: the names of series that count epochs, episodes or games begin so: they are no steps
 )
-ROWS = "series rows"  #: the name of series of which no word says what they count
+ROWS = "series rows"  #: the names of series of which no word says what they count begin so
+WEAK = (
+    f"{ROWS} alone"  #: the name of such series in logs that nowhere speak of a training: they may be none's
+)
 COARSE = (ROUNDS, ROWS)  #: they are a run's steps where nothing else counts any
 MAX_TEXT = 400  #: characters; longer lines are no row of a series
-_MOST_KINDS = 4096  # of one source and rank
+_MOST_KINDS = 256  # templates of one source and rank that are followed, and of new ones that are looked at
+_MOST_NONE = 1024  # hashes of templates that are no series, and of templates that came once
+_MOST_BELOW = 64  # series below headings
 _PATIENCE = 64  # lines after which a template that did not become a series is none
 _FEW, _SOME, _MANY = 2, 3, 12  # lines that decide, by how much their words say
 _TREND = 0.5  # of all pairs of values, by how much more of them fall than rise, or the other way round
@@ -54,6 +59,7 @@ _words = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), t
 _NAMES = _words["steps"] | _words["rounds"] | _words["metrics"]
 _OURS = frozenset(word.encode() for word in _NAMES)
 _LETTERS = bytes(code if chr(code).isalpha() and code < 128 else 32 for code in range(256))
+_CASES = bytes(ord("a") if 97 <= code < 123 else ord("A") if 65 <= code < 91 else 32 for code in range(256))
 _SCRIPTS = {
     kind: re.compile("|".join(word for word in sorted(words) if not word.isascii()))
     for kind, words in _words.items()
@@ -82,11 +88,18 @@ _FAILS = lazy(
 _DIGIT = lazy(r"\d")
 _FINE = lazy(r"\.\d{3}")  # tables of scores for people have fewer digits
 _HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # names of columns
+_FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # the word behind the counter, by itself
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
 _BATCHES = frozenset(("batch", "minibatch"))
 _BEHIND_NAME = " \t:=：#|([{,.'\"-<>"
 _NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))  # "epoch number 3"
 _RETURNS = frozenset(("reward", "rew", "return", "ret"))
+_SCORES = frozenset(("score", "scores", "psnr", "ssim"))  # much else has them, too
+_PLAYS = frozenset(("ep", "episode", "episodes", "game", "games"))
+# What names an epoch, and does not begin it.
+_NO_HEADING = lazy(
+    r"\b(?:resum|restor|load|continu|from|after|until|last|max|num|since|every)", re.IGNORECASE
+)
 _MEASURES = _words["metrics"] - _words["evaluations"] - {"train", "training", "learn"}
 _NO_COUNT = lazy(r"\d{1,15}|\d{1,3}(?:,\d{3})+")
 
@@ -110,15 +123,17 @@ def may_count(text: str) -> bool:
     """Whether a line may be a row of a series: by its words, if it has any that are written in ASCII."""
     if not text.isascii():
         return True
-    lower = text.lower().encode().translate(_LETTERS)
+    raw = text.encode()
+    small = raw.lower()
+    lower = small.translate(_LETTERS)
     words = lower.split()
     return (
         not words
         or not _OURS.isdisjoint(words)
         or b" epo" in lower
         or lower.startswith(b"epo")
-        or "f1" in text.lower()
-        or (_CAMEL.search(text) is not None and not _NAMES.isdisjoint(_parts(text)))
+        or b"f1" in small
+        or (b"aA" in raw.translate(_CASES) and not _NAMES.isdisjoint(_parts(text)))
     )
 
 
@@ -148,6 +163,7 @@ class _Kind:
     __slots__ = (
         "alone", "at", "evaluates", "falls", "fields", "last", "lines", "metric", "names", "needed",
         "numbers", "outer", "outer_total", "plain", "repeats", "rounds", "rows", "series", "total",
+        "weak",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -170,24 +186,50 @@ class _Kind:
         self.series = ""  #: its name, once it is one
         self.names: list[str] | None = None  #: of its columns
         self.fields: list[tuple[str, int]] | None = None  #: what its numbers are, by our names
+        self.weak = False  #: no word in its lines says that they are a training's
+
+
+class _Heading(NamedTuple):
+    """A line that begins an epoch."""
+
+    epoch: float
+    epochs: float | None
+    line: int
+
+
+class _Below:
+    """Which counts of one series stood below headings."""
+
+    __slots__ = ("goes_on", "heading", "last")
+
+    def __init__(self, heading: int, last: int) -> None:
+        self.heading, self.last = heading, last
+        self.goes_on = False  #: below the next heading it does not begin anew
 
 
 class _Stream:
     """What is known of one source and rank."""
 
-    __slots__ = ("based", "block", "closed", "head", "head_at", "kinds", "metric_at", "metrics")
+    __slots__ = (
+        "based", "below", "block", "closed", "head", "head_at", "heading", "kinds", "metric_at", "metrics",
+        "none", "once", "trains", "tried",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.kinds: dict[str, _Kind] = {}
+        self.kinds: dict[bytes, _Kind] = {}  #: the oldest first
+        self.none: dict[int, bool] = {}  #: templates that are no series, by hash: whether they hold a metric
+        self.once: set[int] = set()  #: hashes of templates that came once, after many others
+        self.tried = 0  #: templates that were looked at
+        self.trains = False  #: some line speaks of a training
+        self.heading: _Heading | None = None  #: the last one
+        self.below: dict[str, _Below] = {}  #: series below headings
         self.head: list[str] | None = None  #: names of columns, of which the first is a counter's
         self.head_at = 0  #: their line
         self.metric_at = 0  #: the last line with a loss, a score or the like
         self.block: Sample | None = None  #: the counter that was last told in a line of its own
         self.based = False  #: such counters begin at zero
         self.closed = False  #: something was measured since
-        self.metrics: dict[
-            str, int
-        ] = {}  #: how often lines of a template were such since the first such counter
+        self.metrics: dict[int, int] = {}  #: how often lines of a template were such since the first counter
 
 
 Learning = dict[int | None, _Stream]  #: what was learnt of one source, by rank
@@ -215,35 +257,47 @@ class SeriesReader:
             self.learnt, sample = True, learnt
         elif sample is not None and ("loss" in sample.values or "eval_loss" in sample.values):
             stream.metric_at = line.number
-        if sample is None or stream.block is None:
+        if sample is None or sample.step is None or sample.series == "" or "epoch" in sample.values:
             return sample
-        return _in_epoch(stream.block, sample)
+        if sample.from_bar:
+            block = stream.block
+            return sample if block is None else _in_epoch(block.step, block.total_steps, sample)
+        return _below(stream, sample)
 
 
 def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None:
     text = line.text
     if len(text) > MAX_TEXT:
         return None
+    if not stream.trains:
+        stream.trains = (
+            "train" in text or "Train" in text or "poch" in text or "loss" in text or "Loss" in text
+        )
     if _DIGIT.search(text) is None:
         head = _HEAD.match(text)
         if head is not None and _counter_kind(_parts(head[1])):
             stream.head = [name for name in _CELLS.split(text.strip(' |,;#"\t')) if name]
             stream.head_at = line.number
         return None
-    key = skeleton(text.rstrip("* ") if text[-1] in "* " else text)  # a star marks the best so far
+    if not may_count(text):
+        return None
+    bare = text.rstrip("* ") if text[-1] in "* " else text  # a star marks the best so far
+    key = template_key(bare.encode("utf-8", "surrogatepass"))
     kind = stream.kinds.get(key)
     if kind is None:
-        if len(stream.kinds) >= _MOST_KINDS:
-            return None
-        near = stream.head is not None and line.number - stream.head_at <= _NEAR
-        kind = stream.kinds[key] = _kind_of(text, stream.head if near else None)
+        metric = stream.none.get(hash(key))
+        if metric is None:
+            kind = _new_kind(stream, key, line)
+            metric = kind is not None and kind.metric
+        if kind is None or not kind.needed:
+            return _of_none(stream, key, line, sample) if metric else None
     kind.lines += 1
     if kind.metric:
         stream.metric_at = line.number
     if not kind.needed:
-        if stream.block is None or not kind.metric:
-            return None
-        return _measured(stream, key, line, sample)
+        del stream.kinds[key]
+        _remember(stream, key, kind)
+        return _of_none(stream, key, line, sample) if kind.metric else None
     numbers = _numbers_in(text if kind.plain else _STAMP.sub(" ", text))
     if len(numbers) != len(kind.numbers):
         return None
@@ -253,13 +307,17 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
         if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
             kind.rows.clear()  # nothing was measured between two counts
         kind.rows.append([*numbers, float(line.number)])
-        if not _decided(kind):
+        if kind.alone and _series_name(kind).startswith(ROUNDS) and _NO_HEADING.search(text) is None:
+            epochs = numbers[kind.total] if kind.total is not None else None
+            stream.heading = _Heading(numbers[kind.at], epochs, line.number)
+        if not _decided(kind, trains=stream.trains):
             return None
     kind.repeats += count == kind.last
     kind.falls += kind.last is not None and count < kind.last
     kind.last = count
     if (
         kind.outer is None
+        and stream.heading is None
         and not kind.numbers[kind.at].counts
         and kind.falls > max(1, kind.lines / _PATIENCE)
     ):
@@ -268,19 +326,78 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     found = _sample(kind, numbers, line, sample)
     if kind.alone and found.series.startswith(ROUNDS):
         stream.block, stream.closed = found, False
+        stream.heading = _Heading(numbers[kind.at], found.total_steps, line.number)
         stream.based = stream.based or found.step == 0
         return replace(found, total_steps=None)  # it begins here
     return found
 
 
-def _decided(kind: _Kind) -> bool:
+def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
+    """Look at a template that is not known; many that come once each are not worth it."""
+    if stream.tried >= _MOST_KINDS:
+        known = hash(key) in stream.once
+        if not known:
+            if len(stream.once) >= _MOST_NONE:
+                stream.once.clear()
+            stream.once.add(hash(key))
+            return None
+    stream.tried += 1
+    near = stream.head is not None and line.number - stream.head_at <= _NEAR
+    kind = _kind_of(line.text, stream.head if near else None)
+    if not kind.needed:
+        _remember(stream, key, kind)
+        return kind
+    if len(stream.kinds) >= _MOST_KINDS:
+        oldest = next((one for one, known in stream.kinds.items() if not known.series), None)
+        if oldest is None:
+            return None
+        del stream.kinds[oldest]
+    stream.kinds[key] = kind
+    return kind
+
+
+def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
+    """Remember that a template is no series."""
+    if len(stream.none) >= _MOST_NONE:
+        stream.none.clear()
+        stream.metrics.clear()
+    stream.none[hash(key)] = kind.metric
+
+
+def _of_none(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
+    """A line with a loss, a score or the like that is no row of a series."""
+    stream.metric_at = line.number
+    return None if stream.block is None else _measured(stream, hash(key), line, sample)
+
+
+def _below(stream: _Stream, sample: Sample) -> Sample:
+    """A sample below a heading: its total is the epoch's, if its counts do not go on below the next one."""
+    heading, step = stream.heading, sample.step
+    if heading is None or step is None or sample.series == EVALUATION:
+        return sample
+    known = stream.below.get(sample.series)
+    if known is None:
+        if len(stream.below) >= _MOST_BELOW:
+            return sample
+        known = stream.below[sample.series] = _Below(heading.line, step)
+    if known.heading != heading.line:
+        known.heading, known.goes_on = heading.line, known.goes_on or step > known.last
+    known.last = step
+    sample = _in_epoch(heading.epoch, heading.epochs, sample)
+    if known.goes_on or not sample.total_steps:
+        return sample
+    values = {**sample.values, "epoch_steps": float(sample.total_steps)}
+    return replace(sample, total_steps=None, values=values)
+
+
+def _decided(kind: _Kind, *, trains: bool) -> bool:
     """Whether the last line shows that a template is a series."""
     rows, at = kind.rows, kind.at
     assert at is not None
     counts = [row[at] for row in rows]
     if len(counts) > 1 and counts[-1] <= counts[-2]:
         if counts[-1] == counts[-2] and _counts_within(kind):
-            return _decided(kind)
+            return _decided(kind, trains=trains)
         del rows[-1 if counts[-1] == counts[-2] else slice(-1)]
         kind.needed = 0 if kind.lines > _PATIENCE and kind.needed > 1 else kind.needed
         return False
@@ -292,6 +409,8 @@ def _decided(kind: _Kind) -> bool:
         del rows[0]
     elif kind.needed < _MANY or _trends(kind):
         name = _series_name(kind)
+        if name == ROWS and not trains:
+            name = WEAK
         kind.series = EVALUATION if kind.evaluates and not name.startswith(ROUNDS) else name
         kind.rows = []
         return True
@@ -319,6 +438,8 @@ def _series_name(kind: _Kind) -> str:
     assert kind.at is not None
     counter = kind.numbers[kind.at]
     words = "".join(counter.words)[-24:]
+    if kind.weak:
+        return ROWS
     if kind.rounds or counter.counts == "rounds":
         return f"{ROUNDS} {words}"
     named = counter.counts or kind.names is not None or kind.outer is not None
@@ -394,17 +515,17 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
     return fields
 
 
-def _in_epoch(block: Sample, sample: Sample) -> Sample:
-    """A sample of a known format below a counter in a line of its own: its epoch is that one."""
-    if sample.step is None or sample.series == "" or "epoch" in sample.values or block.step is None:
+def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Sample:
+    """A sample below a counter in a line of its own: its epoch is that one."""
+    if epoch is None:
         return sample
-    more = {"epoch": float(block.step)}
-    if block.total_steps:
-        more["epochs"] = float(block.total_steps)
+    more = {"epoch": float(epoch)}
+    if epochs:
+        more["epochs"] = float(epochs)
     return replace(sample, values={**sample.values, **more})
 
 
-def _measured(stream: _Stream, key: str, line: Line, sample: Sample | None) -> Sample | None:
+def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> Sample | None:
     """A line with a loss or a score that counts nothing, below the last epoch's count: that epoch is done."""
     block = stream.block
     assert block is not None
@@ -456,6 +577,10 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     if kind.at == 0 or not counters:
         words_before = _parts(bare[: spans[0][0]])
         kind.evaluates = _is("evaluations", words_before) and not {"train", "training"} & set(words_before)
+    if kind.at == 0 and not counters and not {"train", "training"} & set(words):
+        follows = _FOLLOWS.match(bare, spans[kind.at if kind.total is None else kind.total][1])
+        kind.evaluates = kind.evaluates or (follows is not None and _is("evaluations", [follows[1].lower()]))
+    kind.weak = _weak(words, numbers[kind.at])
     measured = [
         one
         for place, one in enumerate(numbers)
@@ -490,6 +615,12 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     elif words or _FINE.search(bare) is not None:
         kind.needed = _MANY
     return kind
+
+
+def _weak(words: Sequence[str], counter: _Number) -> bool:
+    """Whether a line measures only what games and videos have, too: ``Round 3: player A score 9``."""
+    measures = _words["metrics"].intersection(words)
+    return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 
 
 def _may_stand_alone(text: str, number: _Number) -> bool:
