@@ -188,15 +188,6 @@ def test_a_counter_that_goes_on_below_the_next_heading_has_its_own_total() -> No
     assert read(log + "step 40/40 loss 0.1\n").finish is not None
 
 
-def test_a_bar_between_the_steps_of_another_counter_is_an_evaluations() -> None:
-    def epoch(n: int) -> str:
-        bar = "".join(f"{k}%|{'#' * (k // 10)}| {k}/100 [00:01<00:01, 9.0it/s]\n" for k in range(0, 101, 25))
-        return bar + "".join(f"step {n * 10 + k} loss 0.5\n" for k in range(10))
-
-    tracker = read(epoch(0) + epoch(1))
-    assert (tracker.last_step, tracker.finish) == (19, None)
-
-
 OF_TOTAL = "".join(f"step {n}/200 loss 0.5\n" for n in range(10, 101, 10))
 
 
@@ -240,6 +231,6 @@ def test_little_is_kept_of_templates_that_come_once() -> None:
     for n in range(3000):
         word = "".join(letters[n // 20**place % 20] for place in range(4))
         reader.read(Line(f"step 0.5 {word} loss 0.25 w {n}", "train.log", n, None, None))
-    (stream,) = reader.take("train.log").values()
+    (stream,) = reader._sources["train.log"].values()
     assert len(stream.kinds) <= 256
     assert len(stream.none) + len(stream.once) <= 2048

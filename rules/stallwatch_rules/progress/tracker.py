@@ -52,7 +52,6 @@ class _Stream:
         self.phase: Phase = "init"
         self.phase_time: float | None = None
         self.end: Finish | None = None  # what says that its training is complete
-        self.since = 0  # rises of other counters since the last one was complete
         self.rounds = 0  # how many of them there were then: others may count the last one, too
         self.left = False  # one of its processes ended with success
         self.said: set[str] = set()  # what only sounds like an end, since the last step …
@@ -223,12 +222,6 @@ class ProgressTracker:
             self._rose(stream, counter, sample)
             if counter.attempt > attempt:
                 stream.passed.clear()
-                if sample.from_bar and stream.since > 1 and not counter.nested:
-                    # It is drawn anew, and another counter of steps went on meanwhile: an evaluation's.
-                    counter.nested = counter.evaluates = True
-                    self._sum_up()
-            if not (counter.nested or counter.rounds):
-                stream.since = 0 if sample.from_bar else stream.since + 1
         if counter.complete and _counts(counter) and (counter.rounds or counter.total is None):
             stream.end = stream.end or Finish("total", line.source, line.number, line.text[:MAX_TEXT])
             stream.rounds = counter.last if counter.rounds and counter.last is not None else 0

@@ -355,17 +355,23 @@ def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalo
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])
 
 
-def test_reading_plain_logs_does_not_load_the_decompressors() -> None:
+def test_reading_plain_logs_does_not_load_the_decompressors(tmp_path: Path) -> None:
     """They cost start-up time that most diagnoses need not pay."""
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
     lazy = ("zstandard", "tarfile", "lzma", "stallwatch_exporter.runs.runfolder")
     code = (
-        "import sys; from stallwatch_logs.log_files import expand; expand(['.']); "
+        "import sys; from stallwatch_logs.log_files import expand; print(len(expand(['.'])[0]), end=' '); "
         f"print([name for name in {lazy} if name in sys.modules])"
     )
     done = run(
-        [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False, env=_environment()
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_environment(),
+        cwd=tmp_path,
     )
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+    assert (done.stdout.strip(), done.stderr) == ("1 []", "")
 
 
 def _environment() -> dict[str, str]:
