@@ -220,7 +220,10 @@ def main(
     """Give every case to every tool and print how often each is right."""
     cases = read_cases()
     joined = {name: shlex.split(words) for name, _, words in (one.partition("=") for one in commands)}
-    names = [name for name in (*TOOLS, *joined) if not only or name in only]
+    known = [*TOOLS, *joined]
+    if unknown := [name for name in only if name not in known]:
+        raise click.UsageError(f"--only {unknown[0]}: there is no such tool; there are {', '.join(known)}")
+    names = [name for name in known if not only or name in only]
     scores = run_tools(names, cases, joined, console=Console(stderr=True))
     for title, sealed in (("Open half", False), ("Sealed half", True)):
         half = {name: [one for one in scored if one.case.sealed is sealed] for name, scored in scores.items()}
