@@ -95,7 +95,7 @@ def read_all(
     if whole:
         yield from share().read(reading)
         return
-    away = () if reading.tells_starts else files  # what others read of a file is of one start
+    away = () if reading.splits_starts else files  # what others read of a file is of one start
     if parallel.executor is not None:
         pages, window = Pages.of(reading.catalogue), 2 * max(parallel.workers, MAX_WORKERS)
         shared = share(executor=parallel.executor, window=window, jobs=batches(away), pages=pages)

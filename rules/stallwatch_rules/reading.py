@@ -103,7 +103,7 @@ class RunReading:
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources of which nothing was read, as there are too many
         self._streams_of: dict[str, int] = {}  # source → its streams
-        self.tells_starts = starts
+        self.splits_starts = starts
         self.starts = Starts()  #: that are over
         self._part: Part | None = None  # what was read since the newest start
         self._before: _Before | None = None  # … and before a place where another may begin
@@ -142,9 +142,9 @@ class RunReading:
         hints = Hints.of(text)
         # A scheduler's log holds our own words too, which quote the run's; they are no evidence.
         own_words = "stallwatch:" in text
-        told = self.tells_starts and not self._replaying
-        keys = keys_of(lines, text) if told else []
-        marked = told and may_hold_marks(text)
+        splits = self.splits_starts and not self._replaying
+        keys = keys_of(lines, text) if splits else []
+        marked = splits and may_hold_marks(text)
         stream: StreamReading | None = None
         part: Part | None = None
         more: dict[str, int] = {}
@@ -154,7 +154,7 @@ class RunReading:
                 stream = None
             if own_words and line.text.startswith("stallwatch:"):
                 continue
-            if told:
+            if splits:
                 part = self._part = self._part or Part(line, line, [Head()])
                 if (marked or keys[index] in part.known) and self._may_begin(part, keys[index], line, marked):
                     stream = None

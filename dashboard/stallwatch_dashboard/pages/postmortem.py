@@ -51,11 +51,11 @@ def _draw_jobs(jobs: Sequence[JobTold]) -> None:
     _draw(table(jobs, language(), len(jobs)))
 
 
-def _draw(told: Table) -> None:
+def _draw(shown: Table) -> None:
     st.dataframe(
-        pd.DataFrame([[cell(text) for text in row.cells] for row in told.rows], columns=told.heads),
+        pd.DataFrame([[cell(text) for text in row.cells] for row in shown.rows], columns=shown.heads),
         hide_index=True,
-        height=_ROW_PIXELS * (1 + min(len(told.rows), _MOST_ROWS)) + 2,  # it scrolls
+        height=_ROW_PIXELS * (1 + min(len(shown.rows), _MOST_ROWS)) + 2,  # it scrolls
     )
 
 
@@ -160,10 +160,10 @@ def _draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> 
         st.markdown(f"#### {say('findings')}")
         _findings(found)
     if found.starts:
-        told = starts_table(found.starts, language(), len(found.starts))
+        shown = starts_table(found.starts, language(), len(found.starts))
         st.markdown(f"#### {word('starts', language())}")
-        st.text(verbatim(told.summary))
-        _draw(told)
+        st.text(verbatim(shown.summary))
+        _draw(shown)
     _facts(found, problems)
     with st.container(horizontal=True):
         offer_download(

@@ -60,10 +60,10 @@ def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Par
 
 def _note(starts: Starts) -> Text:
     """Return how the earlier starts ended: 3 earlier starts, 2 of them failed with cuda-oom."""
-    told: list[str | Message] = [
+    ends: list[str | Message] = [
         message("diagnosis.starts-ended", count=count, verdict=message(f"report.{verdict}"), rule=rule)
         if rule is not None
         else message("diagnosis.starts-ended-so", count=count, verdict=message(f"report.{verdict}"))
         for (verdict, rule), count in sorted(starts.verdicts.items(), key=lambda one: (-one[1], str(one[0])))
     ]
-    return message("diagnosis.earlier-starts", count=starts.count, ends=told)
+    return message("diagnosis.earlier-starts", count=starts.count, ends=ends)

@@ -62,23 +62,15 @@ def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -
 
 def starts_table(starts: Sequence[Start], language: str = "en", most: int = MAX_JOBS) -> Table:
     """The table of the starts in a log, in the order given: the newest first."""
-    names = {start.file for start in starts}
-    keys = ("start", "verdict", "primary", "last-step", "lines-head", "began-head")
-    heads = [word(key, language) for key in (*keys, *(["file-head"] if len(names) > 1 else []))]
-    rows = [
-        Row(
-            [*_start(start, language), *([start.file] if len(names) > 1 else [])],
-            start.verdict,
-            start.reported,
-        )
-        for start in starts[:most]
+    heads = [
+        word(key, language)
+        for key in ("start", "verdict", "primary", "last-step", "lines-head", "began-head")
     ]
-    count = sum(max(start.number for start in starts if start.file == name) for name in names)
+    rows = [Row(_start(start, language), start.verdict, start.reported) for start in starts[:most]]
+    count = max(start.number for start in starts)
     newest = next((start.number for start in starts if start.reported), count)
-    key = "starts-told" if len(names) == 1 else "starts-told-files"
-    summary = word(key, language, count=count, number=newest)
     more = word("starts-more", language, count=count - len(rows)) if count > len(rows) else ""
-    return Table(heads, rows, more, summary)
+    return Table(heads, rows, more, word("starts-shown", language, count=count, number=newest))
 
 
 def _start(start: Start, language: str) -> list[str]:

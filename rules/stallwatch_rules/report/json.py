@@ -36,10 +36,10 @@ def to_json(
 
     Where it is that of one of several `jobs`, a line of each is in it.
     """
-    told = (_schema_1 if schema == 1 else _schema_2)(diagnosis, language, jobs)
+    report = (_schema_1 if schema == 1 else _schema_2)(diagnosis, language, jobs)
     if not explain:
-        del told["explained"]
-    encoded = msgspec.json.encode(told)
+        del report["explained"]
+    encoded = msgspec.json.encode(report)
     return (msgspec.json.format(encoded, indent=indent) if indent else encoded) + b"\n"
 
 
@@ -51,23 +51,23 @@ def schema_1_verdict(one: Diagnosis | JobTold) -> str:
 
 
 def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> dict[str, Any]:
-    told = cleaned(rendered(diagnosis, language))
-    told |= {"verdict": schema_1_verdict(diagnosis), "schema": 1}
-    del told["series"], told["interrupted_by"], told["starts"]
+    report = cleaned(rendered(diagnosis, language))
+    report |= {"verdict": schema_1_verdict(diagnosis), "schema": 1}
+    del report["series"], report["interrupted_by"], report["starts"]
     if jobs:
-        told["jobs"] = [cleaned_job(rendered(job, language)) for job in jobs]
-        for job, known in zip(told["jobs"], jobs, strict=True):
+        report["jobs"] = [cleaned_job(rendered(job, language)) for job in jobs]
+        for job, known in zip(report["jobs"], jobs, strict=True):
             job["verdict"] = schema_1_verdict(known)
             del job["badge"], job["interrupted_by"]
-    return told
+    return report
 
 
 def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> dict[str, Any]:
-    told = clean_values(_plain(diagnosis, None, language)) | {"schema": 2}
+    report = clean_values(_plain(diagnosis, None, language)) | {"schema": 2}
     if jobs:
-        told["jobs"] = [clean_values(_plain(job, None, language)) | _paths(job) for job in jobs]
+        report["jobs"] = [clean_values(_plain(job, None, language)) | _paths(job) for job in jobs]
     first = ("schema", "verdict", "interrupted_by")
-    return {key: told[key] for key in (*first, *(key for key in told if key not in first))}
+    return {key: report[key] for key in (*first, *(key for key in report if key not in first))}
 
 
 def _paths(job: JobTold) -> dict[str, Any]:

@@ -54,30 +54,30 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTo
 def _jobs(jobs: Sequence[JobTold], language: str) -> list[str]:
     from stallwatch_rules.report import jobtable  # seldom wanted
 
-    told = jobtable.table(jobs, language)
-    blocks = [f"## {word('jobs', language)}", _table(told)]
-    return [*blocks, *(plain(line) for line in (told.more, told.summary) if line)]
+    found = jobtable.table(jobs, language)
+    blocks = [f"## {word('jobs', language)}", _table(found)]
+    return [*blocks, *(plain(line) for line in (found.more, found.summary) if line)]
 
 
 def _starts(starts: Sequence[Start], language: str) -> list[str]:
     from stallwatch_rules.report import jobtable  # seldom wanted
 
-    told = jobtable.starts_table(starts, language)
+    found = jobtable.starts_table(starts, language)
     return [
         f"### {word('starts', language)}",
-        plain(told.summary),
-        _table(told),
-        *([plain(told.more)] * bool(told.more)),
+        plain(found.summary),
+        _table(found),
+        *([plain(found.more)] * bool(found.more)),
     ]
 
 
-def _table(told: Table) -> str:
+def _table(found: Table) -> str:
     rows = [
-        told.heads,
-        ["---"] * len(told.heads),
+        found.heads,
+        ["---"] * len(found.heads),
         *(
             [f"**{plain(cell)}**" if one.reported and cell else plain(cell) for cell in one.cells]
-            for one in told.rows
+            for one in found.rows
         ),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -110,8 +110,8 @@ def _unknown(unknown: UnknownException, language: str) -> str:
         lines.append(f"({word('root', language)}: {unknown.root})")
     lines += [f"  {frame}" for frame in unknown.frames]
     near = phrases.nearest_line(unknown, language)
-    told = f"{plain(phrases.exception_where(unknown, language))}\n\n{fence(lines)}"
-    return f"{told}\n\n{plain(near)}" if near else told
+    found = f"{plain(phrases.exception_where(unknown, language))}\n\n{fence(lines)}"
+    return f"{found}\n\n{plain(near)}" if near else found
 
 
 def _new(new: NewLines, language: str) -> tuple[str, str]:

@@ -66,12 +66,12 @@ def print_jobs(jobs: Sequence[JobTold], console: Console, language: str = "en", 
     console.print()
 
 
-def _print(told: RenderableType, console: Console) -> None:
+def _print(shown: RenderableType, console: Console) -> None:
     if console.is_terminal:
-        console.print(told, highlight=False, emoji=False)
+        console.print(shown, highlight=False, emoji=False)
         return
     with console.capture() as captured:
-        console.print(told, highlight=False, emoji=False)
+        console.print(shown, highlight=False, emoji=False)
     console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
@@ -114,8 +114,8 @@ def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType
     """A table of several jobs, for above the report of one."""
     from stallwatch_rules.report import jobtable  # seldom wanted
 
-    told = jobtable.table(jobs, language)
-    return Group(*_table(told), Text(), Text(told.summary))
+    shown = jobtable.table(jobs, language)
+    return Group(*_table(shown), Text(), Text(shown.summary))
 
 
 def _starts(starts: Sequence[Start], language: str) -> list[RenderableType]:
@@ -123,23 +123,23 @@ def _starts(starts: Sequence[Start], language: str) -> list[RenderableType]:
         return []
     from stallwatch_rules.report import jobtable  # seldom wanted
 
-    told = jobtable.starts_table(starts, language)
-    return _section("starts", [Text(told.summary), *_table(told)], language)
+    shown = jobtable.starts_table(starts, language)
+    return _section("starts", [Text(shown.summary), *_table(shown)], language)
 
 
-def _table(told: jobtable.Table) -> list[RenderableType]:
+def _table(shown: jobtable.Table) -> list[RenderableType]:
     lines = Table(box=None, pad_edge=False, show_edge=False, header_style="dim")
     lines.add_column("")
-    for head in told.heads:
+    for head in shown.heads:
         lines.add_column(Text(head), overflow="fold")
-    for row in told.rows:
+    for row in shown.rows:
         name, verdict, *others = (Text(cell) for cell in row.cells)
         verdict.stylize(_JOB_STYLES.get(row.verdict, ""))
         mark = Text("▶" if row.reported else "")
         lines.add_row(mark, name, verdict, *others, style="bold" if row.reported else "")
     parts: list[RenderableType] = [lines]
-    if told.more:
-        parts.append(Text(told.more, style="dim"))
+    if shown.more:
+        parts.append(Text(shown.more, style="dim"))
     return parts
 
 
