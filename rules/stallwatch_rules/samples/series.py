@@ -21,10 +21,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from stallwatch_rules.records import EVALUATION, Line, Sample
@@ -32,6 +30,15 @@ from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.fields import FIELDS
 from stallwatch_rules.samples.pairs import keyed, rates
 from stallwatch_rules.samples.prefixes import leads, sums_up
+from stallwatch_rules.samples.series_words import (
+    WORDS,
+    Number,
+    counted_by,
+    is_of,
+    may_count,
+    number_at,
+    parts,
+)
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 from stallwatch_rules.text.numbers import lowered
@@ -55,19 +62,6 @@ _TREND = 0.5  # of all pairs of values, by how much more of them fall than rise,
 _NEAR = 3  # lines from the names of columns to the first row
 _SHORT = 80  # characters of a line that holds a counter alone
 
-_words = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, frozenset[str]])
-_NAMES = _words["steps"] | _words["rounds"] | _words["metrics"]
-_OURS = frozenset(word.encode() for word in _NAMES)
-_LETTERS = bytes(code if chr(code).isalpha() and code < 128 else 32 for code in range(256))
-_CASES = bytes(ord("a") if 97 <= code < 123 else ord("A") if 65 <= code < 91 else 32 for code in range(256))
-_SCRIPTS = {
-    kind: re.compile("|".join(word for word in sorted(words) if not word.isascii()))
-    for kind, words in _words.items()
-    if not all(map(str.isascii, words))
-}
-_WORD = lazy(r"[^\W\d_]+(?:(?<=\bf)1\b|(?<=\br)2\b)?")
-_CAMEL = lazy(r"(?<=[a-z])(?=[A-Z])")
-_EPOCH = lazy(r"\b[eé]po[ckq]")  # in most languages that are written in Latin letters
 # A date, a clock, a path, an address, a hash: their digits are no numbers.
 _STAMP = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
@@ -77,10 +71,6 @@ _STAMP = lazy(
 )
 _MAY_BE_STAMP = lazy(r"\d[:-]\d|/[\w.-]*[A-Za-z]|0x|\w:\d|^[A-Z]|\d\.\d+\.\d")
 _NUMBER = lazy(r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]*\d)|\b(?:nan|inf)\b")
-_UNIT = lazy(
-    r"\s?(?:s|secs?|seconds?|ms|us|min(?:utes)?|h|hours?|d|[kKMGT]i?B?|B|bytes|W|°C|Hz|x)(?![\w/])"
-    r"|\s?\w*/s\b"
-)
 _OF = lazy(r"\s{0,2}(?:/|\s[^\W\d_]{2,3}\s)\s{0,9}")  # "3/20", "3 of 20", "3 de 20"
 _FAILS = lazy(
     r"\w+(?:Error|Exception|Warning)\b|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b[Aa]ssert|\b[Ff]ail|\\n"
@@ -91,8 +81,6 @@ _HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # names of columns
 _FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # the word behind the counter, by itself
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
 _BATCHES = frozenset(("batch", "minibatch"))
-_BEHIND_NAME = " \t:=：#|([{,.'\"-<>"
-_NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))  # "epoch number 3"
 _RETURNS = frozenset(("reward", "rew", "return", "ret"))
 _SCORES = frozenset(("score", "scores", "psnr", "ssim"))  # much else has them, too
 _PLAYS = frozenset(("ep", "episode", "episodes", "game", "games"))
@@ -100,61 +88,6 @@ _PLAYS = frozenset(("ep", "episode", "episodes", "game", "games"))
 _NO_HEADING = lazy(
     r"\b(?:resum|restor|load|continu|from|after|until|last|max|num|since|every)", re.IGNORECASE
 )
-_MEASURES = _words["metrics"] - _words["evaluations"] - {"train", "training", "learn"}
-_NO_COUNT = lazy(r"\d{1,15}|\d{1,3}(?:,\d{3})+")
-
-
-def _parts(text: str) -> list[str]:
-    """The words of a text, in lower case: those of ``AverageEpRet`` and ``val_loss`` each."""
-    words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
-    return words if split == text else words + _WORD.findall(split.lower())
-
-
-def _is(kind: str, words: Sequence[str]) -> bool:
-    """Whether one of the words is of a kind."""
-    known, script = _words[kind], _SCRIPTS.get(kind)
-    return any(
-        word in known or (script is not None and not word.isascii() and script.search(word) is not None)
-        for word in words
-    )
-
-
-def may_count(text: str) -> bool:
-    """Whether a line may be a row of a series: by its words, if it has any that are written in ASCII."""
-    if not text.isascii():
-        return True
-    raw = text.encode()
-    small = raw.lower()
-    lower = small.translate(_LETTERS)
-    words = lower.split()
-    return (
-        not words
-        or not _OURS.isdisjoint(words)
-        or b" epo" in lower
-        or lower.startswith(b"epo")
-        or b"f1" in small
-        or (b"aA" in raw.translate(_CASES) and not _NAMES.isdisjoint(_parts(text)))
-    )
-
-
-def _counter_kind(words: Sequence[str]) -> str:
-    """What a number of this name counts: ``steps``, ``rounds``, or nothing."""
-    if not _MEASURES.isdisjoint(words) or not _words["sizes"].isdisjoint(words):
-        return ""  # an episode's length, the mean reward of episodes
-    if _is("steps", words):
-        return "steps"
-    return "rounds" if _is("rounds", words) or any(map(_EPOCH.match, words)) else ""
-
-
-class _Number(NamedTuple):
-    """One number of a template, by the first of its lines."""
-
-    words: tuple[str, ...]  #: of its name
-    counts: str  #: what it counts by its name
-    whole: bool
-    unit: bool  #: a time, a size, a rate
-    inside: bool  #: it is part of a word
-    start: int  #: where its name begins
 
 
 class _Kind:
@@ -168,7 +101,7 @@ class _Kind:
 
     def __init__(self) -> None:
         self.lines = 0
-        self.numbers: tuple[_Number, ...] = ()
+        self.numbers: tuple[Number, ...] = ()
         self.metric = False  #: its lines hold a loss, a score or the like
         self.at: int | None = None  #: which number may be the counter
         self.total: int | None = None  #: which number is what it counts up to
@@ -275,7 +208,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
         )
     if _DIGIT.search(text) is None:
         head = _HEAD.match(text)
-        if head is not None and _counter_kind(_parts(head[1])):
+        if head is not None and counted_by(parts(head[1])):
             stream.head = [name for name in _CELLS.split(text.strip(' |,;#"\t')) if name]
             stream.head_at = line.number
         return None
@@ -449,7 +382,7 @@ def _series_name(kind: _Kind) -> str:
 def _trends(kind: _Kind) -> bool:
     """Whether another number than the counter falls or rises on the whole, and is no sum of something."""
     for place, number in enumerate(kind.numbers):
-        if place in (kind.at, kind.total) or number.unit or number.inside or _is("others", number.words):
+        if place in (kind.at, kind.total) or number.unit or number.inside or is_of("others", number.words):
             continue
         values = [row[place] for row in kind.rows]
         if number.whole or len(set(values)) < len(values) / 2:
@@ -555,18 +488,18 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
         return kind
     kind.plain = _MAY_BE_STAMP.search(text) is None
     bare = text if kind.plain else _STAMP.sub(" ", text)
-    words = _parts(bare)
-    kind.metric = _is("metrics", words)
+    words = parts(bare)
+    kind.metric = is_of("metrics", words)
     spans = [found.span() for found in _NUMBER.finditer(bare)]
-    kind.numbers = tuple(_number(bare, spans, place) for place in range(len(spans)))
+    kind.numbers = tuple(number_at(bare, spans, place) for place in range(len(spans)))
     numbers = kind.numbers
     free = [place for place, one in enumerate(numbers) if one.whole and not (one.unit or one.inside)]
     counters = [place for place in free if numbers[place].counts]
-    others = _is("others", words) and not (
+    others = is_of("others", words) and not (
         numbers and not numbers[0].words and {"loss", "losses"} & set(words)
     )
     kind.at = next((p for p in counters if numbers[p].counts == "steps"), counters[0] if counters else None)
-    if kind.at is None and free and free[0] == 0 and not _is("metrics", numbers[0].words):
+    if kind.at is None and free and free[0] == 0 and not is_of("metrics", numbers[0].words):
         kind.at = 0
     if kind.at is None:
         return kind
@@ -575,17 +508,21 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     if sums_up(before):
         return kind
     if kind.at == 0 or not counters:
-        words_before = _parts(bare[: spans[0][0]])
-        kind.evaluates = _is("evaluations", words_before) and not {"train", "training"} & set(words_before)
+        words_before = parts(bare[: spans[0][0]])
+        kind.evaluates = is_of("evaluations", words_before) and not {"train", "training"} & set(words_before)
     if kind.at == 0 and not counters and not {"train", "training"} & set(words):
         follows = _FOLLOWS.match(bare, spans[kind.at if kind.total is None else kind.total][1])
-        kind.evaluates = kind.evaluates or (follows is not None and _is("evaluations", [follows[1].lower()]))
+        kind.evaluates = kind.evaluates or (
+            follows is not None and is_of("evaluations", [follows[1].lower()])
+        )
     kind.weak = _weak(words, numbers[kind.at])
     measured = [
         one
         for place, one in enumerate(numbers)
         if place not in (kind.at, kind.total, kind.outer, kind.outer_total)
-        and not (one.unit or one.inside or one.counts or _is("others", one.words) or _is("times", one.words))
+        and not (
+            one.unit or one.inside or one.counts or is_of("others", one.words) or is_of("times", one.words)
+        )
     ]
     kind.metric = kind.metric and bool(measured or len(numbers) == 1)
     decimals = [one for one in measured if not one.whole]
@@ -606,9 +543,9 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
         kind.needed = 0
     elif not words and head is not None and len(head) - len(numbers) in (0, 1):
         kind.needed = _FEW
-        if len(head) == len(numbers) or _is("times", _parts(head[-1])):
+        if len(head) == len(numbers) or is_of("times", parts(head[-1])):
             kind.names = head
-        if not _is("steps", _parts(head[0])):
+        if not is_of("steps", parts(head[0])):
             kind.rounds = True
     elif kind.metric and not numbers[0].words:
         kind.needed = _SOME
@@ -617,13 +554,13 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     return kind
 
 
-def _weak(words: Sequence[str], counter: _Number) -> bool:
+def _weak(words: Sequence[str], counter: Number) -> bool:
     """Whether a line measures only what games and videos have, too: ``Round 3: player A score 9``."""
-    measures = _words["metrics"].intersection(words)
+    measures = WORDS["metrics"].intersection(words)
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 
 
-def _may_stand_alone(text: str, number: _Number) -> bool:
+def _may_stand_alone(text: str, number: Number) -> bool:
     """Whether a line may be a counter's alone: a short one, and no configuration's ``'epochs': 500``."""
     return len(text) <= _SHORT and "epochs" not in number.words
 
@@ -655,26 +592,3 @@ def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: i
     ):
         return after
     return None
-
-
-def _number(text: str, spans: Sequence[tuple[int, int]], place: int) -> _Number:
-    start, end = spans[place]
-    gap = text[spans[place - 1][1] if place else 0 : start].rstrip(_BEHIND_NAME)
-    name = gap[gap.rfind(" ") + 1 :]
-    if name.lower() in _NUMBERED:
-        name = gap[gap.rfind(" ", 0, len(gap) - len(name) - 1) + 1 :]
-    begin = start
-    if any(map(str.isalpha, name)):
-        begin = text.rfind(name, 0, start)
-    words = tuple(_parts(name))
-    inside = start > 0 and (text[start - 1].isalpha() or text[start - 1] == "_") and not _counter_kind(words)
-    counts = _counter_kind(words)
-    after = text[end : end + 1]
-    if not counts and after and not after.isascii():
-        counts = _counter_kind(_parts(text[end : end + 2]))
-        inside = inside and not counts
-    whole = _NO_COUNT.fullmatch(text, start, end) is not None
-    unit = _UNIT.match(text, end) is not None
-    if after.isascii() and after.isalpha() and not unit:
-        inside = True
-    return _Number(words, counts, whole, unit, inside, begin)

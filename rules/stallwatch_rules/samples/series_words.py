@@ -1,0 +1,116 @@
+"""The numbers of a line and their names: which of them counts steps, and which are measures.
+
+The words, in several languages, are in ``series.json``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from stallwatch_rules.text.lazy import lazy
+
+WORDS = msgspec.json.decode(
+    Path(__file__).with_name("series.json").read_bytes(), type=dict[str, frozenset[str]]
+)
+_NAMES = WORDS["steps"] | WORDS["rounds"] | WORDS["metrics"]
+_OURS = frozenset(word.encode() for word in _NAMES)
+_LETTERS = bytes(code if chr(code).isalpha() and code < 128 else 32 for code in range(256))
+_CASES = bytes(ord("a") if 97 <= code < 123 else ord("A") if 65 <= code < 91 else 32 for code in range(256))
+_SCRIPTS = {
+    kind: re.compile("|".join(word for word in sorted(words) if not word.isascii()))
+    for kind, words in WORDS.items()
+    if not all(map(str.isascii, words))
+}
+_WORD = lazy(r"[^\W\d_]+(?:(?<=\bf)1\b|(?<=\br)2\b)?")
+_CAMEL = lazy(r"(?<=[a-z])(?=[A-Z])")
+_EPOCH = lazy(r"\b[eé]po[ckq]")  # in most languages that are written in Latin letters
+_MEASURES = WORDS["metrics"] - WORDS["evaluations"] - {"train", "training", "learn"}
+_BEHIND_NAME = " \t:=：#|([{,.'\"-<>"
+_NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))  # "epoch number 3"
+_NO_COUNT = lazy(r"\d{1,15}|\d{1,3}(?:,\d{3})+")
+_UNIT = lazy(
+    r"\s?(?:s|secs?|seconds?|ms|us|min(?:utes)?|h|hours?|d|[kKMGT]i?B?|B|bytes|W|°C|Hz|x)(?![\w/])"
+    r"|\s?\w*/s\b"
+)
+
+
+def parts(text: str) -> list[str]:
+    """Return the words of a text, in lower case: those of ``AverageEpRet`` and ``val_loss`` each."""
+    words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
+    return words if split == text else words + _WORD.findall(split.lower())
+
+
+def is_of(kind: str, words: Sequence[str]) -> bool:
+    """Return whether one of the words is of a kind of ``series.json``."""
+    known, script = WORDS[kind], _SCRIPTS.get(kind)
+    return any(
+        word in known or (script is not None and not word.isascii() and script.search(word) is not None)
+        for word in words
+    )
+
+
+def may_count(text: str) -> bool:
+    """Return whether a line may be a row of a series: by its words, if it has any in ASCII."""
+    if not text.isascii():
+        return True
+    raw = text.encode()
+    small = raw.lower()
+    lower = small.translate(_LETTERS)
+    words = lower.split()
+    return (
+        not words
+        or not _OURS.isdisjoint(words)
+        or b" epo" in lower
+        or lower.startswith(b"epo")
+        or b"f1" in small
+        or (b"aA" in raw.translate(_CASES) and not _NAMES.isdisjoint(parts(text)))
+    )
+
+
+def counted_by(words: Sequence[str]) -> str:
+    """Return what a number of this name counts: ``steps``, ``rounds``, or nothing."""
+    if not _MEASURES.isdisjoint(words) or not WORDS["sizes"].isdisjoint(words):
+        return ""  # an episode's length, the mean reward of episodes
+    if is_of("steps", words):
+        return "steps"
+    return "rounds" if is_of("rounds", words) or any(map(_EPOCH.match, words)) else ""
+
+
+class Number(NamedTuple):
+    """One number of a template, by the first of its lines."""
+
+    words: tuple[str, ...]  #: of its name
+    counts: str  #: what it counts by its name
+    whole: bool
+    unit: bool  #: a time, a size, a rate
+    inside: bool  #: it is part of a word
+    start: int  #: where its name begins
+
+
+def number_at(text: str, spans: Sequence[tuple[int, int]], place: int) -> Number:
+    """Return the number at one of the places of a line, with its name."""
+    start, end = spans[place]
+    gap = text[spans[place - 1][1] if place else 0 : start].rstrip(_BEHIND_NAME)
+    name = gap[gap.rfind(" ") + 1 :]
+    if name.lower() in _NUMBERED:
+        name = gap[gap.rfind(" ", 0, len(gap) - len(name) - 1) + 1 :]
+    begin = start
+    if any(map(str.isalpha, name)):
+        begin = text.rfind(name, 0, start)
+    words = tuple(parts(name))
+    inside = start > 0 and (text[start - 1].isalpha() or text[start - 1] == "_") and not counted_by(words)
+    counts = counted_by(words)
+    after = text[end : end + 1]
+    if not counts and after and not after.isascii():
+        counts = counted_by(parts(text[end : end + 2]))
+        inside = inside and not counts
+    whole = _NO_COUNT.fullmatch(text, start, end) is not None
+    unit = _UNIT.match(text, end) is not None
+    if after.isascii() and after.isalpha() and not unit:
+        inside = True
+    return Number(words, counts, whole, unit, inside, begin)
