@@ -381,8 +381,9 @@ def failing(name: str, fault: Fault) -> Log:
     if fault.job and not job_first:
         w.add(fault.job(s), None)
     code = fault.code if fault.code >= 0 else 128 - fault.code
-    told = s.ranks > 1 and not w.style.ray and bool(fault.lines(s))  # Ray's prefix names a process, no rank
-    at_fault = odd if told and fault.others in ("wait", "closed") else None
+    # Ray's prefix names a process, no rank.
+    names_rank = s.ranks > 1 and not w.style.ray and bool(fault.lines(s))
+    at_fault = odd if names_rank and fault.others in ("wait", "closed") else None
     return Log(w.text(launcher, code), fault.cause, fault.sign, code, at_fault, s.ranks, fault.source)
 
 

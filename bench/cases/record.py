@@ -183,8 +183,8 @@ def main() -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for told in pool.map(lambda row: record(row, options.out), rows):
-            print(told, flush=True)
+        for outcome in pool.map(lambda row: record(row, options.out), rows):
+            print(outcome, flush=True)
 
 
 if __name__ == "__main__":

@@ -98,21 +98,22 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
     own = (own or [*run.streams.values()])[:MAX_READ]
     failed: list[str] = []
     others: list[str] = []
+    messages: list[str] = []
     for stream in own:
         for seen in stream.exceptions_now().seen.values():
             paths = failed if page.id in seen.raised.rules else others
             paths += (frame.path for frame in seen.raised.frames)
-    lines = "\n".join(_kept_texts(own))
+            messages.append(seen.raised.message)
+    lines = "\n".join((*_kept_lines(own), *messages))
     text = "\n".join((lines, *failed, *others))
     return Evidence(framework_of(lines, failed, others), captures, run.tracker.told_finished, text)
 
 
-def _kept_texts(streams: Iterable[StreamReading]) -> Iterator[str]:
+def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
     """What was kept of the lines of streams."""
     for stream in streams:
         yield from (entry.first.text for entry in stream.templates.entries.values())
         yield from (text for hits in stream.hits.values() for text in hits.exemplars)
-        yield from (seen.raised.message for seen in stream.exceptions_now().seen.values())
         if stream.last_advance is not None:
             yield stream.last_advance.text
 
@@ -253,12 +254,18 @@ def waited_in_vain(primary: Primary) -> bool:
     return primary.role == "symptom" and primary.harm == "fatal" and "timeout" in primary.rule
 
 
+def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
+    """The ranks of which a rule fired, or whose flight data such lines hold."""
+    one = now.get(rule)
+    if one is None:
+        return set()
+    ranks = {rank for _, rank in one.hits if rank is not None}
+    return ranks | set(reporting(all_flights(run.streams))) if one.tagged("flight-data") else ranks
+
+
 def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
     """The ranks that did not report what all others did, if they are few."""
-    one = now.get(rule)
-    reported = {rank for _, rank in one.hits if rank is not None} if one is not None else set()
-    if one is not None and one.tagged("flight-data"):
-        reported |= reporting(all_flights(run.streams))
+    reported = _reported(rule, run, now)
     known = {rank for _, rank in run.streams if rank is not None} | reported
     if len(reported) < 2:
         return []
@@ -315,10 +322,7 @@ def _busy(rule: str, absent: list[int], run: Snapshot, now: Assessment) -> tuple
 
     Lines that name no rank are the main process's, as the others of a launcher print nothing meanwhile.
     """
-    one = now.get(rule)
-    reported = {rank for _, rank in one.hits if rank is not None} if one is not None else set()
-    if one is not None and one.tagged("flight-data"):
-        reported |= reporting(all_flights(run.streams))
+    reported = _reported(rule, run, now)
     waited = [hits.first.line for stream in run.streams.values() if (hits := stream.hits.get(rule))]
     busy = [
         (rank or 0, stream)

@@ -23,9 +23,7 @@ class Counter:
 
     counts_steps: bool  #: else it only counts the lines that show life
     attempt: int = 1
-    rounds: bool = (
-        False  #: epochs, episodes or games: they are the run's steps where nothing finer is counted
-    )
+    rounds: bool = False  #: epochs, episodes or games: the run's steps if nothing finer is counted
     nested: bool = False  #: an evaluation's, as its bar inside the training's is
     evaluates: bool = False  #: nested for certain: the log announced the evaluation
     first: int | None = None  #: of this attempt, as it was printed

@@ -26,10 +26,8 @@ NOWHERE = ((1, -1), (1, -1))  #: attempt and step, and attempt and round, of a r
 class Finish(NamedTuple):
     """What shows that a training is complete."""
 
-    how: Literal[
-        "total", "words", "likely", "left"
-    ]  #: it reached its total; says so; speaks as one does at its
-    #: end; a process of it ended with success
+    #: It reached its total; says so; speaks as one does at its end; a process of it ended with success.
+    how: Literal["total", "words", "likely", "left"]
     source: str = ""
     number: int = 0  #: of the line
     text: str = ""  #: the line, cut

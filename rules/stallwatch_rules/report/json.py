@@ -14,7 +14,6 @@ from stallwatch_rules.records import Diagnosis, JobTold
 from stallwatch_rules.report.clean import clean_values, cleaned, cleaned_job
 
 Schema = Literal[1, 2]
-SCHEMAS: tuple[Schema, ...] = get_args(Schema)
 
 #: What schema 1 calls a run of which nothing bad is known.
 _HEALTHY = ("interrupted", "finished", "unfinished", "no-evidence")

@@ -62,7 +62,7 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
 from stallwatch_rules.progress.curve import Point, Reading, leading_curve, leading_track
 from stallwatch_rules.progress.rhythm import begins_in_mid_run
-from stallwatch_rules.progress.timeline import leading
+from stallwatch_rules.progress.timeline import Timeline, leading
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
 
@@ -150,7 +150,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         lead = leading({key: stream.timelines for key, stream in run.streams.items()})
         rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
         if slow is not None and not as_quick(rates):
-            yield _placed(slow, run)
+            yield _placed(slow, lead, run)
         decay = judge_throughput(rates, now.facts) if not paces else None
         if decay is not None:
             yield STEP_TIME, decay, {}
@@ -161,9 +161,8 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         yield STRAGGLER, straggler, {}
 
 
-def _placed(slow: Judgement, run: Snapshot) -> Conclusion:
+def _placed(slow: Judgement, lead: Timeline | None, run: Snapshot) -> Conclusion:
     """The slowdown, where the steps became slower and with the last of them, if that is known."""
-    lead = leading({key: stream.timelines for key, stream in run.streams.items()})
     slowed = slowdown(run.tracker.step_seconds())
     last = run.clock.last_advance
     paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []
