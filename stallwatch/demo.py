@@ -165,11 +165,11 @@ def _live_command() -> tuple[list[str], int | None]:
 def _stallwatch() -> list[str]:
     """How to call this installation's own command line."""
     script = Path(sys.executable).with_name("stallwatch")
-    return (
-        [str(script)]
-        if script.exists()
-        else [sys.executable, "-c", "from stallwatch.cli import main; main()"]
-    )
+    if script.exists():
+        return [str(script)]
+    # Never look for modules in the current folder, which others may write.
+    code = "import sys; sys.path[:] = filter(None, sys.path); from stallwatch.cli import main; main()"
+    return [sys.executable, "-c", code]
 
 
 def _short(command: list[str]) -> str:

@@ -48,6 +48,7 @@ SLOW = (
     "rules/test_sampled_counts.py",
     "rules/test_sampled_scan.py",
     "rules/test_samples_whole_logs.py",
+    "security/test_current_folder.py",
 )
 # What many tests need of the machine: ports, processes and a server.
 sys.path.append(str(Path(__file__).with_name("machine")))

@@ -120,12 +120,14 @@ _SHORTEST = 32
 def kept_cookie_secret(home: Path) -> str:
     """Made once and kept for the user alone, so that a restart signs nobody out.
 
-    One that others could have read is made anew. Where none can be kept, it lasts until this process ends.
+    One that others could have read or left there is made anew. Where none can be kept, it lasts until this
+    process ends.
     """
     path = home / _FILE
-    with suppress(OSError):
-        kept = path.read_text(encoding="ascii").strip()
-        if len(kept) >= _SHORTEST and not path.stat().st_mode & 0o077:
+    own = getattr(os, "geteuid", lambda: 0)  # Windows: st_uid is 0
+    with suppress(OSError, ValueError), path.open(encoding="ascii") as file:
+        kept, status = file.read().strip(), os.fstat(file.fileno())
+        if len(kept) >= _SHORTEST and not status.st_mode & 0o077 and status.st_uid == own():
             return kept
     made = secrets.token_urlsafe(48)
     with suppress(OSError):

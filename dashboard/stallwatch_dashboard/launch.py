@@ -98,8 +98,14 @@ def _free_port(host: str, port: int = 0) -> int | None:
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
     """The serving process, in a session of its own. It ends with this block, and by itself if we die."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "stallwatch_dashboard.server"],
-        env={**os.environ, **streamlit_options(settings), **to_environment(settings)},
+        # Never look for modules in the current folder, which others may write: one may be streamlit.py.
+        [sys.executable, "-P", "-m", "stallwatch_dashboard.server"],
+        env={
+            **os.environ,
+            "PYTHONSAFEPATH": "1",  # for the processes that it starts
+            **streamlit_options(settings),
+            **to_environment(settings),
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,  # Streamlit's greeting; its warnings and errors go to stderr
         start_new_session=True,

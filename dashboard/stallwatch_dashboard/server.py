@@ -20,6 +20,9 @@ _END_SECONDS = 10.0  #: longer than the starter waits, which would then end it
 
 def main(arguments: list[str]) -> None:
     """Serve until a signal comes. `arguments` are Streamlit's own options."""
+    # Streamlit obeys .streamlit/config.toml and secrets.toml of the current folder, which others may write.
+    # The user's own lie in the home folder.
+    os.chdir(Path(__file__).parent)
     if not sys.stdin.isatty():
         threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()
     shared()

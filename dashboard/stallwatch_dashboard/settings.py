@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from stallwatch_dashboard.access import Login
 from stallwatch_exporter.settings import state_home
 
 _VARIABLE = "STALLWATCH_DASHBOARD_SETTINGS"
+_RELATIVE = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)([^?]+)")
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ def own_address(host: str, port: int) -> str:
 
 
 def to_environment(settings: DashboardSettings) -> dict[str, str]:
-    """The variable that hands `settings` to a child process."""
+    """Return the variable that hands `settings` to a child process, which runs in another folder."""
+    url = _RELATIVE.sub(lambda found: f"{found[1]}{Path(found[2]).absolute()}", settings.incidents_url)
+    settings = replace(settings, home=settings.home.absolute(), incidents_url=url)
     return {_VARIABLE: msgspec.json.encode(settings, enc_hook=str).decode()}
 
 

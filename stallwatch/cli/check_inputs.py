@@ -147,12 +147,17 @@ PACKAGES = (
     "trl",
 )
 _SECONDS = 60
+# Never look for modules in the current folder, which others may write: one may be called json.py.
 _ASK = """
+import sys
+sys.path[:] = filter(None, sys.path)
 import importlib.metadata, json
 print(json.dumps([[d.metadata["Name"], d.version] for d in importlib.metadata.distributions()]))
 """
 _FIND = """
-import importlib.util, json, sys
+import sys
+sys.path[:] = filter(None, sys.path)
+import importlib.util, json
 found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
 print(json.dumps({name: one.origin for name, one in found.items() if one and one.origin}))
 """

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import math
 import os
+import secrets
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -61,9 +62,10 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file that takes its name once it is whole, so that what was there stays until then."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # A name that nobody can guess, and never a file or link that is there: others may write the folder.
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with beside.open("wb") as out:
+        with beside.open("xb") as out:
             yield out
         beside.replace(path)
     finally:

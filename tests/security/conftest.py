@@ -1,0 +1,52 @@
+"""Attacks on Stallwatch: each test is one of them, with the refusal that it must meet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EVE = 65533  #: the attacker: no account of this machine
+
+GiveToEve = Callable[..., Path]
+Attacked = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def eves() -> GiveToEve:
+    """Give files and folders to the attacker; links themselves, not what they lead to."""
+    if sys.platform == "win32" or os.geteuid() != 0:
+        pytest.skip("only root can give a file to another account")
+
+    def give(*paths: Path) -> Path:
+        for path in paths:
+            os.chown(path, EVE, EVE, follow_symlinks=False)
+        return paths[0]
+
+    return give
+
+
+@pytest.fixture
+def attacked() -> Attacked:
+    """Run the command line as a process of its own in the folder that is attacked."""
+
+    def call(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        # As the installed script does: no current folder among the folders of modules.
+        code = "import sys; sys.path[:] = filter(None, sys.path); from stallwatch.cli import main; main()"
+        env = {**os.environ, **options.pop("env", {})}
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            **options,
+        )
+
+    return call

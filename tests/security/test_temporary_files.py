@@ -1,0 +1,168 @@
+"""Another account waits where Stallwatch writes: in shared folders, and for names that can be guessed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.rings.probing import make_folder
+from stallwatch_exporter.sampling.files import replacing
+from stallwatch_rules.matching import cachefolder
+from stallwatch_rules.pages.catalogue import keep_pages, kept_pages
+
+Eves = Callable[..., Path]
+Attacked = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of the user's, to which the attacker's links lead."""
+    path = tmp_path / "victim"
+    path.write_text("mine")
+    return path
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder that every account can write."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    return folder
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_link_waits_under_the_name_of_an_unfinished_table(shared: Path, victim: Path) -> None:
+    """The name of the file that ``samples -o`` writes first is not to be had from the process's number."""
+    (shared / f".out.csv.{os.getpid()}.part").symlink_to(victim)
+    with replacing(shared / "out.csv") as out:
+        out.write(b"rows")
+    assert (victim.read_text(), (shared / "out.csv").read_text()) == ("mine", "rows")
+
+
+def test_a_link_waits_under_the_very_name_of_an_unfinished_table(
+    shared: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even a name that was guessed is not followed: the table is refused, and the file is left alone."""
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
+    (shared / ".out.csv.guessed.part").symlink_to(victim)
+    with pytest.raises(FileExistsError), replacing(shared / "out.csv"):
+        raise AssertionError("it was opened")
+    assert victim.read_text() == "mine" and not (shared / "out.csv").exists()
+
+
+def test_a_link_waits_under_the_name_of_the_table(shared: Path, victim: Path) -> None:
+    """The table takes the link's place, and what the link leads to stays as it is."""
+    (shared / "out.csv").symlink_to(victim)
+    with replacing(shared / "out.csv") as out:
+        out.write(b"rows")
+    assert victim.read_text() == "mine" and not (shared / "out.csv").is_symlink()
+
+
+def test_compiled_patterns_are_planted_in_the_cache(eves: Eves, tmp_path: Path) -> None:
+    """A database of patterns is native code to its engine: that of another account is refused."""
+    path = tmp_path / "cache" / "patterns.db"
+    cachefolder.write(path, b"planted")
+    assert cachefolder.read(path) == b"planted"
+    eves(path)
+    assert cachefolder.read(path) is None
+
+
+@pytest.mark.parametrize("how", ["folder", "link", "pipe"])
+def test_parsed_rules_are_planted_in_a_cache_that_others_made(
+    eves: Eves, tmp_path: Path, victim: Path, how: str
+) -> None:
+    """Neither the folder of another account nor a link or pipe in one's own is read, or waited for."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    planted = cache / "catalogue.msgpack"
+    if how == "link":
+        planted.symlink_to(victim)
+    elif how == "pipe":
+        os.mkfifo(planted)
+    else:
+        keep_pages(cache, "stamp", [])
+        assert kept_pages(cache, "stamp") == []
+        eves(cache)
+    assert cachefolder.read(planted) is None and kept_pages(cache, "stamp") is None
+    assert victim.read_text() == "mine"
+
+
+def test_the_ranks_rings_go_to_a_folder_that_others_prepared(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the state folder is closed, rings lie in a new folder of the user alone, under a random name."""
+    monkeypatch.setattr("tempfile.tempdir", str(shared))
+    (tmp_path / "home").write_text("no folder")
+    first, second = make_folder(tmp_path / "home"), make_folder(tmp_path / "home")
+    assert first.parent == second.parent == shared and first != second
+    assert mode(first) == mode(second) == 0o700
+
+
+def test_the_state_folder_is_made_while_the_umask_is_open(attacked: Attacked, tmp_path: Path) -> None:
+    """Logs and incidents are for their user alone, whatever the umask is."""
+    home = tmp_path / "stallwatch-home"
+    old = os.umask(0)
+    try:
+        assert attacked(tmp_path, "run", "--port", "0", "--", "true").returncode == 0
+    finally:
+        os.umask(old)
+    assert mode(home) == 0o700
+
+
+@pytest.mark.parametrize("how", ["known", "link"])
+def test_the_secret_of_the_dashboards_cookies_is_planted(
+    eves: Eves, tmp_path: Path, victim: Path, how: str
+) -> None:
+    """In a state folder that a team shares, whoever knows the secret could sign in as anybody."""
+    from stallwatch_dashboard.access import kept_cookie_secret
+
+    path = tmp_path / "home" / "dashboard-cookie-secret"
+    path.parent.mkdir(mode=0o777)
+    known = "known-to-the-attacker-who-wrote-it-here"
+    if how == "link":
+        path.symlink_to(victim)
+    else:
+        path.write_text(known)
+        path.chmod(0o600)
+        eves(path)
+    made = kept_cookie_secret(path.parent)
+    assert made not in (known, "mine") and kept_cookie_secret(path.parent) == made
+    assert victim.read_text() == "mine" and not path.is_symlink() and mode(path) == 0o600
+
+
+def test_a_pipe_and_an_endless_device_lie_among_the_logs(attacked: Attacked, tmp_path: Path) -> None:
+    """Neither is waited for: only files are read."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    os.mkfifo(logs / "rank0.log")
+    (logs / "rank1.log").symlink_to("/dev/zero")
+    (logs / "rank2.log").write_text("step 1 loss 2.0\n")
+    done = attacked(tmp_path, "diagnose", "logs")
+    assert done.returncode == 0 and "1 file, 1 line" in done.stdout
+
+
+def test_a_page_of_a_draft_is_a_link(attacked: Attacked, tmp_path: Path, victim: Path) -> None:
+    """``rules new`` overwrites nothing, and follows no link."""
+    (tmp_path / "a.log").write_text(
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    go()\n'
+        "  File \"train.py\", line 2, in go\n    raise ValueError('no such widget')\n"
+        "ValueError: no such widget\n"
+    )
+    family = tmp_path / "my-rules" / "data"
+    family.mkdir(parents=True)
+    (family / "no-widget.md").symlink_to(victim)
+    done = attacked(tmp_path, "rules", "new", "no-widget", "--from", "a.log", "--family", "data")
+    assert done.returncode == 2 and victim.read_text() == "mine"
