@@ -95,12 +95,15 @@ def test(
 
     With --through prometheus the message takes the way that alerts take, and the first link that does not
     hold is told. Exit code: 1 when a URL did not take it, a link is broken, or a route names a rule or family
-    that there is not, or the configuration has another mistake. URLs are shown masked.
+    that there is not, or a file was ignored because others can write it, or the configuration has another
+    mistake. URLs are shown masked.
     """
     config = app.config(hides_people, also=tell_wrong_alerts)
     if through is not None:
         at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
         _try_the_way(config, prometheus, alertmanager or "", at, wait)
+        if config.ignored:
+            raise click.exceptions.Exit(1)
         return
     spoken = config["alerts.language" if "alerts.language" in app.flags else "ui.language"]
     urls = alert_settings(config).all_urls
@@ -121,7 +124,7 @@ def test(
     failed = sum(not delivery.delivered for delivery in deliveries)
     if failed:
         tell(say("not-taken", spoken, failed=failed, all=len(deliveries)))
-    if failed or names or config.problems:
+    if failed or names or config.problems or config.ignored:
         raise click.exceptions.Exit(1)
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from stallwatch.cli.context import App, plain_table, show_table, tell, tell_wrong_alerts
+from stallwatch.cli.context import PATH, App, plain_table, show_table, tell, tell_wrong_alerts
+from stallwatch.config import trust as trusting
 from stallwatch.config.keys import KEYS, Key
 
 
 @click.group()
 def config() -> None:
-    """See the configuration in force."""
+    """See the configuration in force, and trust files that others can write."""
 
 
 @config.command()
@@ -31,13 +32,51 @@ def show(app: App) -> None:
         table.add_row(key.full_name, _shown(key, setting.value), setting.source, style=style)
     show_table(table)
     for ignored in loaded.ignored:
-        click.echo(f"file: {ignored.file} ({ignored.message})")
+        what = "rules" if ignored.key == "rules.dirs" else "file"
+        click.echo(f"{what}: {ignored.file} ({ignored.message})")
     if loaded.file is not None:
         click.echo(f"file: {loaded.file}")
     elif not loaded.ignored:
         tell("no stallwatch.toml was found; the defaults work without one")
     if tell_wrong_alerts(loaded) or loaded.problems:
         raise click.exceptions.Exit(2)
+
+
+@config.command()
+@click.argument("file", required=False, type=PATH, metavar="[FILE]")
+@click.option("--revoke", is_flag=True, help="Trust FILE no longer.")
+def trust(file: Path | None, revoke: bool) -> None:
+    """Trust FILE as it is now, or list the files that are trusted.
+
+    A stallwatch.toml that is found in a folder, and that another account could have written, is ignored. Once
+    you have read it and trust it, it is read as long as its path and its content stay the same.
+
+    \b
+    stallwatch config trust stallwatch.toml
+    stallwatch config trust
+    stallwatch config trust --revoke stallwatch.toml
+
+    Exit code: 1 when FILE cannot be trusted, or was not; else 0.
+    """
+    if file is None:
+        if revoke:
+            raise click.UsageError("--revoke needs the FILE to trust no longer")
+        for path, digest in sorted(trusting.trusted_files().items()):
+            click.echo(f"{trusting.state_of(path, digest):8} {path}")
+        return
+    try:
+        if not revoke:
+            click.echo(f"trusted: {trusting.trust(file)}, until it changes")
+        elif trusting.revoke(file):
+            click.echo(f"no longer trusted: {file.absolute()}")
+        else:
+            raise click.ClickException(
+                f"{file.absolute()}: was not trusted; stallwatch config trust lists all"
+            )
+    except trusting.Untrusted as reason:
+        raise click.ClickException(f"{file}: cannot be trusted: {reason}") from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or file}: {error.strerror}") from None
 
 
 def _shown(key: Key, value: Any) -> Any:

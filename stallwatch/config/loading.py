@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from stallwatch.config.keys import BY_NAME, KEYS, SECTIONS, Key
-from stallwatch.config.trust import Untrusted, read_if_trusted
+from stallwatch.config.trust import Untrusted, distrust_pages, read_if_trusted
 from stallwatch.config.values import BadValue, example, from_text, from_toml, nearest, sound_entries
 from stallwatch_exporter.settings import current_folder, state_home, user_path
 
@@ -77,7 +78,7 @@ class Config:
 
     settings: dict[str, Setting]
     file: Path | None = None
-    ignored: list[ConfigError] = field(default_factory=list)  #: files that others can write, and why
+    ignored: list[ConfigError] = field(default_factory=list)  #: files and folders that others can write
     problems: list[ConfigError] = field(default_factory=list)
     lines: Sequence[str] = field(default=(), repr=False)  #: of the file
 
@@ -117,6 +118,7 @@ def load(
     _read_environment(config, environ, cwd)
     _tell_if_nobody_hears(config)
     config.settings.update(flags or {})
+    _leave_out_foreign_rules(config)
     if config["run.home"] is None:
         config.settings["run.home"] = Setting(state_home({}), "default")
     _check_home(config)
@@ -155,11 +157,37 @@ def _read_if_trusted(config: Config, path: Path) -> bool:
     try:
         _read_file(config, path, read_if_trusted)
     except Untrusted as reason:
-        message = f"ignored, because {reason}"
-        remedy = f"let no other account write it (chown, chmod go-w), or trust it with --config {path}"
-        config.ignored.append(ConfigError(str(path), None, message, remedy))
+        remedy = (
+            "none of its settings and chats is in force: let no other account write it or its folder (chown,"
+            f" chmod go-w), or check it and run stallwatch config trust {quote(str(path))}, or name it with"
+            " --config"
+        )
+        config.ignored.append(ConfigError(str(path), None, f"ignored, because {reason}", remedy, chats=True))
         return False
     return True
+
+
+def _leave_out_foreign_rules(config: Config) -> None:
+    """Ignore folders of rules that only the file names, if others can write what is read there."""
+    dirs = config.settings["rules.dirs"]
+    if config.file is None or not dirs.source.startswith(str(config.file)):
+        return
+    kept = []
+    for folder in dirs.value:
+        try:
+            reason = distrust_pages(folder)
+        except OSError:  # it is missing or closed: who reads it says so
+            reason = None
+        if reason is None:
+            kept.append(folder)
+            continue
+        remedy = (
+            "none of its rules is in force: let no other account write its pages and folders (chown, chmod -R"
+            f" go-w), or name it with --rules {quote(str(folder))}"
+        )
+        why = f"ignored, because {reason}"
+        config.ignored.append(ConfigError(str(folder), None, why, remedy, key="rules.dirs"))
+    config.settings["rules.dirs"] = Setting(tuple(kept), dirs.source)
 
 
 def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> None:

@@ -1,15 +1,23 @@
-"""The configuration that is found in a folder, and not named, is read only if nobody else can write it.
+"""Files that nobody named are obeyed only if no other account can write them, or the user trusts them.
 
-It may hold commands (``stall.on_stall``) and addresses: in ``/tmp`` or a shared folder, another account could
-have them run as whoever starts Stallwatch there.
+A configuration may hold commands (``stall.on_stall``) and addresses: in ``/tmp`` or a shared folder, another
+account could have them run as whoever starts Stallwatch there.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
+
+_MOST_LINKS = 40  # as many as Linux follows
+_MOST_BYTES = 1 << 20  #: of a file that is trusted by its content
 
 
 class Untrusted(Exception):
@@ -18,43 +26,111 @@ class Untrusted(Exception):
 
 def read_if_trusted(path: Path) -> bytes:
     """Return the content of a file that was found, or raise ``Untrusted``."""
-    status = path.stat()
-    reason = _distrust(path, status) if hasattr(os, "geteuid") else None  # not on Windows
-    if reason is not None:
-        raise Untrusted(reason)
-    with path.open("rb") as file:
-        if not os.path.samestat(os.fstat(file.fileno()), status):
-            raise Untrusted("it was replaced while it was read")
-        return file.read()
+    if not hasattr(os, "geteuid"):  # Windows
+        return path.read_bytes()
+    with _opened(path) as file:
+        # What is open stays what it is, whoever replaces the name; only then it is compared with the name.
+        status = os.fstat(file.fileno())
+        reason = "it is not a regular file" if not stat.S_ISREG(status.st_mode) else distrust(path, status)
+        if reason is None:
+            return file.read()
+        trusted = trusted_files().get(_key(path))
+        if trusted is None:
+            raise Untrusted(reason)
+        content = file.read(_MOST_BYTES)
+        if _digest(content) != trusted:
+            raise Untrusted(f"{reason}, and it was changed after you trusted it")
+        return content
 
 
-def _distrust(path: Path, status: os.stat_result) -> str | None:
-    for name, owner in (("it", status.st_uid), ("the link to it", path.lstat().st_uid)):
-        if owner not in (0, os.geteuid()):
-            return f"{name} belongs to {_account(owner)}"
-    if status.st_mode & stat.S_IWOTH:
-        return "every account can write it"
-    if status.st_mode & stat.S_IWGRP and not _is_own_group(path, status):
-        return f"the group {_group(status.st_gid)} can write it"
-    folder = path.parent.stat().st_mode
-    if folder & stat.S_IWOTH and not folder & stat.S_ISVTX:
-        return "every account can write its folder"
+def _opened(path: Path) -> BinaryIO:
+    """Open a file for reading, without waiting if it is a pipe that nobody writes."""
+    waits = getattr(os, "O_NONBLOCK", 0)
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits))
+
+
+def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
+    """Return why another account can write this file or folder, or choose what its name leads to.
+
+    `status` is that of the opened file. ``None`` means that only root and the user can.
+    """
+    if not hasattr(os, "geteuid"):
+        return None
+    for folder, link in _way(path):
+        reason = _written_by_others("its folder", folder, folder.stat())
+        if reason is None and link is not None:
+            reason = _owned_by_another("the link to it", link)
+        if reason is not None:
+            return reason
+    if status is not None and not os.path.samestat(path.stat(), status):
+        return "it was replaced while it was read"
+    return _written_by_others("it", path, path.stat() if status is None else status)
+
+
+def _way(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
+    """Each folder in which the name, or the next link that it leads to, lies; with the link's status."""
+    for _ in range(_MOST_LINKS):
+        status = path.lstat()
+        if not stat.S_ISLNK(status.st_mode):
+            yield path.parent, None
+            return
+        yield path.parent, status
+        path = path.parent / path.readlink()
+
+
+def distrust_pages(path: Path) -> str | None:
+    """Return why another account can write a folder of rule pages or anything that is read in it."""
+    if reason := distrust(path):
+        return reason
+    for entry in sorted(path.iterdir()) if path.is_dir() else ():
+        skipped = entry.name.startswith((".", "_")) or not (entry.suffix == ".md" or entry.is_dir())
+        if not skipped and (reason := distrust_pages(entry)):
+            return reason if "/" in reason else f"of {entry}: {reason}"
     return None
 
 
-def _is_own_group(path: Path, status: os.stat_result) -> bool:
-    """Whether the group has one member, the file's owner, as each account's own group does (umask 002)."""
+def _written_by_others(what: str, path: Path, status: os.stat_result) -> str | None:
+    if reason := _owned_by_another(what, status):
+        return reason
+    if stat.S_ISDIR(status.st_mode) and os.statvfs(path).f_flag & os.ST_RDONLY:
+        return None  # such as a ConfigMap: mode 0777, but mounted read-only, and its files are root's
+    if status.st_mode & stat.S_IWOTH:
+        return f"every account can write {what}"
+    if status.st_mode & stat.S_IWGRP and not _is_private_group(path, status):
+        return f"the group {_group(status.st_gid)} can write {what}"
+    return None
+
+
+def _owned_by_another(what: str, status: os.stat_result) -> str | None:
+    if status.st_uid in (0, os.geteuid()):
+        return None
+    return f"{what} belongs to {_account(status.st_uid)}"
+
+
+def _is_private_group(path: Path, status: os.stat_result) -> bool:
+    """Whether the group is that of the owner or the user alone, as each account has its own (umask 002).
+
+    That a group lists no other member does not suffice: a directory server need not list those whose primary
+    group it is. A group of the account's own name is private by convention.
+    """
+    # With a POSIX ACL, the bits of the group are those of other accounts too.
+    with suppress(OSError, AttributeError):  # no Linux, or a file system without attributes
+        if "system.posix_acl_access" in os.listxattr(path):
+            return False
+    return any(_is_alone(uid, status.st_gid) for uid in {status.st_uid, os.geteuid()})
+
+
+def _is_alone(uid: int, gid: int) -> bool:
     import grp
     import pwd
 
     try:
-        owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
+        owner, group = pwd.getpwuid(uid), grp.getgrgid(gid)
     except KeyError:
         return False
     if (group.gr_gid, group.gr_name) != (owner.pw_gid, owner.pw_name) or set(group.gr_mem) - {owner.pw_name}:
         return False
-    # With a POSIX ACL, the bits of the group are those of other accounts too.
-    return not hasattr(os, "listxattr") or "system.posix_acl_access" not in os.listxattr(path)
+    return all(one.pw_name == owner.pw_name for one in pwd.getpwall() if one.pw_gid == gid)
 
 
 def _account(uid: int) -> str:
@@ -71,3 +147,82 @@ def _group(gid: int) -> str:
     with suppress(KeyError):
         return grp.getgrgid(gid).gr_name
     return str(gid)
+
+
+# ---------------------------------------------------------------- trust by content
+
+
+def trust_file() -> Path:
+    """Return where the user's trusted files are listed."""
+    import platformdirs
+
+    return platformdirs.user_config_path("stallwatch") / "trusted.json"
+
+
+def trusted_files() -> dict[str, str]:
+    """Return the digest of each file that the user trusts, by its path; none if others can write the list."""
+    path = trust_file()
+    try:
+        found = json.loads(path.read_bytes()) if distrust(path) is None else {}
+    except (OSError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def trust(path: Path) -> Path:
+    """Trust a file as it is now, until it changes; return the path by which it is known.
+
+    Raises `OSError` if it cannot be read, and `Untrusted` if it is too large, or the list would not count.
+    """
+    with _opened(path) as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise Untrusted("it is larger than 1 MiB")
+    key = _key(path)
+    _keep({**trusted_files(), key: _digest(content)})
+    if key not in trusted_files():
+        raise Untrusted(f"{trust_file()} would not count: {distrust(trust_file())}")
+    return Path(key)
+
+
+def revoke(path: Path) -> bool:
+    """Trust a file no longer; return whether it was trusted."""
+    kept = trusted_files()
+    found = kept.pop(_key(path), None) is not None
+    if found:
+        _keep(kept)
+    return found
+
+
+def state_of(path: str, digest: str) -> str:
+    """Return what became of a trusted file: ``trusted``, ``changed`` or ``missing``."""
+    try:
+        with _opened(Path(path)) as file:
+            content = file.read(_MOST_BYTES)
+    except OSError:
+        return "missing"
+    return "trusted" if _digest(content) == digest else "changed"
+
+
+def _key(path: Path) -> str:
+    """Return the path without links in its folder; the name itself may be one, as its content counts."""
+    return str(path.absolute().parent.resolve() / path.name)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _keep(trusted: dict[str, str]) -> None:
+    path = trust_file()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(
+        dir=path.parent, prefix=".trusted-"
+    )  # only its owner may read or write it
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(trusted, file, indent=2, sort_keys=True)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

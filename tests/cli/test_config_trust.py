@@ -42,6 +42,7 @@ def group_of(monkeypatch: pytest.MonkeyPatch, name: str, members: list[str]) -> 
     group = SimpleNamespace(gr_name=name, gr_gid=os.getegid(), gr_mem=members)
     monkeypatch.setattr("pwd.getpwuid", lambda _: account)
     monkeypatch.setattr("grp.getgrgid", lambda _: group)
+    monkeypatch.setattr("pwd.getpwall", lambda: [account])
 
 
 def reason(file: Path) -> str:
@@ -49,7 +50,7 @@ def reason(file: Path) -> str:
     assert config.file is None and config.problems == []
     assert config["exporter.port"] == 19400 and config["stall.on_stall"] == "report"
     (ignored,) = config.ignored
-    assert ignored.file == str(file) and f"trust it with --config {file}" in str(ignored)
+    assert ignored.file == str(file) and f"stallwatch config trust {file}" in str(ignored)
     return ignored.message
 
 
@@ -110,11 +111,38 @@ def test_an_access_list_makes_the_private_group_no_excuse(
     assert "can write it" in reason(file)
 
 
-def test_a_folder_that_every_account_can_write_needs_the_sticky_bit(file: Path) -> None:
-    file.parent.chmod(0o777)
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o703])
+def test_a_file_in_a_folder_that_every_account_can_write_is_ignored(file: Path, mode: int) -> None:
+    file.parent.chmod(mode)
     assert reason(file) == "ignored, because every account can write its folder"
-    file.parent.chmod(0o1777)
-    assert load(environ={}, cwd=file.parent).file == file
+
+
+@pytest.mark.parametrize(("name", "own"), [("ann", True), ("users", False)])
+def test_a_folder_that_a_group_can_write_counts_only_if_the_group_is_its_owner_alone(
+    file: Path, monkeypatch: pytest.MonkeyPatch, name: str, own: bool
+) -> None:
+    group_of(monkeypatch, name, [])
+    file.parent.chmod(0o775)
+    if own:
+        assert load(environ={}, cwd=file.parent).file == file
+    else:
+        assert reason(file) == "ignored, because the group users can write its folder"
+
+
+def test_a_group_that_is_another_accounts_primary_group_is_not_private(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_of(monkeypatch, "ann", [])
+    bob = SimpleNamespace(pw_name="bob", pw_gid=os.getegid())
+    monkeypatch.setattr("pwd.getpwall", lambda: [bob])
+    file.chmod(0o664)
+    assert reason(file) == "ignored, because the group ann can write it"
+
+
+@root_only
+def test_a_file_in_the_folder_of_another_account_is_ignored(file: Path) -> None:
+    belongs_to_another(file.parent)
+    assert reason(file) == f"ignored, because its folder belongs to another account (uid {ANOTHER})"
 
 
 @root_only
@@ -153,7 +181,7 @@ def test_config_show_names_the_file_that_was_read_or_ignored(stallwatch: Stallwa
     assert f"file: {file} (ignored, because every account can write it)" in result.stdout
     (line,) = result.stderr.splitlines()
     assert line.startswith(
-        f"stallwatch: {file}: ignored, because every account can write it; let no other account"
+        f"stallwatch: {file}: ignored, because every account can write it; none of its settings"
     )
 
 
@@ -166,3 +194,80 @@ def test_run_does_not_run_the_command_of_an_ignored_file(
     done = process("run", "--port", "0", "--", "true")
     assert done.returncode == 0  # type: ignore[attr-defined]
     assert done.stderr.count("ignored, because") == 1 and "exporter.port" not in done.stderr  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def config_map(tmp_path: Path) -> Path:
+    """A ConfigMap as a volume with an fsGroup: all is root's, the folder's mode is 2777, files are links."""
+    folder = tmp_path / "config"
+    version = folder / "..2026_11_26_17_00_00.1234567890"
+    version.mkdir(parents=True)
+    (version / "stallwatch.toml").write_text("[exporter]\nport = 7\n[rules]\ndirs = ['.']\n")
+    (version / "stallwatch.toml").chmod(0o644)
+    (folder / "..data").symlink_to(version.name)
+    (folder / "stallwatch.toml").symlink_to("..data/stallwatch.toml")
+    version.chmod(0o755)
+    folder.chmod(0o2777)
+    return folder
+
+
+def test_a_config_map_is_read_as_its_volume_is_mounted_read_only(
+    config_map: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load(environ={}, cwd=config_map).file is None
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    config = load(environ={}, cwd=config_map)
+    assert (config.file, config.ignored) == (config_map / "stallwatch.toml", [])
+    assert (config["exporter.port"], config["rules.dirs"]) == (7, (config_map,))
+
+
+def test_a_read_only_mount_excuses_no_file_and_no_owner(
+    config_map: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    file = (config_map / "stallwatch.toml").resolve()
+    file.chmod(0o666)  # on another host it may be written
+    assert load(environ={}, cwd=config_map).file is None
+    file.chmod(0o644)
+    monkeypatch.setattr(os, "geteuid", lambda: ANOTHER)
+    assert (load(environ={}, cwd=config_map).file is None) == (file.stat().st_uid != 0)
+
+
+def test_trust_is_given_listed_and_taken_back(stallwatch: Stallwatch, file: Path) -> None:
+    file.chmod(0o666)
+    assert stallwatch("config", "trust").output == ""
+    assert stallwatch("config", "trust", "stallwatch.toml").output == f"trusted: {file}, until it changes\n"
+    assert stallwatch("config", "trust").output == f"trusted  {file}\n"
+    shown = stallwatch("config", "show")
+    assert f"file: {file}\n" in shown.stdout and "ignored" not in shown.output
+    text = file.read_text()
+    file.write_text(text + "\n")
+    assert stallwatch("config", "trust").output == f"changed  {file}\n"
+    file.write_text(text)
+    assert stallwatch("config", "trust", "--revoke", "stallwatch.toml").exit_code == 0
+    assert stallwatch("config", "trust").output == ""
+    assert "(ignored, because every account can write it)" in stallwatch("config", "show").stdout
+
+
+def test_trust_of_what_is_not_there(stallwatch: Stallwatch, file: Path) -> None:
+    stallwatch("config", "trust", str(file))
+    file.unlink()
+    assert stallwatch("config", "trust").output == f"missing  {file}\n"
+    done = stallwatch("config", "trust", "none.toml")
+    assert (done.exit_code, "none.toml: No such file or directory" in done.stderr) == (1, True)
+    done = stallwatch("config", "trust", "--revoke", "none.toml")
+    assert done.exit_code == 1 and "was not trusted" in done.stderr
+    done = stallwatch("config", "trust", "--revoke")
+    assert done.exit_code == 2 and "--revoke needs the FILE" in done.stderr
+
+
+def test_what_cannot_be_trusted(stallwatch: Stallwatch, file: Path, tmp_path: Path) -> None:
+    file.write_text("#" * (1 << 20) + "\n")
+    done = stallwatch("config", "trust", str(file))
+    assert done.exit_code == 1 and "cannot be trusted: it is larger than 1 MiB" in done.stderr
+    file.write_text("")
+    folder = tmp_path / "config-home" / "stallwatch"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    done = stallwatch("config", "trust", str(file))
+    assert done.exit_code == 1 and "would not count: every account can write its folder" in done.stderr
