@@ -10,6 +10,7 @@ import click
 from stallwatch.cli.context import PATH, App, plain_table, show_table, tell, tell_wrong_alerts
 from stallwatch.config import trust as trusting
 from stallwatch.config.keys import KEYS, Key
+from stallwatch_rules.text.controls import printable
 
 
 @click.group()
@@ -33,9 +34,9 @@ def show(app: App) -> None:
     show_table(table)
     for ignored in loaded.ignored:
         what = "rules" if ignored.key == "rules.dirs" else "file"
-        click.echo(f"{what}: {ignored.file} ({ignored.message})")
+        click.echo(printable(f"{what}: {ignored.file} ({ignored.message})"))
     if loaded.file is not None:
-        click.echo(f"file: {loaded.file}")
+        click.echo(printable(f"file: {loaded.file}"))
     elif not loaded.ignored:
         tell("no stallwatch.toml was found; the defaults work without one")
     if tell_wrong_alerts(loaded) or loaded.problems:
@@ -62,13 +63,13 @@ def trust(file: Path | None, revoke: bool) -> None:
         if revoke:
             raise click.UsageError("--revoke needs the FILE to trust no longer")
         for path, digest in sorted(trusting.trusted_files().items()):
-            click.echo(f"{trusting.state_of(path, digest):8} {path}")
+            click.echo(printable(f"{trusting.state_of(path, digest):8} {path}"))
         return
     try:
         if not revoke:
-            click.echo(f"trusted: {trusting.trust(file)}, until it changes")
+            click.echo(printable(f"trusted: {trusting.trust(file)}, until it changes"))
         elif trusting.revoke(file):
-            click.echo(f"no longer trusted: {file.absolute()}")
+            click.echo(printable(f"no longer trusted: {file.absolute()}"))
         else:
             raise click.ClickException(
                 f"{file.absolute()}: was not trusted; stallwatch config trust lists all"

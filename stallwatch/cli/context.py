@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -184,6 +186,22 @@ def open_incidents(config: Config) -> IncidentStore:
 
 
 # ---------------------------------------------------------------- output
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that the user named, but not through a link that another account left in its place."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+    own = (0, os.geteuid()) if hasattr(os, "geteuid") else (0,)
+    if not path.is_symlink() or path.lstat().st_uid not in own:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    try:
+        handle = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, "it is a link of another account", str(path)) from None
+        raise
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def say(key: str, language: str, **params: str | int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stallwatch.cli.context import FOLDER, App, address_options, any_key, extra, tell
+from stallwatch.cli.context import FOLDER, App, address_options, any_key, extra, tell, write_text
 
 
 @click.command()
@@ -52,7 +52,7 @@ def boards(folder: Path) -> None:
         path = folder / f"{uid}.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(board, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_text(path, json.dumps(board, indent=2, ensure_ascii=False) + "\n")
         except OSError as error:
             raise click.UsageError(f"{path}: cannot be written: {error.strerror}") from error
         click.echo(path)

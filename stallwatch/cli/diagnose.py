@@ -23,6 +23,7 @@ from stallwatch.cli.context import (
     rules_option,
     tell,
     tell_all,
+    write_text,
 )
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ def _deliver(report: str, output: Path | None) -> bool:
         click.echo(report, nl=False)
         return True
     try:
-        output.write_text(report, encoding="utf-8")
+        write_text(output, report)
     except OSError as error:
         tell(f"{output}: cannot be written: {error.strerror}; name another file")
         return False

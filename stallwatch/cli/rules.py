@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stallwatch.cli.context import FOLDER, PATH, App, any_key, catalogue_of, rules_option, tell, tell_all
+from stallwatch.cli.context import (
+    FOLDER,
+    PATH,
+    App,
+    any_key,
+    catalogue_of,
+    rules_option,
+    tell,
+    tell_all,
+    write_text,
+)
 from stallwatch.config.handover import rule_folders
 from stallwatch.config.loading import Setting
 from stallwatch.config.values import nearest
@@ -347,7 +357,7 @@ def export(app: App, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in rule_files(catalogue).items():
-            (folder / name).write_text(text, encoding="utf-8")
+            write_text(folder / name, text)
             click.echo(folder / name)
     except OSError as error:
         raise click.UsageError(

@@ -269,6 +269,17 @@ def test_a_list_of_trusted_files_is_planted(eves: Eves, folder: Path, how: str) 
     refused(folder, "every account can write it")
 
 
+def test_the_folders_name_holds_codes_for_the_terminal(attacked: Attacked, folder: Path) -> None:
+    """Neither the notice nor ``config show`` and ``config trust`` pass them on."""
+    hostile = folder / "\x1b]0;title\x07\x1b[2J"
+    hostile.mkdir()
+    planted(hostile).chmod(0o666)
+    for arguments in (["config", "show"], ["config", "trust", "stallwatch.toml"], ["config", "trust"]):
+        done = attacked(hostile, *arguments)
+        assert done.returncode == 0 and "stallwatch.toml" in done.stdout
+        assert "\x1b" not in done.stdout + done.stderr
+
+
 def test_the_list_of_trusted_files_is_replaced_by_a_link(folder: Path, tmp_path: Path) -> None:
     """What the link leads to stays as it is."""
     victim, path = tmp_path / "victim", trusting.trust_file()

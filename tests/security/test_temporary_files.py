@@ -166,3 +166,34 @@ def test_a_page_of_a_draft_is_a_link(attacked: Attacked, tmp_path: Path, victim:
     (family / "no-widget.md").symlink_to(victim)
     done = attacked(tmp_path, "rules", "new", "no-widget", "--from", "a.log", "--family", "data")
     assert done.returncode == 2 and victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("report.md", "diagnose a.log --markdown -o report.md"),
+        ("page.html", "diagnose a.log --html page.html"),
+        ("recording.yml", "rules export --prometheus ."),
+        ("stallwatch-run.json", "grafana boards ."),
+    ],
+)
+def test_a_link_waits_under_the_name_of_a_report(
+    attacked: Attacked, eves: Eves, shared: Path, victim: Path, name: str, command: str
+) -> None:
+    """A link of another account is refused by name; the report holds lines that others chose."""
+    (shared / "a.log").write_text("step 1 loss 2.0\n")
+    link = shared / name
+    link.symlink_to(victim)
+    eves(link)
+    done = attacked(shared, *command.split())
+    assert done.returncode == 2 and victim.read_text() == "mine"
+    assert f"{name}: cannot be written: it is a link of another account" in done.stderr
+
+
+def test_a_link_of_the_users_own_is_written_through(attacked: Attacked, tmp_path: Path, victim: Path) -> None:
+    (tmp_path / "a.log").write_text("step 1 loss 2.0\n")
+    (tmp_path / "report.md").symlink_to(victim)
+    assert attacked(tmp_path, "diagnose", "a.log", "--markdown", "-o", "report.md").returncode == 0
+    assert victim.read_text().startswith("#")
+    done = attacked(tmp_path, "diagnose", "a.log", "-o", "/dev/stdout")
+    assert (done.returncode, "step 1, last loss 2" in done.stdout) == (0, True)
