@@ -140,6 +140,20 @@ def test_a_group_that_is_another_accounts_primary_group_is_not_private(
 
 
 @root_only
+def test_a_file_of_root_may_be_writable_for_the_users_private_group(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_of(monkeypatch, "ann", [])
+    ann = SimpleNamespace(pw_name="ann", pw_gid=os.getegid())
+    root = SimpleNamespace(pw_name="root", pw_gid=ANOTHER)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: ann if uid == ANOTHER else root)
+    file.chmod(0o664)
+    assert "can write it" in reason(file)
+    monkeypatch.setattr(os, "geteuid", lambda: ANOTHER)
+    assert load(environ={}, cwd=file.parent).file == file
+
+
+@root_only
 def test_a_file_in_the_folder_of_another_account_is_ignored(file: Path) -> None:
     belongs_to_another(file.parent)
     assert reason(file) == f"ignored, because its folder belongs to another account (uid {ANOTHER})"
