@@ -23,6 +23,7 @@ _PATIENCE_SECONDS = 5
 _NEW_FILE_SECONDS = 30.0  # for one to be made by whoever else came at the same moment
 _AGAIN_SECONDS = 0.02
 _MAKING = threading.Lock()
+_MIGRATING = threading.Lock()
 
 
 def open_engine(url: str) -> Engine:
@@ -156,4 +157,6 @@ def _upgrade(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", "stallwatch_alerts.storage:migrations")
     config.attributes["connection"] = connection
-    command.upgrade(config, HEAD)
+    # Alembic keeps what it works on in its modules: two migrations at a time break each other.
+    with _MIGRATING:
+        command.upgrade(config, HEAD)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, inspect, text
 
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.storage.engine import HEAD, _keep_a_log, migrate, open_engine
+from stallwatch_alerts.storage.engine import HEAD, _keep_a_log, memory_engine, migrate, open_engine
 from stallwatch_alerts.storage.tables import METADATA
 from stallwatch_alerts.store import IncidentStore
 
@@ -73,6 +74,23 @@ def test_many_come_at_once_to_an_empty_database(database: str) -> None:
         assert connection.scalar(text("SELECT count(*) FROM alembic_version")) == 1
     for engine in engines:
         engine.dispose()
+
+
+def test_several_databases_are_made_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an agent does whose disk is full: its messages go into a database in memory."""
+    under_way = threading.Semaphore(1)
+
+    def upgrade(*_: object) -> None:
+        alone = under_way.acquire(blocking=False)
+        asked.wait(0.05)  # time for another to come in between
+        assert alone, "two migrations at a time"
+        under_way.release()
+
+    asked = threading.Event()
+    monkeypatch.setattr("alembic.command.upgrade", upgrade)
+    engines = [open_engine(f"sqlite:///{tmp_path / str(number)}.db") for number in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(migrate, [*engines, memory_engine()]))
 
 
 def test_who_is_refused_without_waiting_asks_again() -> None:
