@@ -13,6 +13,7 @@ import termios
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,6 +132,59 @@ def test_a_full_disk_under_our_output_does_not_disturb_the_command() -> None:
     assert capture.wait() == 0
     capture.drain()
     os.close(full)
+
+
+class WithoutMemory(ByteQueue):
+    """There is none left for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+
+    def put(self, stream: str, data: bytes, time: float) -> None:
+        if not self.refused:
+            self.refused = 1
+            raise MemoryError
+        super().put(stream, data, time)
+
+
+def test_an_agent_without_memory_does_not_disturb_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its limit, or its control group's, is no limit of the command."""
+    queue, readv, left = WithoutMemory(), os.readv, [MemoryError(), MemoryError()]
+
+    def scarce(*given: Any) -> int:
+        if left:
+            raise left.pop()
+        return readv(*given)
+
+    monkeypatch.setattr(os, "readv", scarce)
+    out, _, code = through("print('trained'); raise SystemExit(3)", tmp_path, queue)
+    assert (out, code, left) == (b"trained\n", 3, [])
+    assert (queue.refused, queue.dropped) == (1, 1)
+
+
+def test_a_command_gets_the_descriptors_that_we_would_have_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popen = subprocess.Popen
+
+    def start(command: Any, **given: Any) -> Any:
+        if given["stdout"] != stdout.fileno():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return popen(command, **given)
+
+    monkeypatch.setattr("stallwatch_exporter.running.keeper.Keeper.__init__", lambda *_: None)
+    monkeypatch.setattr("stallwatch_exporter.running.keeper.Keeper.dismiss", lambda _: None)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with (tmp_path / "out").open("wb") as stdout:
+        command = [sys.executable, "-c", "print('trained'); raise SystemExit(3)"]
+        capture = Capture(command, ByteQueue(), stdout=stdout.fileno(), stderr=2)
+        code = capture.wait()
+        capture.drain()
+    assert ((tmp_path / "out").read_bytes(), code) == (b"trained\n", 3)
+    assert capture.problem == "OSError: [Errno 24] Too many open files"
 
 
 def test_a_grandchild_that_keeps_the_output_open_does_not_hang_us(tmp_path: Path) -> None:

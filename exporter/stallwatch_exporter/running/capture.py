@@ -20,7 +20,8 @@ import time
 import tty
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.running.keeper import Keeper
@@ -29,7 +30,11 @@ from stallwatch_exporter.running.signals import SignalRelay
 MAX_BYTES = 64 * 1024 * 1024  #: of output that was passed through and is not read yet
 _PORTION = 65536
 _LAST_BYTES = 4 * 1024 * 1024  # more than a pipe can hold
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_NO_MEMORY_SECONDS = 0.05  # before it is tried again
 GRACE_SECONDS = 2.0  #: how long a grandchild may hold the output open after the command ended
+
+_Made = TypeVar("_Made")
 
 
 class CommandProblem(Exception):
@@ -91,6 +96,12 @@ class ByteQueue:
             self._bytes -= size
             return chunks
 
+    def lose(self, stream: str) -> None:
+        """Note that something could not be put in."""
+        with self._change:
+            self.dropped += 1
+            self._gaps.add(stream)
+
     def close(self) -> None:
         """Nothing more will come: wakes who waits."""
         with self._change:
@@ -111,7 +122,10 @@ class ByteQueue:
 
 
 class Pump:
-    """Reads `source` until its end, or until `stop` and there is nothing left to read at that moment."""
+    """Reads `source` until its end, or until `stop` and there is nothing left to read at that moment.
+
+    What carries the bytes is allocated at the start: without memory, the command goes on, unread.
+    """
 
     def __init__(
         self,
@@ -126,6 +140,7 @@ class Pump:
         self._target: int | None = target
         self._queue = queue
         self._clock = clock
+        self._portion = memoryview(bytearray(_PORTION))
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name=f"pump {name}", daemon=True)
         try:
@@ -149,32 +164,40 @@ class Pump:
         poll.register(self._wake_read, select.POLLIN)
         last: int | None = None  # bytes that may still be carried after `finish` gave up waiting
         while last is None or last > 0:
-            ready = dict(poll.poll(None if last is None else 0))
+            ready = dict(_patiently(partial(poll.poll, None if last is None else 0)))
             if self._source in ready:
-                data = self._read()
-                if not data:
+                count = _patiently(self._read)
+                if not count:
                     break
-                self._write(data)
-                self._queue.put(self._name, data, self._clock())
-                last = None if last is None else last - len(data)
+                self._write(count)
+                self._mine(count)
+                last = None if last is None else last - count
             elif last is not None:
                 break
             if self._wake_read in ready and last is None:
                 last = _LAST_BYTES
         os.close(self._source)
 
-    def _read(self) -> bytes:
+    def _read(self) -> int:
         try:
-            return os.read(self._source, _PORTION)
+            return os.readv(self._source, [self._portion])
         except OSError:
-            return b""  # EIO: everyone closed the other side of the pseudo-terminal
+            return 0  # EIO: everyone closed the other side of the pseudo-terminal
 
-    def _write(self, data: bytes) -> None:
+    def _mine(self, count: int) -> None:
+        try:
+            self._queue.put(self._name, bytes(self._portion[:count]), self._clock())
+        except MemoryError:
+            _patiently(lambda: self._queue.lose(self._name))
+
+    def _write(self, count: int) -> None:
         """Write all of it. When nobody reads our output any more the command still must not notice."""
-        left = memoryview(data)
-        while left and self._target is not None:
+        written = 0
+        while written < count and self._target is not None:
             try:
-                left = left[os.write(self._target, left) :]
+                written += os.write(self._target, self._portion[written:count])
+            except MemoryError:
+                time.sleep(_NO_MEMORY_SECONDS)
             except BlockingIOError:
                 waiting = select.poll()
                 waiting.register(self._target, select.POLLOUT)
@@ -183,6 +206,15 @@ class Pump:
                 if error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
                     self._target = None
                 return  # such as a full disk under our stdout: the next portion may fit again
+
+
+def _patiently(work: Callable[[], _Made]) -> _Made:
+    """Do it, once there is memory for it."""
+    while True:
+        try:
+            return work()
+        except MemoryError:
+            time.sleep(_NO_MEMORY_SECONDS)
 
 
 class Capture:
@@ -226,7 +258,14 @@ class Capture:
             self._child = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
         except OSError as error:
             self._let_go(channels)
-            raise start_problem(command[0], error) from error
+            if error.errno not in _SCARCE or self.problem is not None:
+                raise start_problem(command[0], error) from error
+            # What we opened may be what it lacks.
+            self.problem = f"{type(error).__name__}: {error}"
+            try:
+                self._child = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
+            except OSError as problem:
+                raise start_problem(command[0], problem) from problem
         for fd in channels:
             os.close(fd)
         self.pid = self._child.pid
