@@ -1,4 +1,4 @@
-"""Incidents of agents that died: nobody would ever resolve them, so the next agent of this host does."""
+"""Incidents of agents that died: the next agent of this host reports and resolves them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,32 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.runs.runfolder import agent_alive, list_runs, runs_home
+from stallwatch_exporter.runs.runfolder import AgentInfo, RunFolder, agent_alive, list_runs, runs_home
 from stallwatch_exporter.watching.episodes import Episodes
 from stallwatch_exporter.watching.incidents import read_incidents, read_journal
 
 _FRESH_SECONDS = 60.0
+
+
+def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> list[RunFolder]:
+    """Report again what agents recorded that were killed before their messages were stored.
+
+    Between an incident's record and its message lies a moment. `tell` gets every change of such a run: who
+    was notified is noted beside the messages. The folders of these runs are returned, to be marked as
+    `reported` once all is stored.
+    """
+    found: list[RunFolder] = []
+    for info in list_runs(home):
+        if not info.reported and _is_gone(info, now):
+            folder = runs_home(home) / info.run
+            Episodes(tell).replay(read_journal(folder))
+            found.append(RunFolder(info.run, folder, info))
+    return found
+
+
+def _is_gone(info: AgentInfo, now: float) -> bool:
+    # Whoever starts it anew in its folder needs a moment, and so does one that is about to leave.
+    return abs(now - info.updated_at) > _FRESH_SECONDS and not agent_alive(info, now)
 
 
 def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
@@ -24,9 +45,7 @@ def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> l
     """
     closed: list[Incident] = []
     for info in list_runs(home):
-        # Whoever starts it anew in its folder needs a moment.
-        fresh = abs(now - info.updated_at) <= _FRESH_SECONDS
-        if info.ended_at is None and not fresh and not agent_alive(info, now):
+        if info.ended_at is None and _is_gone(info, now):
             closed += _close(runs_home(home) / info.run, now, tell)
     return closed
 

@@ -51,6 +51,7 @@ class Listeners:
         self._deadman: DeadmanSink | None = None
         self._orphans: threading.Timer | None = None
         self._looked = False
+        self._unreported: list[RunFolder] = []
         self.run_failed = False  #: the run failed, whatever its command returned
         self._home: Path = config["run.home"]
         if config["alerts.deadman_url"]:
@@ -103,11 +104,12 @@ class Listeners:
     def ended(self, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
         """Print how the command ended, under all that was told of it."""
         self.run_failed = bool(ending.failed)
+        self._unreported.append(folder)
         self._terminal.settle(_TERMINAL_SECONDS)
         print_end(self._language, diagnosis, ending, folder)
 
     def _close_orphans(self, home: Path) -> None:
-        from stallwatch_alerts.orphans import close_orphans
+        from stallwatch_alerts.orphans import close_orphans, report_unsent
 
         self._looked = True
 
@@ -117,6 +119,7 @@ class Listeners:
             if self._store is not None:
                 self._store(incident)
 
+        self._unreported += report_unsent(home, time.time(), told)
         close_orphans(home, time.time(), told)
 
     def close(self) -> None:
@@ -131,6 +134,9 @@ class Listeners:
         if self._chat is not None:
             self._chat.close(_CHAT_SECONDS)
             waiting = self._chat.kept()
+        if self._chat is None or not self._chat.failed:
+            for folder in self._unreported:
+                folder.write_info(reported=True)
         if self._store is not None:  # after the chats: what they were told is kept there
             self._store.close(_STORE_SECONDS)
         if self._deadman is not None:

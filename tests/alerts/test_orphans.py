@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.orphans import close_orphans
+from stallwatch_alerts.orphans import close_orphans, report_unsent
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
@@ -60,6 +61,32 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
     assert [one.resolution for one in read_incidents(dead)] == ["unknown", "recovered"]
     assert [one.status for one in read_incidents(alive)] == ["open"]
     assert close_orphans(tmp_path, 6000.0, told.append) == [] and len(told) == 1
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["mid-run", "as it left"])
+def test_what_an_agent_recorded_and_did_not_send_is_sent_by_the_next(
+    tmp_path: Path, stall: Stall, chat_server: Any, catalogue: Catalogue, ended: bool
+) -> None:
+    crash = stall(
+        id="dead/ended/cuda-oom/1", run="dead", kind="ended", rule="cuda-oom", status="resolved",
+        resolution="run-failed",
+    )  # fmt: skip
+    stalled = stall(id="dead/stall/silent-hang-no-error/1", run="dead")
+    path = run(tmp_path, "dead", *([crash] if ended else [stalled]), dead=True)
+    info = read_info(path)
+    assert info is not None
+    RunFolder("dead", path, info).write_info(reported=False, ended_at=info.updated_at if ended else None)
+    for _ in range(2):  # the first is killed, too
+        sink = ChatSink(
+            AlertSettings(urls=(chat_server.url,)),
+            catalogue,
+            spool=lambda: Outbox(IncidentStore.at_home(tmp_path).engine),
+        )
+        found = report_unsent(tmp_path, time.time(), sink)
+        assert sink.close(120)
+    assert [body["id"] for body in chat_server.bodies] == [(crash if ended else stalled).id]
+    found[0].write_info(reported=True)
+    assert report_unsent(tmp_path, time.time(), pytest.fail) == []
 
 
 def test_an_agent_that_wrote_a_moment_ago_is_no_dead_one(tmp_path: Path, stall: Stall) -> None:

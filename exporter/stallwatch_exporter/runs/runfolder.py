@@ -48,6 +48,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     ending: Ending | None = None
     threshold: float | None = None  #: seconds of quiet that are a stall in what the run did last
     namespace: str = ""  #: of `pid`: see ``presence.process_namespace``
+    reported: bool = True  #: its incidents were handed on to the chats: false until its agent has left
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
 
 

@@ -59,8 +59,7 @@ def open_agent(
     probing = Probing(rings) if rings is not None else None
     agent = Agent(folder, settings, catalogue, sinks, notice=notice, probing=probing)
     server = serve(agent.metrics.registry, settings, notice) if metrics else None
-    if server is not None:
-        folder.write_info(endpoint=server.url)
+    folder.write_info(endpoint=server.url if server is not None else None, reported=False)
     return agent, server
 
 
