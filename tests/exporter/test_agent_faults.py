@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,20 @@ def test_a_user_who_cannot_be_told_costs_nothing_else(run: Any, monkeypatch: pyt
     run.say("a line that cannot be read")
     run.wait(40)
     assert run.changes == [(HANG + "/1", "open", "")]
+
+
+def test_no_descriptor_is_free_and_that_is_reported_once(run: Any) -> None:
+    run.steps(1, 10)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        run.wait(3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert [notice for notice in run.notices if "ranks" in notice] == [
+        "looking at the ranks failed (OSError: [Errno 24] Too many open files: '/dev/null'); the run goes on"
+    ]
+    assert run.agent.errors
 
 
 def test_a_sink_that_fails_is_told_once_and_the_others_still_hear(run: Any, catalogue: Any) -> None:

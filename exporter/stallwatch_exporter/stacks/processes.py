@@ -136,3 +136,14 @@ def _read(path: Path) -> str | None:
         return path.read_text("ascii", "replace")
     except OSError:
         return None
+
+
+def require_descriptors(count: int = 8) -> None:
+    """Raise an `OSError` unless so many files can be opened: a look that fails is taken for no answer."""
+    opened: list[int] = []
+    try:
+        while len(opened) < count:
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)

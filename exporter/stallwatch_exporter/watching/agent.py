@@ -22,6 +22,7 @@ from stallwatch_exporter.runs.copies import RankCopies
 from stallwatch_exporter.runs.runfolder import RunFolder, State
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.stacks.processes import require_descriptors
 from stallwatch_exporter.stacks.reaction import Response
 from stallwatch_exporter.watching.alarms import Alarms
 from stallwatch_exporter.watching.diagnosing import Diagnoser
@@ -261,6 +262,8 @@ class Agent:
             self.metrics.dropped(self._dropped + self._unread + self._lost())
         with self._guarded("the run's record"):
             self._write_info(now)
+        with self._guarded("looking at the ranks"):
+            require_descriptors()
         with self._guarded("the heartbeat"):
             self._heartbeat.beat(self.errors, self._dropped + self._unread)
 
