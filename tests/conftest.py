@@ -49,6 +49,8 @@ SLOW = (
     "rules/test_sampled_scan.py",
     "rules/test_samples_whole_logs.py",
     "security/test_current_folder.py",
+    "security/test_authentication.py",
+    "security/test_host_and_origin.py",
 )
 # What many tests need of the machine: ports, processes and a server.
 sys.path.append(str(Path(__file__).with_name("machine")))

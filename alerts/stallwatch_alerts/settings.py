@@ -7,6 +7,7 @@ from typing import Literal
 
 from stallwatch_alerts.routing import Route, all_urls
 from stallwatch_exporter.incident import Severity
+from stallwatch_exporter.settings import ServerSettings
 
 Language = Literal["en", "zh"]
 
@@ -39,6 +40,7 @@ class RelaySettings:
 
     host: str = "127.0.0.1"
     port: int = 19401  #: 0 lets the system choose
-    token: str = field(default="", repr=False)  #: with it, requests must carry it as a bearer token
+    token: str = field(default="", repr=False)  #: with it, Alertmanager must send it as a bearer token
     watchdog_seconds: float = 300.0  #: without StallwatchWatchdog for so long we are blind
     alerts: AlertSettings = field(default_factory=AlertSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)

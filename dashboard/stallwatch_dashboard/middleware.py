@@ -1,14 +1,19 @@
-"""ASGI middleware around Streamlit: addresses that people guess, and what browsers may keep."""
+"""ASGI middleware around Streamlit: under which names it answers, addresses that people guess, and what
+browsers may keep."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from importlib.metadata import version
 from urllib.parse import parse_qsl, quote, urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stallwatch_exporter.serving.hosts import refusal_of
 
 #: Pages by other names, written small and without - and _; "" is the first page, which has the bare address.
 _MEANT = {
@@ -45,6 +50,31 @@ def led_to(path: str, query: str = "") -> str | None:
     if further and (key := _FURTHER.get(meant) if meant is not None else None):
         asked = [(key, further), *((one, value) for one, value in asked if one != key)]
     return f"/{name}" + (f"?{urlencode(asked)}" if asked else "")
+
+
+class OwnHosts:
+    """Answers requests and websockets only under our own names, and only for pages of our own.
+
+    Streamlit lets a websocket in if its Host and Origin are the same, whatever they are (1.67,
+    starlette_websocket.py), and its ``server.allowedHosts`` cannot allow every IP address.
+    """
+
+    def __init__(self, app: ASGIApp, configured: Collection[str]) -> None:
+        self._app = app
+        self._configured = configured
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, or answer with the reason for the refusal."""
+        if scope["type"] in ("http", "websocket"):
+            headers = Headers(scope=scope)
+            hosts, origins = headers.getlist("host"), headers.getlist("origin")
+            # In a thread: the first unknown name may cost a question to a name server.
+            refusal = await run_in_threadpool(refusal_of, hosts, origins, self._configured)
+            if refusal is not None:
+                answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class Redirects:

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_dashboard.access import Login
-from stallwatch_exporter.settings import state_home
+from stallwatch_exporter.serving.hosts import name_in, normalised
+from stallwatch_exporter.settings import ServerSettings, state_home
 
 _VARIABLE = "STALLWATCH_DASHBOARD_SETTINGS"
 _RELATIVE = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)([^?]+)")
@@ -37,10 +38,16 @@ class DashboardSettings:
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: chats, for the test button; secrets
     login: Login = field(default_factory=Login)
     url: str = ""  #: the address at which people reach it; empty: this host and port
+    server: ServerSettings = field(default_factory=ServerSettings)  #: names, and how to read /metrics
 
     @property
     def address(self) -> str:
         return self.url or own_address(self.host, self.port)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The configured names under which the pages are served."""
+        return normalised((*self.server.allowed_hosts, self.host, *name_in(self.url)))
 
 
 def own_address(host: str, port: int) -> str:

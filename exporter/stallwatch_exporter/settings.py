@@ -52,6 +52,16 @@ def current_folder() -> Path:
 
 
 @dataclass(frozen=True)
+class ServerSettings:
+    """Who may use /metrics and the relay, and the names under which every server of ours answers."""
+
+    allowed_hosts: tuple[str, ...] = ()  #: beside addresses, ``localhost`` and the machine's names
+    token_file: Path | None = None  #: bearer tokens, one a line; with it, callers must send one of them
+    basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
+    mistake: str = ""  #: in the configuration of the above: nothing is served then
+
+
+@dataclass(frozen=True)
 class ExporterSettings:
     """Settings of the training side; every default works as it stands."""
 
@@ -63,6 +73,8 @@ class ExporterSettings:
     tls_certificate: Path | None = None  #: PEM files; with both, /metrics is served over HTTPS
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  #: with it, scrapers must show a certificate of this authority
+    sd_dir: Path | None = None  #: where each endpoint is announced to Prometheus (``file_sd_configs``)
+    server: ServerSettings = field(default_factory=ServerSettings)
     stall_floor_seconds: float = 30.0  #: a stall is never called sooner than this
     stall_start_seconds: float = 1800.0  #: the threshold while a phase has been seen too few times
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations

@@ -130,12 +130,13 @@ def test(
 
 def _try_the_way(config: Config, prometheus: str, alertmanager: str, relay: str, wait: float) -> None:
     from stallwatch_alerts.prometheus.pathtest import PathTest
+    from stallwatch_exporter.serving.authentication import own_authorization
 
     # Where an agent would be: on another port Prometheus would not look.
     exporter = replace(exporter_settings(config), port_tries=0)
-    trial = PathTest(
-        prometheus, relay, exporter, alertmanager=alertmanager, token=config["relay.token"], wait=wait
-    )
+    token = config["relay.token"]
+    allowed = f"Bearer {token}" if token else own_authorization(exporter.server)
+    trial = PathTest(prometheus, relay, exporter, alertmanager=alertmanager, authorization=allowed, wait=wait)
     for link in trial.links():
         click.echo(f"{'ok' if link.holds else 'failed':7} {link.name}: {link.said}")
         if not link.holds:

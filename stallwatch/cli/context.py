@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
-from stallwatch.config.handover import rule_folders
+from stallwatch.config.handover import is_about_servers, rule_folders
 from stallwatch.config.loading import UNREAD, Config, Setting, load
 from stallwatch_exporter.notices import tell
 
@@ -82,7 +82,7 @@ def hides_people(key: str) -> bool:
 
 def shuts_relay(key: str) -> bool:
     """For the relay, without which nobody hears of anything: only where it listens, and to whom."""
-    return key in ("relay.host", "relay.port", "relay.token")
+    return key in ("relay.host", "relay.port", "relay.token") or is_about_servers(key)
 
 
 def setting_option(

@@ -54,10 +54,12 @@ def relay(app: App, insecure: bool) -> None:
         tell(say("relay-without", config["ui.language"], chats=chats))
     catalogue = catalogue_of(config)
     settings = replace(relay_settings(config), alerts=checked_settings(config, catalogue, tell))
-    if not insecure and not settings.token and not is_own_address(settings.host):
+    guarded = settings.token or settings.server.token_file or settings.server.basic_auth_file
+    if not insecure and not guarded and not is_own_address(settings.host):
         raise click.UsageError(
             f"{settings.host} can be reached by others, who could write into your chats;"
-            " keep 127.0.0.1, set [relay] token (STALLWATCH_RELAY_TOKEN), or say --insecure"
+            " keep 127.0.0.1, set [relay] token (STALLWATCH_RELAY_TOKEN) or [server] token_file,"
+            " or say --insecure"
         )
     store = open_incidents(config)
     try:

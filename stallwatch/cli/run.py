@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stallwatch.cli.context import (
+    FOLDER,
     App,
     address_options,
     catalogue_of,
@@ -37,11 +38,13 @@ def _reaction(text: str) -> str:
 
 
 def watch_options(command: _Command) -> _Command:
-    """``--name``, ``--host``, ``--port``, ``--on-stall``, ``--no-metrics``."""
+    """``--name``, ``--host``, ``--port``, ``--sd-dir``, ``--on-stall``, ``--no-metrics``."""
+    announce = "Announce /metrics to Prometheus by a file in this folder (file_sd_configs)."
     about = "report (default), abort, or 'command LINE': what to do at a stall."
     for option in (
         click.option("--no-metrics", is_flag=True, help="Serve no /metrics."),
         setting_option("stall.on_stall", "--on-stall", type=_reaction, metavar="ACTION", help=about),
+        setting_option("exporter.sd_dir", "--sd-dir", type=FOLDER, metavar="DIR", help=announce),
         address_options(
             "exporter", "Where /metrics listens (default: 127.0.0.1).", "Its port (default: 19400; 0: any)."
         ),

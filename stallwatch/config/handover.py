@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.settings import AlertSettings, RelaySettings
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_dashboard.settings import DashboardSettings
-    from stallwatch_exporter.settings import ExporterSettings
+    from stallwatch_exporter.settings import ExporterSettings, ServerSettings
 
 T = TypeVar("T")
 
@@ -50,7 +50,29 @@ def exporter_settings(config: Config) -> ExporterSettings:
 
     # By default the relay's port is the one behind our own: a second run took it.
     reserved = (config["relay.port"],)
-    return settings_of(config, ExporterSettings, "exporter", "stall", "run", "ui", reserved_ports=reserved)
+    return settings_of(
+        config,
+        ExporterSettings,
+        "exporter",
+        "stall",
+        "run",
+        "ui",
+        reserved_ports=reserved,
+        server=server_settings(config),
+    )
+
+
+def server_settings(config: Config) -> ServerSettings:
+    """For every server: who may use it, and under which names."""
+    from stallwatch_exporter.settings import ServerSettings
+
+    mistake = next((str(problem) for problem in config.problems if is_about_servers(problem.key)), "")
+    return settings_of(config, ServerSettings, "server", mistake=mistake)
+
+
+def is_about_servers(key: str) -> bool:
+    """Whether a key says who may use our servers: with a mistake there, they must not be open to all."""
+    return key.partition(".")[0] == "server"
 
 
 def alert_settings(config: Config) -> AlertSettings:
@@ -64,7 +86,8 @@ def relay_settings(config: Config) -> RelaySettings:
     """For ``stallwatch relay``."""
     from stallwatch_alerts.settings import RelaySettings
 
-    return settings_of(config, RelaySettings, "relay", alerts=alert_settings(config))
+    alerts = alert_settings(config)
+    return settings_of(config, RelaySettings, "relay", alerts=alerts, server=server_settings(config))
 
 
 def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
@@ -83,6 +106,7 @@ def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
         rules=tuple(map(str, rule_folders(config))),
         alert_urls=config["alerts.urls"],
         login=settings_of(config, Login, "login"),
+        server=server_settings(config),
     )
 
 

@@ -58,6 +58,16 @@ KEYS: tuple[Key, ...] = (
     Key("exporter", "tls_certificate", "path", None, "PEM file; with it, /metrics speaks HTTPS"),
     Key("exporter", "tls_key", "path", None, "PEM file of its key, where it is not in the certificate's"),
     Key("exporter", "tls_client_ca", "path", None, "scrapers must show a certificate of this authority"),
+    Key("exporter", "sd_dir", "path", None, "a folder in which each /metrics announces itself to Prometheus"),
+    Key(
+        "server",
+        "allowed_hosts",
+        "texts",
+        (),
+        "further names under which our servers answer",
+    ),
+    Key("server", "token_file", "path", None, "/metrics and relay want a bearer token of this file"),
+    Key("server", "basic_auth_file", "path", None, "or a user:password of this file"),
     Key("stall", "floor_seconds", "number", 30.0, "a stall is never called sooner than this", lowest=0.1),
     Key(
         "stall", "start_seconds", "number", 1800.0, "the threshold while the rhythm is not known", lowest=0.1

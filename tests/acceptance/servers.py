@@ -154,7 +154,7 @@ class Stack:
         compose = self.root / "docs/compose"
         changes = {
             "/etc/prometheus/rules": str(rules),
-            "/etc/prometheus/targets.yml": str(self.folder / "targets.yml"),
+            "/etc/prometheus/targets": str(self.folder / "targets"),  # .yml, and .d
             "alertmanager:9093": f"127.0.0.1:{self.ports['alertmanager']}",
             "relay:19401": f"127.0.0.1:{self.ports['relay']}",
         }
@@ -263,9 +263,9 @@ class Stack:
         found = {"STALLWATCH_HOME": str(self.home), "STALLWATCH_STALL_FLOOR_SECONDS": "6"}
         return {**found, "STALLWATCH_ALERTS_URLS": self.chat.url} if chats else found
 
-    def train(self, name: str, *, chats: bool = False) -> Training:
-        """A run under `stallwatch run`, scraped by Prometheus."""
-        return Training(self, name, chats)
+    def train(self, name: str, *options: str, chats: bool = False) -> Training:
+        """A run under `stallwatch run` with further `options`, scraped by Prometheus."""
+        return Training(self, name, chats, options)
 
     def number(self, query: str) -> float | None:
         """The highest value of a query to Prometheus; ``None`` where it has none."""
@@ -319,7 +319,7 @@ def _given(compose: Path) -> list[str]:
 class Training:
     """A loop of steps that does what it is told."""
 
-    def __init__(self, stack: Stack, name: str, chats: bool) -> None:
+    def __init__(self, stack: Stack, name: str, chats: bool, options: Sequence[str]) -> None:
         self.name = name
         self._stack = stack
         self._orders = stack.folder / f"{name}.order"
@@ -329,7 +329,7 @@ class Training:
         port = str(stack.ports[self._agent])
         self._process = Process(
             [
-                *(STALLWATCH, "run", "--name", name, "--port", port, "--no-probe", "--"),
+                *(STALLWATCH, "run", "--name", name, "--port", port, "--no-probe", *options, "--"),
                 *(sys.executable, str(program), str(self._orders)),
             ],
             stack.folder,

@@ -136,6 +136,7 @@ def test_prometheus_and_alertmanager_take_what_they_are_given(root: Path, tmp_pa
         text = (root / FOLDER / "prometheus.yml").read_text()
         text = text.replace("/etc/prometheus/rules", str(root / "rules/prometheus"))
         text = text.replace("/etc/prometheus/targets.yml", str(root / FOLDER / targets))
+        text = text.replace("/etc/prometheus/targets.d", str(root / FOLDER / "targets.d"))
         assert "/etc/prometheus" not in text
         (tmp_path / "prometheus.yml").write_text(text)
         _passes("promtool", "check", "config", str(tmp_path / "prometheus.yml"))

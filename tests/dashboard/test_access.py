@@ -14,6 +14,7 @@ import pytest
 from stallwatch_dashboard.access import Login, kept_cookie_secret, role_of
 from stallwatch_dashboard.launch import serve, streamlit_options
 from stallwatch_dashboard.settings import DashboardSettings, from_environment, to_environment
+from stallwatch_exporter.settings import ServerSettings
 
 LOGIN = Login(
     metadata_url="https://id.example.org/.well-known/openid-configuration",
@@ -118,6 +119,7 @@ def test_streamlit_gets_the_secrets_and_no_file_holds_them(tmp_path: Path) -> No
 
 def test_settings_cross_to_the_serving_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = DashboardSettings(home=tmp_path, login=LOGIN, targets=("a:1",), url="https://x.example")
+    settings = replace(settings, server=ServerSettings(("a.example",), token_file=tmp_path / "token"))
     for name, value in to_environment(settings).items():
         monkeypatch.setenv(name, value)
     assert from_environment() == settings

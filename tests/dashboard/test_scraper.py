@@ -105,7 +105,7 @@ def test_a_port_that_another_agent_was_given_is_a_source_of_its_own(
 ) -> None:
     metrics = {name: generate_latest(RunMetrics(name).registry).decode() for name in ("first", "second")}
     answers = "first"
-    scraper = make_scraper(get=lambda _: metrics[answers])
+    scraper = make_scraper(get=lambda *_: metrics[answers])
     make_run("first", endpoint="http://127.0.0.1:19400/metrics")
     scraper.scrape_once()
     clock.now += 30
@@ -124,7 +124,7 @@ def test_an_endpoint_that_recovers_is_well_again(
 ) -> None:
     make_run("grpo", endpoint="http://127.0.0.1:1/metrics")
     answers = ["<html>", 'stallwatch_step{run="grpo"} 7\n']
-    scraper = make_scraper(get=lambda url: answers.pop(0))
+    scraper = make_scraper(get=lambda *_: answers.pop(0))
     scraper.scrape_once()
     assert scraper.status()[0].error and answered(scraper, "grpo") is None
     scraper.scrape_once()
@@ -149,7 +149,7 @@ def test_a_run_that_ended_is_left_alone(
     asked: list[str] = []
     make_run("done", endpoint="http://127.0.0.1:1/metrics", ended_at=NOW - 1, state="finished")
 
-    def get(url: str) -> str:
+    def get(url: str, _authorization: str) -> str:
         asked.append(url)
         raise ScrapeError("gone")
 
@@ -181,7 +181,7 @@ def test_an_endpoint_that_hangs_delays_no_other(
     release = threading.Event()
     asked: list[str] = []
 
-    def get(url: str) -> str:
+    def get(url: str, _authorization: str) -> str:
         asked.append(url)
         if "slow" in url:
             release.wait(120)
@@ -206,7 +206,7 @@ def test_old_numbers_are_pruned(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore, clock: Clock
 ) -> None:
     make_run("grpo", endpoint="http://x/metrics")
-    scraper = make_scraper(get=lambda url: f'stallwatch_step{{run="grpo"}} {clock.now}\n', keep_days=1)
+    scraper = make_scraper(get=lambda *_: f'stallwatch_step{{run="grpo"}} {clock.now}\n', keep_days=1)
     scraper.scrape_once()
     clock.now += 2 * 86400
     scraper.scrape_once()
@@ -217,7 +217,7 @@ def test_a_store_that_cannot_write_is_told_and_scraping_goes_on(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore
 ) -> None:
     make_run("grpo", endpoint="http://x/metrics")
-    scraper = make_scraper(get=lambda url: 'stallwatch_step{run="grpo"} 1\n')
+    scraper = make_scraper(get=lambda *_: 'stallwatch_step{run="grpo"} 1\n')
     store.close()
     scraper.scrape_once()
     assert has(store.problem, "dashboard.numbers_not_kept")
@@ -229,7 +229,7 @@ def test_the_thread_scrapes_until_it_is_closed(
     make_run("grpo", endpoint="http://x/metrics")
     rounds = threading.Semaphore(0)
 
-    def get(url: str) -> str:
+    def get(url: str, _authorization: str) -> str:
         rounds.release()
         raise ScrapeError("gone")
 

@@ -29,16 +29,14 @@ class NoAnswer(Exception):
 class Server:
     """One server by its base address, which may hold a user and a password."""
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, authorization: str = "") -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host = parts.netloc.rpartition("@")[2]
         self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
-        self._allowed = ""
+        self._allowed = authorization
         if parts.username is not None:
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._allowed = f"Basic {base64.b64encode(user.encode()).decode()}"
-        elif token:
-            self._allowed = f"Bearer {token}"
 
     def get(self, path: str, **query: str) -> Any:
         """Return the JSON at `path`; `NoAnswer` if there is none."""

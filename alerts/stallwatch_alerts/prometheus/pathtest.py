@@ -46,7 +46,7 @@ class PathTest:
         exporter: ExporterSettings,
         *,
         alertmanager: str = "",
-        token: str = "",
+        authorization: str = "",
         wait: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
@@ -54,7 +54,7 @@ class PathTest:
         self.run = f"alert-test-{time.time_ns() // 1_000_000}"
         self._prometheus = Prometheus(prometheus)
         self._alertmanager = Alertmanager(alertmanager) if alertmanager else None
-        self._relay = RelayServer(relay, token)
+        self._relay = RelayServer(relay, authorization)
         self._exporter = exporter
         self._wait = wait
         self._clock = clock

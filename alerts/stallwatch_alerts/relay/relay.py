@@ -22,6 +22,7 @@ from stallwatch_alerts.relay.server import RelayMetrics, RelayServer
 from stallwatch_alerts.relay.stories import WATCHDOG, Story, doubt, stories
 from stallwatch_alerts.relay.webhook import read_notification
 from stallwatch_exporter import steady
+from stallwatch_exporter.serving.authentication import Access, problems
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.planning import Draft, Escalated, Notified
@@ -156,6 +157,8 @@ class Relay:
             )
             for url in alerts.all_urls
         ]
+        for problem in problems(settings.server):
+            report(problem)
         # The server last: whoever posts early finds somebody to send.
         try:
             self.server = RelayServer(
@@ -164,7 +167,7 @@ class Relay:
                 healthy=self.unhealthy,
                 messages=self._messages,
                 metrics=metrics,
-                token=settings.token,
+                access=Access(settings.server, names=[settings.host], tokens=[settings.token]),
                 report=report,
             )
         except OSError:

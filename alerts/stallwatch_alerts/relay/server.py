@@ -6,13 +6,15 @@
 | GET /-/healthy | 200, or 503 with the reason |
 | GET /metrics | the relay's own metrics |
 | GET /api/messages?run=NAME | what became of the run's messages, as JSON |
+
+Credentials open all but /-/healthy; with only ``[relay] token`` set, /metrics is open too.
 """
 
 from __future__ import annotations
 
-import hmac
 import threading
 from collections.abc import Callable
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,11 +25,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from stallwatch_alerts.relay.dispatching import Receipt
 from stallwatch_alerts.relay.webhook import WebhookProblem
+from stallwatch_exporter.serving.authentication import Access
+from stallwatch_exporter.serving.hosts import Refusal
 
 WEBHOOK = "/alertmanager"
 _MOST_BYTES = 32 << 20  # Alertmanager puts no bound on a group; 10,000 alerts are some 10 MiB
 _TIMEOUT = 20.0  # Alertmanager itself waits for no answer longer than the group's interval
-_TOKEN_FREE = ("/-/healthy", "/metrics")
+_HEALTHY, _METRICS = "/-/healthy", "/metrics"
 
 _OUTCOMES = ("sent", "failed", "given-up")
 _SAID = 20  # lines of an answer
@@ -89,7 +93,7 @@ class RelayServer:
         healthy: Callable[[], str],
         messages: Callable[[str], list[Any]],
         metrics: RelayMetrics,
-        token: str = "",
+        access: Access,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """An `OSError` where the address cannot be had."""
@@ -97,9 +101,11 @@ class RelayServer:
         self._healthy = healthy
         self._messages = messages
         self._metrics = metrics
-        self._token = token
+        self._access = access
+        self.challenges = access.challenges
         self._report = report
         self._said: set[str] = set()
+        self._misdirected = False
         handler = type("Handler", (_Handler,), {"relay": self})
         self._server = _Server(address, handler)
         self._thread = threading.Thread(
@@ -118,14 +124,17 @@ class RelayServer:
         self._server.server_close()
         self._thread.join()
 
-    def may(self, path: str, authorization: str) -> bool:
-        """Whether a request with this header may go on."""
-        wanted = f"Bearer {self._token}"
-        return (
-            not self._token
-            or path in _TOKEN_FREE
-            or hmac.compare_digest(authorization.encode(), wanted.encode())
+    def refusal(self, path: str, headers: Message) -> Refusal | None:
+        """Return why a request with these headers is not answered; ``None`` if it is."""
+        hosts, origins, authorization = (
+            headers.get_all(name, []) for name in ("Host", "Origin", "Authorization")
         )
+        is_open = path == _HEALTHY or (path == _METRICS and not self._access.has_files)
+        refusal = self._access.refusal(hosts, origins, authorization, is_open=is_open)
+        if refusal is not None and refusal.status is HTTPStatus.MISDIRECTED_REQUEST and not self._misdirected:
+            self._misdirected = True  # one line only: whoever sends such requests may send many
+            self._report(f"refused a request: {refusal.reason}")
+        return refusal
 
     def take(self, body: bytes) -> Answer:
         """Keep a notification. Whatever goes wrong on our side must make Alertmanager come again."""
@@ -161,10 +170,10 @@ class RelayServer:
 
     def look(self, path: str, query: str) -> Answer:
         """Answer a GET."""
-        if path == "/-/healthy":
+        if path == _HEALTHY:
             wrong = self._healthy()
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, wrong) if wrong else _text(HTTPStatus.OK, "healthy")
-        if path == "/metrics":
+        if path == _METRICS:
             return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._metrics.registry)
         if path == "/api/messages":
             run = parse_qs(query).get("run", [""])[0]
@@ -188,8 +197,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         path = urlsplit(self.path).path
         length = self.headers.get("Content-Length", "")
-        if not self.relay.may(path, self.headers.get("Authorization", "")):
-            self._refuse(HTTPStatus.UNAUTHORIZED, "the bearer token is missing or wrong")
+        if (refusal := self.relay.refusal(path, self.headers)) is not None:
+            self._refuse(*refusal)
         elif path != WEBHOOK:
             self._refuse(HTTPStatus.NOT_FOUND, f"Alertmanager posts to {WEBHOOK}")
         elif not length.isdecimal():
@@ -202,8 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        if not self.relay.may(parts.path, self.headers.get("Authorization", "")):
-            self._refuse(HTTPStatus.UNAUTHORIZED, "the bearer token is missing or wrong")
+        if (refusal := self.relay.refusal(parts.path, self.headers)) is not None:
+            self._refuse(*refusal)
             return
         try:
             answer = self.relay.look(parts.path, parts.query)
@@ -221,7 +230,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         if status == HTTPStatus.UNAUTHORIZED:
-            self.send_header("WWW-Authenticate", "Bearer")
+            for challenge in self.relay.challenges:
+                self.send_header(*challenge)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()

@@ -86,14 +86,18 @@ def endpoint(target: str) -> str:
     return url if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}/metrics"
 
 
-def fetch(url: str, *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS) -> str:
-    """The text of the page at `url`. Raises `ScrapeError`."""
+def fetch(
+    url: str, authorization: str = "", *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS
+) -> str:
+    """The text of the page at `url`; `authorization` is the header to send. Raises `ScrapeError`."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ScrapeError("source_not_http")
     deadline = time.monotonic() + most_seconds
     request = urllib.request.Request(
         url, headers={"Accept": "text/plain;version=0.0.4", "User-Agent": "stallwatch"}
     )
+    if authorization:
+        request.add_header("Authorization", authorization)
     try:
         with _opener.open(request, timeout=_SOCKET_SECONDS) as answer:
             if "html" in (answer.headers.get("Content-Type") or ""):

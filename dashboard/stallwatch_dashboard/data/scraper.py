@@ -14,7 +14,10 @@ import duckdb
 
 from stallwatch_dashboard.data.metrics_page import MOST_SECONDS, Reading, ScrapeError, endpoint, fetch, parse
 from stallwatch_dashboard.data.store import MetricStore, plain_error
+from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.runs.runfolder import AgentInfo, list_runs
+from stallwatch_exporter.serving.authentication import own_authorization
+from stallwatch_exporter.settings import ServerSettings
 from stallwatch_rules.messages import Message, message
 
 _log = logging.getLogger(__name__)
@@ -49,8 +52,10 @@ class Scraper:
         every: float = 1.0,
         keep_days: int = 30,
         clock: Callable[[], float] = time.time,
-        get: Callable[[str], str] = fetch,
+        get: Callable[[str, str], str] = fetch,
+        server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
     ) -> None:
+        """`server`: its first credential is sent to agents, as they ask for one of the same files."""
         self._store = store
         self._home = home
         self._targets = tuple(targets)
@@ -58,6 +63,7 @@ class Scraper:
         self._keep = keep_days * 86400.0
         self._clock = clock
         self._get = get
+        self._server = server
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="scrape")
         self._busy: dict[str, Future[None]] = {}
         self._status: dict[tuple[str, str | None], TargetStatus] = {}  # by endpoint and run
@@ -79,11 +85,14 @@ class Scraper:
     def scrape_once(self) -> None:
         """Ask every endpoint that is not still being asked; wait for the answers, but not for slow ones."""
         asked = []
-        for url, run in self._endpoints():
+        authorization = own_authorization(self._server)
+        for url, info in self._endpoints():
+            run = None if info is None else info.run
             running = self._busy.get(url)
             if running is None or running.done():
                 status = self._status.setdefault((url, run), TargetStatus(url, run))
-                self._busy[url] = self._pool.submit(self._scrape, status)
+                sent = authorization if authorization and _has_port(info) else ""
+                self._busy[url] = self._pool.submit(self._scrape, status, sent)
                 asked.append(self._busy[url])
         wait(asked, timeout=max(self._every, 1.0))
         if self._clock() - self._pruned > _PRUNE_SECONDS:
@@ -102,8 +111,8 @@ class Scraper:
                 _log.exception("a round of scraping failed")
             self._stop.wait(max(0.05, self._every - (time.monotonic() - began)))
 
-    def _endpoints(self) -> list[tuple[str, str | None]]:
-        found: dict[str, str | None] = {}
+    def _endpoints(self) -> list[tuple[str, AgentInfo | None]]:
+        found: dict[str, AgentInfo | None] = {}
         for target in self._targets:
             try:
                 found[endpoint(target)] = None
@@ -112,15 +121,15 @@ class Scraper:
         # Newest first: of two runs that name the same port, the older one's agent is gone.
         for info in list_runs(self._home):
             if info.endpoint and _wanted(info, self._clock()):
-                asked = found.setdefault(info.endpoint, info.run)
-                if asked != info.run and (older := self._status.get((info.endpoint, info.run))) is not None:
+                asked = found.setdefault(info.endpoint, info)
+                if asked is not info and (older := self._status.get((info.endpoint, info.run))) is not None:
                     older.error = message("dashboard.source_address_reused")
         return list(found.items())
 
-    def _scrape(self, status: TargetStatus) -> None:
+    def _scrape(self, status: TargetStatus, authorization: str) -> None:
         status.scrapes += 1
         try:
-            readings = _of(parse(self._get(status.url)), status.run)
+            readings = _of(parse(self._get(status.url, authorization)), status.run)
         except ScrapeError as error:
             status.failures += 1
             status.error = error.why
@@ -143,6 +152,17 @@ class Scraper:
 def _wanted(info: AgentInfo, now: float) -> bool:
     """Runs under way, and just ended ones: their last numbers may still be served."""
     return info.ended_at is None or now - info.ended_at < 3
+
+
+def _has_port(info: AgentInfo | None) -> bool:
+    """Whether an endpoint is an agent's: a configured target, or one of this host whose process is there.
+
+    Any account may listen on the port that a dead agent had, and would be sent the credentials.
+    """
+    if info is None:
+        return True
+    up = max(info.started_at, info.updated_at)
+    return info.namespace == process_namespace() and is_there(info.pid, up)
 
 
 def _of(readings: list[Reading], run: str | None) -> list[Reading]:

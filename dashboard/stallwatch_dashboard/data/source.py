@@ -58,6 +58,7 @@ class Source:
                 every=settings.scrape_seconds,
                 keep_days=settings.keep_days,
                 clock=clock,
+                server=settings.server,
             )
         self.cases = Casebook(settings.incidents_url, settings.home)
         self._ended: dict[str, RunRow] = {}  # what ended is worked out once

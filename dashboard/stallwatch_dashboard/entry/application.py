@@ -13,7 +13,7 @@ from streamlit.starlette import App
 from stallwatch_dashboard import readiness
 from stallwatch_dashboard.access import kept_cookie_secret, secrets_of
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.middleware import PlotlyCache, Redirects
+from stallwatch_dashboard.middleware import OwnHosts, PlotlyCache, Redirects
 from stallwatch_dashboard.uploads.gate import LEDGER, UploadGate
 
 
@@ -31,6 +31,7 @@ app = App(
     Path(__file__).with_name("streamlit_app.py"),
     secrets=_secrets,
     middleware=[
+        Middleware(OwnHosts, configured=_told.hosts),
         Middleware(UploadGate, ledger=LEDGER, most=_told.max_uploads_mb * 1024 * 1024, alive=_alive),
         Middleware(Redirects),
         Middleware(PlotlyCache),

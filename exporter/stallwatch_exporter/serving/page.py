@@ -132,7 +132,7 @@ class RunRegistry(CollectorRegistry):
 
     def __init__(self, run: str) -> None:
         super().__init__(auto_describe=True)
-        self._run = run
+        self.run = run
         self._in_order: list[Collector] = []
 
     def register(self, collector: Collector) -> None:
@@ -171,7 +171,7 @@ class RunRegistry(CollectorRegistry):
             "How long it took to collect these metrics.",
             labels=["run"],
         )
-        took.add_metric([self._run], time.perf_counter() - start)
+        took.add_metric([self.run], time.perf_counter() - start)
         return took
 
 

@@ -1,22 +1,30 @@
-"""Serves /metrics, on the next free port when the wanted one is taken; never a reason not to train."""
+"""Serves /metrics to those who may read it, and announces where; never a reason not to train.
+
+If the wanted port is taken, the next free one is used.
+"""
 
 from __future__ import annotations
 
 import errno
 import gzip
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from itertools import pairwise
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
+from stallwatch_exporter.serving.authentication import Access, problems
+from stallwatch_exporter.serving.discovery import announce, withdraw
 from stallwatch_exporter.serving.page import RunRegistry
 from stallwatch_exporter.settings import ExporterSettings
 
@@ -24,13 +32,22 @@ from stallwatch_exporter.settings import ExporterSettings
 class MetricsServer:
     """A running endpoint; `url` tells where."""
 
-    def __init__(self, url: str, server: WSGIServer, thread: Thread, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        url: str,
+        server: WSGIServer,
+        thread: Thread,
+        registry: CollectorRegistry,
+        access: Access,
+        announced: Path | None = None,
+    ) -> None:
         self.url = url
         self._server = server
         self._thread = thread
-        app: WSGIApp = server.get_app()  # type: ignore[assignment]  # prometheus_client sets one
+        self._announced = announced
+        app: WSGIApp = make_wsgi_app(registry)
         self._scrapes = Scrapes(Endpoint(app, registry) if isinstance(registry, RunRegistry) else app)
-        server.set_app(self._scrapes)
+        server.set_app(Gate(self._scrapes, access))
 
     def linger(self, limit: float) -> bool:
         """Let a Prometheus that scraped before read what is there now; at most `limit` seconds.
@@ -41,6 +58,8 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop serving and free the port."""
+        if self._announced is not None:
+            withdraw(self._announced)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -54,6 +73,8 @@ def serve(
     last = min(first + settings.port_tries, 65535) if first else 0
     try:
         tls = _tls(settings)
+        if settings.server.mistake:
+            raise ValueError(settings.server.mistake)
     except ValueError as error:
         notice(f"/metrics is not served: {error}")
         return None
@@ -61,7 +82,8 @@ def serve(
         if port != first and port in settings.reserved_ports:
             continue
         try:
-            server, thread = start_http_server(port, settings.host, registry, **tls)
+            # It serves at once, before there is a gate: an empty page.
+            server, thread = start_http_server(port, settings.host, CollectorRegistry(), **tls)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 continue
@@ -70,12 +92,37 @@ def serve(
         bound = server.server_port
         if first and bound != first:
             notice(f"port {first} is taken: /metrics is on port {bound}")
+        for problem in problems(settings.server):
+            notice(f"/metrics: {problem}")
         scheme = "https" if tls else "http"
         return MetricsServer(
-            f"{scheme}://{_address(settings.host)}:{bound}/metrics", server, thread, registry
+            f"{scheme}://{_address(settings.host)}:{bound}/metrics",
+            server,
+            thread,
+            registry,
+            Access(
+                settings.server, names=[settings.host], is_authenticated=settings.tls_client_ca is not None
+            ),
+            _announced(settings, bound, registry, notice),
         )
     notice(f"ports {first} to {last} are all taken; /metrics is not served")
     return None
+
+
+def _announced(
+    settings: ExporterSettings, port: int, registry: CollectorRegistry, notice: Callable[[str], None]
+) -> Path | None:
+    """The file that announces the endpoint to Prometheus, if one is wanted and can be written."""
+    if settings.sd_dir is None:
+        return None
+    everywhere = settings.host in ("", "0.0.0.0", "::")
+    target = f"{socket.gethostname() if everywhere else _address(settings.host)}:{port}"
+    run = registry.run if isinstance(registry, RunRegistry) else ""
+    try:
+        return announce(settings.sd_dir, target, run, tls=settings.tls_certificate is not None)
+    except OSError as error:
+        notice(f"Prometheus cannot discover /metrics: {settings.sd_dir}: {error.strerror}")
+        return None
 
 
 def _tls(settings: ExporterSettings) -> dict[str, Any]:
@@ -107,6 +154,30 @@ def _address(host: str) -> str:
 
 
 WSGIApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class Gate:
+    """Wraps the endpoint's application and answers only requests that are allowed."""
+
+    def __init__(self, app: WSGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer as the wrapped application does, or with the reason for the refusal.
+
+        A header that was sent twice is one value with a comma here (wsgiref), which none of these may have.
+        """
+        names = ("HTTP_HOST", "HTTP_ORIGIN", "HTTP_AUTHORIZATION")
+        refusal = self._access.refusal(*([environ[name]] if name in environ else [] for name in names))
+        if refusal is None:
+            return self._app(environ, start_response)
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
+        if refusal.status is HTTPStatus.UNAUTHORIZED:
+            headers += self._access.challenges
+        start_response(f"{refusal.status.value} {refusal.status.phrase}", headers)
+        return [f"{refusal.reason}\n".encode()]
+
 
 # Sent with every scrape by Prometheus 2 (scrape/scrape.go) and by those that share its code or follow
 # it: vmagent, Grafana Alloy, the OpenTelemetry collector. People and dashboards do not send it.

@@ -1,0 +1,132 @@
+"""Who may read /metrics and use the relay: bearer tokens and passwords, as Prometheus sends them.
+
+They lie in files, which are read at each request: a changed file counts at once, and one that cannot be read
+lets nobody in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import stat
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from pathlib import Path
+
+from stallwatch_exporter.serving.hosts import Refusal, normalised, refusal_of
+from stallwatch_exporter.settings import ServerSettings
+
+_MOST_BYTES = 64 * 1024
+_REALM = 'realm="stallwatch"'
+
+
+class Access:
+    """Decides which requests a server answers."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        names: Iterable[str] = (),
+        tokens: Iterable[str] = (),
+        is_authenticated: bool = False,
+    ) -> None:
+        """`names` and `tokens` count beside those of the settings.
+
+        `is_authenticated`: the connection itself is, by a client certificate.
+        """
+        self._settings = settings
+        self._names = normalised((*settings.allowed_hosts, *names))
+        self._tokens = frozenset(filter(None, tokens))
+        self._is_authenticated = is_authenticated
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the settings name a file of tokens or passwords."""
+        return self._settings.token_file is not None or self._settings.basic_auth_file is not None
+
+    @property
+    def challenges(self) -> list[tuple[str, str]]:
+        """The headers of a 401 answer: which credentials are accepted; none if none are needed."""
+        schemes = [f"Bearer {_REALM}"] if self._settings.token_file or self._tokens else []
+        if self._settings.basic_auth_file:
+            schemes.append(f'Basic {_REALM}, charset="UTF-8"')
+        return [("WWW-Authenticate", scheme) for scheme in schemes]
+
+    def refusal(
+        self,
+        hosts: Sequence[str],
+        origins: Sequence[str],
+        authorization: Sequence[str],
+        *,
+        is_open: bool = False,
+    ) -> Refusal | None:
+        """Return why a request with these headers is refused; ``None`` if it is not.
+
+        Credentials are needed if there are any, unless what is requested `is_open` to all.
+        """
+        is_known = self._is_known(authorization[0] if len(authorization) == 1 else "")
+        if self.challenges and not is_known and not is_open:
+            return Refusal(HTTPStatus.UNAUTHORIZED, "the bearer token or password is missing or wrong")
+        return refusal_of(hosts, origins, self._names, known_caller=is_known or self._is_authenticated)
+
+    def _is_known(self, authorization: str) -> bool:
+        """Whether the header carries one of the credentials. Takes equally long for each that is wrong."""
+        scheme, _, sent = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            known = {*_lines(self._settings.token_file), *(token.encode() for token in self._tokens)}
+            return _is_one_of(sent.strip().encode("latin-1", "replace"), known)
+        if scheme.lower() == "basic":
+            try:
+                pair = base64.b64decode(sent.strip(), validate=True)
+            except (binascii.Error, ValueError):
+                return False
+            return _is_one_of(pair, (line for line in _lines(self._settings.basic_auth_file) if b":" in line))
+        return False
+
+
+def own_authorization(settings: ServerSettings) -> str:
+    """Return an ``Authorization`` header that servers with these settings accept; "" if they need none."""
+    for token in _lines(settings.token_file):
+        return f"Bearer {token.decode('latin-1')}"
+    for pair in _lines(settings.basic_auth_file):
+        return f"Basic {base64.b64encode(pair).decode()}"
+    return ""
+
+
+def problems(settings: ServerSettings) -> list[str]:
+    """Return what is wrong with the files of credentials, with the remedy."""
+    found = []
+    for path, wanted in ((settings.token_file, "a token"), (settings.basic_auth_file, "user:password")):
+        if path is None:
+            continue
+        try:
+            mode = path.stat().st_mode
+            lines = _read(path)
+        except OSError as error:
+            found.append(f"{path} cannot be read ({error.strerror}): nobody can log in until it can be")
+            continue
+        if mode & stat.S_IROTH:
+            found.append(f"every account can read {path}: chmod o-r {path}")
+        if not lines or (path == settings.basic_auth_file and any(b":" not in line for line in lines)):
+            found.append(f"{path} must hold {wanted} on each line")
+    return found
+
+
+def _lines(path: Path | None) -> list[bytes]:
+    """The entries of a file of credentials; none if it cannot be read, which lets nobody in."""
+    try:
+        return [] if path is None else _read(path)
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> list[bytes]:
+    with path.open("rb") as file:
+        return [line.strip() for line in file.read(_MOST_BYTES).splitlines() if line.strip()]
+
+
+def _is_one_of(sent: bytes, known: Iterable[bytes]) -> bool:
+    matches = [hmac.compare_digest(sent, one) for one in known]  # all are compared, whatever the first gives
+    return any(matches)

@@ -1,0 +1,90 @@
+"""Announces endpoints to Prometheus: one file per endpoint in a folder that ``file_sd_configs`` reads.
+
+The folder may be shared by several accounts. Files are written in one piece, and only our own are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stallwatch_exporter.rings.presence import is_there, process_namespace
+
+_META = "__meta_stallwatch_"  # Prometheus drops labels with two underscores after relabelling
+_MOST_BYTES = 64 * 1024
+
+
+def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
+    """Write the file for an endpoint (``host:port``) of this process, and return its path.
+
+    Files of ours whose processes are gone are removed first. Raises `OSError` if the folder is not writable.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_stale(folder)
+    port = target.rpartition(":")[2]
+    labels = {
+        "run": run,
+        "host": socket.gethostname(),
+        "pid": str(os.getpid()),
+        "namespace": process_namespace(),
+    }
+    # No plain label: one that the metrics have too (run) would rename theirs to exported_run.
+    shown = {f"{_META}{name}": text for name, text in labels.items()}
+    if tls:
+        shown["__scheme__"] = "https"
+    path = folder / f"stallwatch-{re.sub('[^A-Za-z0-9.-]', '-', labels['host'])}-{os.getpid()}-{port}.json"
+    # A name that nobody can foresee: in a folder that others can write, a link may lie in wait for it.
+    handle, fresh = tempfile.mkstemp(prefix=".stallwatch-", suffix=".new", dir=folder)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump([{"targets": [target], "labels": shown}], file)
+        Path(fresh).chmod(0o644)
+        Path(fresh).replace(path)
+    except OSError:
+        withdraw(Path(fresh))
+        raise
+    return path
+
+
+def withdraw(path: Path) -> None:
+    """Remove the file of an endpoint that is closed."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove the files that killed processes of this account left here."""
+    for path in folder.glob("stallwatch-*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+            written, labels = _own(path)
+            if _is_gone(labels, written):
+                path.unlink()
+
+
+def _own(path: Path) -> tuple[float, Mapping[str, Any]]:
+    """When a file of this account was written, and its labels. Raises `ValueError` for others' files."""
+    # No link, no pipe: another account may have put one there.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
+            raise ValueError(path)
+        return status.st_mtime, json.loads(file.read(_MOST_BYTES))[0]["labels"]
+
+
+def _is_gone(labels: Mapping[str, Any], written: float) -> bool:
+    """Whether the process that wrote these labels has ended, as far as it can be known here."""
+    if labels[f"{_META}host"] != socket.gethostname():
+        return False
+    theirs, ours = str(labels[f"{_META}namespace"]), process_namespace()
+    if theirs == ours:
+        return not is_there(int(labels[f"{_META}pid"]), written)
+    return theirs.partition("/")[0] != ours.partition("/")[0]  # of a boot before this one
