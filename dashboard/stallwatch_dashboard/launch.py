@@ -19,6 +19,7 @@ from types import FrameType
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.settings import DashboardSettings, own_address, to_environment
 from stallwatch_exporter.notices import tell
+from stallwatch_exporter.serving.authentication import problems
 from stallwatch_exporter.settings import is_own_address
 
 _START_SECONDS = 60.0
@@ -31,6 +32,8 @@ def serve(settings: DashboardSettings) -> int:
     if problem:
         tell(problem)
         return 2
+    for doubt in problems(settings.server):
+        tell(doubt)
     if settings.port == 0:
         settings = replace(settings, port=_free_port(settings.host) or 0)
     with _child(settings) as child, _forwarded_signals(child) as asked_to_end:

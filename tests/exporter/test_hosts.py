@@ -43,6 +43,7 @@ def test_configured_names_are_compared_as_browsers_send_them() -> None:
     assert not is_allowed_host("xn--bcher-kva.example", names)
     assert is_allowed_host("whatever.example", normalised(["*"]))
     assert not is_allowed_host("bad name", normalised(["*"]))
+    assert normalised(["", "http://node7", "a/b", "*.", "*.*", "n*", "**"]) == frozenset()
 
 
 def test_an_origin_is_the_same_with_host_and_port_only() -> None:

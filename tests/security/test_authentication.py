@@ -244,6 +244,18 @@ def test_a_mistake_in_who_may_read_does_not_open(tmp_path: Path, text: str) -> N
     assert done.exit_code == 2
 
 
+def test_a_stranger_cannot_keep_an_agent_waiting(settings: ServerSettings) -> None:
+    """An agent that has ended waits for the next scrape, but only for one that it has answered before."""
+    server = serve(CollectorRegistry(), ExporterSettings(port=0, server=settings), pytest.fail)
+    assert server is not None
+    port = int(server.url.rpartition(":")[2].partition("/")[0])
+    for _ in range(3):
+        scrape = ("Host: 127.0.0.1", "X-Prometheus-Scrape-Timeout-Seconds: 10")
+        assert request(port, "/metrics", *scrape).status == 401
+    assert server.linger(600.0) is False
+    server.close()
+
+
 class Thief:
     """A program of another account on the port of an agent; keeps the credentials that it is sent."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 
-from stallwatch_exporter.serving.hosts import Refusal, normalised, refusal_of
+from stallwatch_exporter.serving.hosts import Refusal, normalised, pattern_of, refusal_of
 from stallwatch_exporter.settings import ServerSettings
 
 _MOST_BYTES = 64 * 1024
@@ -96,8 +96,12 @@ def own_authorization(settings: ServerSettings) -> str:
 
 
 def problems(settings: ServerSettings) -> list[str]:
-    """Return what is wrong with the files of credentials, with the remedy."""
-    found = []
+    """Return what is wrong with the names and the files of credentials, with the remedy."""
+    found = [
+        f"allowed_hosts under [server]: {name!r} is no host name; write a name such as node7 or *.example.org"
+        for name in settings.allowed_hosts
+        if pattern_of(name) is None
+    ]
     for path, wanted in ((settings.token_file, "a token"), (settings.basic_auth_file, "user:password")):
         if path is None:
             continue

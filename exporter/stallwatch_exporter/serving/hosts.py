@@ -77,14 +77,19 @@ def refusal_of(
 
 def normalised(names: Iterable[str]) -> frozenset[str]:
     """Return configured names as ``refusal_of`` compares them: lower case, Punycode, no port."""
-    found = set()
-    for name in names:
-        try:
-            plain = name.strip().encode("idna").decode("ascii").lower()
-        except UnicodeError:  # such as a label that is too long: no request can have it
-            continue
-        found.add(plain.removesuffix(".") if plain.startswith("*") else host_name(plain) or plain)
-    return frozenset(found)
+    return frozenset(filter(None, map(pattern_of, names)))
+
+
+def pattern_of(name: str) -> str | None:
+    """Return one configured name, ``*.domain`` or ``*`` in that form; ``None`` if no request can have it."""
+    below = "*." if name.strip().startswith("*.") else ""
+    if name.strip() == "*":
+        return "*"
+    try:
+        found = host_name(name.strip().removeprefix(below).encode("idna").decode("ascii"))
+    except UnicodeError:  # such as a label that is too long
+        return None
+    return found and below + found
 
 
 def name_in(url: str) -> list[str]:

@@ -1,0 +1,54 @@
+"""Files of credentials, as their owner and the dashboard see them; tests/security tries to get past them."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from stallwatch_exporter.serving.authentication import own_authorization, problems
+from stallwatch_exporter.settings import ServerSettings
+
+
+def written(path: Path, text: str) -> Path:
+    """A file for its owner alone."""
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def test_what_we_send_to_servers_of_the_same_settings(tmp_path: Path) -> None:
+    token = written(tmp_path / "token", "\n first \nsecond\n")
+    users = written(tmp_path / "users", "ann:pass:word\nbob:x\n")
+    assert own_authorization(ServerSettings(token_file=token, basic_auth_file=users)) == "Bearer first"
+    basic = own_authorization(ServerSettings(basic_auth_file=users))
+    assert base64.b64decode(basic.removeprefix("Basic ")) == b"ann:pass:word"
+    assert (
+        own_authorization(ServerSettings())
+        == own_authorization(ServerSettings(token_file=tmp_path / "x"))
+        == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("token_file", "t\n", ""),
+        ("token_file", "\n", "must hold a token on each line"),
+        ("token_file", None, "cannot be read (No such file or directory)"),
+        ("basic_auth_file", "ann:x\n", ""),
+        ("basic_auth_file", "ann:x\nbob\n", "must hold user:password on each line"),
+    ],
+)
+def test_a_file_that_lets_nobody_in_is_named(tmp_path: Path, name: str, text: str | None, words: str) -> None:
+    path = tmp_path / "file"
+    if text is not None:
+        written(path, text)
+    found = problems(ServerSettings(**{name: path}))  # type: ignore[arg-type]
+    assert len(found) == bool(words) and all(str(path) in line and words in line for line in found)
+
+
+def test_a_name_that_no_request_can_have_is_named() -> None:
+    (line,) = problems(ServerSettings(allowed_hosts=("node7", "*.example.org", "*", "http://node7")))
+    assert line.startswith("allowed_hosts under [server]: 'http://node7' is no host name; write a name")
