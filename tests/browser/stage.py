@@ -30,6 +30,7 @@ _CHROMIUM_OPTIONS = (
     "--disable-sync",
     "--no-first-run",
     "--hide-scrollbars",
+    "--host-resolver-rules=MAP *.rebound.example 127.0.0.1",  # an attacker's names, as after a rebinding
 )
 
 

@@ -1,0 +1,53 @@
+"""What a real browser lets a page of another site do to the dashboard of its user."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright", reason="playwright is not installed")
+from stage import Stage
+
+# Resolves to what became of a websocket to this address.
+_CONNECT = """address => new Promise(resolve => {
+    const socket = new WebSocket(address, ["streamlit", "PLACEHOLDER_AUTH_TOKEN"]);
+    socket.onopen = () => resolve("open");
+    socket.onerror = () => resolve("refused");
+})"""
+
+
+@pytest.fixture
+def other_site(tmp_path: Path) -> Iterator[int]:
+    """The port of an attacker's web server."""
+    (tmp_path / "index.html").write_text("<title>another site</title>")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_page_of_another_site_reaches_nothing(stage: Stage, newcomer, other_site: int) -> None:  # type: ignore[no-untyped-def]
+    stage.dashboard()
+    page = newcomer.page
+
+    answer = page.goto(f"http://evil.rebound.example:{stage.port}/")  # its name leads to this machine now
+    assert answer.status == 421 and "allowed_hosts under [server]" in answer.text()
+    assert page.evaluate(_CONNECT, f"ws://evil.rebound.example:{stage.port}/_stcore/stream") == "refused"
+
+    page.goto(f"http://evil.rebound.example:{other_site}/")  # and from its own server to the address itself
+    for host in ("127.0.0.1", "localhost"):
+        assert page.evaluate(_CONNECT, f"ws://{host}:{stage.port}/_stcore/stream") == "refused"
+
+    page.goto(f"http://127.0.0.1:{other_site}/")  # a page of another account of this host
+    assert page.evaluate(_CONNECT, f"ws://127.0.0.1:{stage.port}/_stcore/stream") == "refused"
+
+    for host in ("127.0.0.1", "localhost", "runs.localhost"):  # the user's own pages work
+        page.goto(f"http://{host}:{stage.port}/")
+        page.get_by_text("No runs yet").first.wait_for()
+        assert page.evaluate(_CONNECT, f"ws://{host}:{stage.port}/_stcore/stream") == "open"
