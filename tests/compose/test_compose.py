@@ -17,6 +17,7 @@ import yaml
 
 from stallwatch.cli import cli
 from stallwatch.config.keys import KEYS
+from stallwatch_exporter.serving.hosts import is_allowed_host, normalised, own_names
 
 SERVICES = ("prometheus", "alertmanager", "relay", "dashboard", "grafana", "demo", "demo-chat")
 VERSION = re.compile(r"[\w./-]+:v?\d+\.\d+\.\d+(-[\w.-]+)?")
@@ -125,6 +126,19 @@ def test_the_demo_is_of_one_piece(root: Path, compose: dict[str, Any]) -> None:
     ]
     told = (root / variables["STALLWATCH_ALERTS_URLS_FILE"]).read_text().strip()
     assert told == f"json://demo-chat:{chat['command'][-1]}/"
+
+
+def test_services_answer_under_the_names_by_which_others_call_them(
+    root: Path, compose: dict[str, Any]
+) -> None:
+    """Others send the name of a service as ``Host``; its container has another name of its own."""
+    text = "".join(path.read_text() for path in sorted((root / FOLDER).glob("*.yml")))
+    called = set(re.findall(r"([a-z][\w.-]+):(?:19400|19401)\b", text))
+    assert called == {"relay", "demo", "host.docker.internal"}
+    for name in called:
+        environ = compose["services"].get(name, {}).get("environment", {})
+        names = {*normalised(environ.get("STALLWATCH_SERVER_ALLOWED_HOSTS", "").split(",")), *own_names()}
+        assert is_allowed_host(f"{name}:19400", names), name
 
 
 @pytest.mark.server
