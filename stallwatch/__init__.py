@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from importlib import import_module
 from os import PathLike
@@ -53,6 +54,7 @@ def diagnose(
     executor: Executor | None = None,
     job: str | None = None,
     together: bool = False,
+    timeout: float | None = None,
     packs: Iterable[str] = (),
 ) -> Diagnosis:
     """What the logs say: the Python twin of ``stallwatch diagnose``.
@@ -70,18 +72,24 @@ def diagnose(
     With `workers` above 1, so many processes read the files of a large run, this one included; a script that
     asks for them needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if
     it finds the files by their paths there. The diagnosis is the same.
+
+    After `timeout` seconds nothing more is read: the first note and ``Diagnosis.stats`` say what was not.
     """
     from stallwatch_exporter.postmortem.diagnose import Options
     from stallwatch_exporter.postmortem.jobs import diagnose_jobs
     from stallwatch_exporter.settings import cache_home
+    from stallwatch_logs.inputs import Limits
     from stallwatch_logs.parallel_reading import Parallel, read_baseline
     from stallwatch_rules.pages.catalogue import folder_of_pack, load_catalogue
 
     several, healthy = _listed(paths), _listed(baseline)
     catalogue = load_catalogue([folder_of_pack(name) for name in packs], cache=cache_home())
     parallel = Parallel(workers=workers, executor=executor)
-    known = read_baseline(healthy, catalogue=catalogue, parallel=parallel).baseline if healthy else None
-    options = Options(catalogue, baseline=known, parallel=parallel)
+    limits = Limits(until=None if timeout is None else time.monotonic() + timeout)
+    known = None
+    if healthy:
+        known = read_baseline(healthy, catalogue=catalogue, limits=limits, parallel=parallel).baseline
+    options = Options(catalogue, limits=limits, baseline=known, parallel=parallel)
     told = diagnose_jobs(several, options, job=job, together=together)
     if told.jobs:
         from stallwatch_rules.report.jobtable import table

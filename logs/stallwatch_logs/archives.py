@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 from stallwatch_logs.decompress import Kind, expanded, kind_of
-from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter
+from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter, TimeIsUp
 
 _HEADER = 1024 * 1024  # what a tar header may take in memory
+_DIRECTORY = 16 * 1024 * 1024  # the same of a zip archive's directory: of 100,000 files
+_KEYWORDS = 1000  # of global headers
+_HEADERS = 20  # entries of a tar archive for each file that may be in it: folders, links
 
 Chunks = Iterator[bytes]
 
@@ -32,7 +35,9 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
     import zipfile
 
     try:
-        archive = zipfile.ZipFile(open_archive())
+        opened = open_archive()
+        _check_directory(opened)
+        archive = zipfile.ZipFile(opened)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise InputError(f"the zip archive is broken ({error})", "pack or copy it again") from error
     meter = Meter(limits, taken=size)  # of all members: overlapping ones multiply
@@ -55,6 +60,18 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
     return [Member(info.filename, info.file_size, reader(info)) for info in infos]
 
 
+def _check_directory(archive: BinaryIO) -> None:
+    """Refuse a zip archive whose directory, all of which zipfile keeps in memory, is too large."""
+    import zipfile
+
+    end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
+    if end is not None and end[zipfile._ECD_SIZE] > _DIRECTORY:  # type: ignore[attr-defined]
+        raise InputError(
+            f"the list of its files takes more than {_DIRECTORY // 1024**2} MiB; nothing was read",
+            "unpack it and give the logs' folder",
+        )
+
+
 def _counted(chunks: Chunks, meter: Meter) -> Chunks:
     for chunk in chunks:
         yield meter.give(chunk)
@@ -66,8 +83,13 @@ def _any(stream: BinaryIO, outer: Meter) -> Chunks:
     kind = kind_of(head)
     joined = _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b"")))
     if kind in ("zip", "tar"):
-        raise InputError(f"is a {kind} archive within an archive", "unpack it and give the folder")
+        raise nested(kind)
     return expanded(cast(BinaryIO, joined), kind, outer.inner())
+
+
+def nested(kind: str) -> InputError:
+    """What is wrong with an archive within an archive."""
+    return InputError(f"is a {kind} archive within an archive, and not read", "unpack it and give the folder")
 
 
 class TarFile:
@@ -85,7 +107,7 @@ class TarFile:
         """The files in it; where the archive breaks off, those before, and what is wrong."""
         found: list[Member] = []
         try:
-            for index, name, size, _ in self._walk():
+            for index, name, size, _ in self._walk(self._limits.for_part()):
                 if len(found) > self._limits.members:
                     break
                 found.append(Member(name, size, lambda index=index: self._read(index)))  # type: ignore[misc]
@@ -98,7 +120,7 @@ class TarFile:
         import tarfile
 
         if self._pass is None or wanted <= self._at:
-            self._pass = self._walk()
+            self._pass = self._walk(self._limits)
         try:
             for index, _, _, stream in self._pass:
                 self._at = index
@@ -106,25 +128,33 @@ class TarFile:
                     yield from _any(stream, Meter(self._limits))
                     return
         except InputError as error:
-            if error.message != self._reported:
+            if error.message != self._reported or isinstance(error, TimeIsUp):
                 raise
         except tarfile.TarError as error:  # the archive ends before its member does
             raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error
 
-    def _walk(self) -> Iterator[tuple[int, str, int, BinaryIO]]:
+    def _walk(self, limits: Limits) -> Iterator[tuple[int, str, int, BinaryIO]]:
         import tarfile
 
-        meter = Meter(self._limits)
+        meter, index = Meter(limits), 0
         with self._open() as raw:
             stream = _Joined(expanded(raw, self._kind, meter))
             try:
                 with tarfile.open(
                     fileobj=cast(BinaryIO, stream), mode="r|", tarinfo=_bounded_headers()
                 ) as archive:
-                    for index, info in enumerate(archive):
+                    while (info := archive.next()) is not None:
+                        archive.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
                         content = archive.extractfile(info) if info.isreg() else None
                         if content is not None:
                             yield index, info.name, info.size, cast(BinaryIO, content)
+                        index += 1
+                        if index > _HEADERS * limits.members:
+                            raise InputError(
+                                f"holds more than {index - 1:,} files, folders and links; the others were "
+                                "not read",
+                                "unpack it and give the logs' folder",
+                            )
             except (tarfile.TarError, EOFError, OSError) as error:
                 raise InputError(
                     f"the tar archive is broken ({error}); what comes before the break was read",
@@ -148,6 +178,8 @@ def _bounded_headers() -> type:
             )
             if extended and self.size > _HEADER:
                 raise tarfile.ReadError("a header claims to be larger than 1 MiB")
+            if len(archive.pax_headers) > _KEYWORDS:  # each global header adds to them
+                raise tarfile.ReadError("its global headers hold too many keywords")
             return cast(tarfile.TarInfo, super()._proc_member(archive))  # type: ignore[misc]
 
     return Bounded

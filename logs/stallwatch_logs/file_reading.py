@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from stallwatch_logs.inputs import InputProblem, Limits
+from stallwatch_logs.inputs import InputProblem, Limits, TimeIsUp
 from stallwatch_logs.line_format import fold_of, lead_of
 from stallwatch_logs.log_files import LogFile, OnProgress, ProgressReader, expand
 from stallwatch_logs.portions import HEAD
@@ -38,6 +38,7 @@ class FileRead:
     cut: int = 0  #: lines that were longer than what is kept of one
     problems: list[InputProblem] = field(default_factory=list)
     binary: list[str] = field(default_factory=list)  #: its name, if it was found but is no text
+    out_of_time: bool = False  #: there was no time to read it to its end
 
 
 class Engines(NamedTuple):
@@ -62,7 +63,7 @@ def read_file(
 ) -> FileRead:
     """Read a file into a reading."""
     read = FileRead(None)
-    chunks = file.chunks(read.problems, read.binary, size=sizes.chunk)
+    chunks = in_time(file.chunks(read.problems, read.binary, size=sizes.chunk), read)
     head = next(chunks, b"")
     fold = fold_of(head, engines.matcher)
     lines = LineReader(file.name, file.rank, *fold).look_ahead(head)
@@ -74,6 +75,14 @@ def read_file(
     source.finish()
     read.bytes, read.lines, read.cut = source.bytes, source.lines, source.cut
     return read
+
+
+def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
+    """Yield what there is time for, and note in `read` if that is not all."""
+    try:
+        yield from chunks
+    except TimeIsUp:
+        read.out_of_time = True
 
 
 def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes) -> FileRead:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from typing import Any
 
 import msgspec
 
@@ -25,12 +27,36 @@ class InputProblem(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much one compressed file or archive may hold."""
+    """How much is read of each compressed file or archive, and until when anything is."""
 
     members: int = 10_000
     expanded: int = 64 * 1024**3
-    ratio: int = 1000  #: expanded to compressed bytes
-    ratio_from: int = 64 * 1024**2  #: small files may be smaller still
+    ratio: int = 200  #: expanded to compressed bytes
+    ratio_from: int = 1024**3  #: what expands to less is read soon, whatever its ratio
+    until: float | None = None  #: monotonic time
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds, from 0 on; ``None`` if there is no end."""
+        return None if self.until is None else max(0.0, self.until - time.monotonic())
+
+    def check_time(self) -> None:
+        """Raise `TimeIsUp` if it is."""
+        if self.time_left == 0.0:
+            raise TimeIsUp
+
+    def for_part(self) -> Limits:
+        """The same for something that must leave as much time for what comes after it."""
+        left = self.time_left
+        return self if left is None else msgspec.structs.replace(self, until=time.monotonic() + left / 2)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the seconds that are left: the monotonic clock of another host has another beginning."""
+        return _received, (self.members, self.expanded, self.ratio, self.ratio_from, self.time_left)
+
+
+def _received(members: int, expanded: int, ratio: int, ratio_from: int, left: float | None) -> Limits:
+    return Limits(members, expanded, ratio, ratio_from, None if left is None else time.monotonic() + left)
 
 
 class InputError(Exception):
@@ -44,6 +70,16 @@ class InputError(Exception):
     def problem(self, path: str) -> InputProblem:
         """The same for the user."""
         return InputProblem(path, None, self.message, self.remedy)
+
+
+_SETTINGS = "[archives]"  # of an upload it is [dashboard], and not for those who upload
+
+
+class TimeIsUp(InputError):
+    """There is no time to read more."""
+
+    def __init__(self) -> None:
+        super().__init__("was not read to its end in the time given", "give it more with --timeout")
 
 
 class Meter:
@@ -62,16 +98,18 @@ class Meter:
         """Count what came out."""
         self.given += len(data)
         limits = self._limits
+        limits.check_time()
         if self.given > limits.expanded:
             raise InputError(
-                f"expands to more than {limits.expanded / 1024**3:.0f} GiB; the rest was not read",
-                "unpack it and give the log files themselves",
+                f"expands to more than {limits.expanded / 1024**2:,.0f} MiB; the rest was not read",
+                f"unpack it and give the log files themselves, or raise {_SETTINGS} max_expanded_mb",
             )
         if self.given > limits.ratio_from and self.given > limits.ratio * max(self.taken, 1):
             raise InputError(
                 f"expands to more than {limits.ratio} times its size, as a zip bomb does; "
                 "the rest was not read",
-                "if it is a log all the same, unpack it and give the file itself",
+                f"if it is a log all the same, unpack it and give the file itself, or raise {_SETTINGS} "
+                "max_ratio",
             )
         return data
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import io
 import os
 import re
+import select
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from stallwatch_logs.archives import TarFile, zip_members
+from stallwatch_logs.archives import TarFile, nested, zip_members
 from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, ranks_in_lines, takes_name
-from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter, is_sparse
+from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter, TimeIsUp, is_sparse
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
 from stallwatch_logs.portions import HEAD, file_chunks, head_first
 from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
@@ -26,6 +28,7 @@ from stallwatch_rules.text.encodings import looks_binary
 __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
+_NAMED = 3  # archives of those that are not read
 _JUDGED = 64 * 1024  # bytes of the head that say whether a file is text
 
 
@@ -40,6 +43,7 @@ class LogFile:
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
     path: str = ""  #: where another process finds it, if it is a file by itself
     plain: bool = False  #: that file's bytes are the log's own
+    limits: Limits = field(default_factory=Limits, repr=False)
 
     def chunks(
         self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0
@@ -48,10 +52,12 @@ class LogFile:
 
         With ``size`` those of a plain file end where its chunks of that size do. What is wrong with them is
         added to ``problems``; a file that is no text and was found rather than asked for is only named in
-        ``binary``.
+        ``binary``. Raises `TimeIsUp` behind the last portion for which there was time.
         """
         first = True
         try:
+            if self.size:  # of a pipe some is read already
+                self.limits.check_time()
             for portion in head_first(self._aligned(size) if size else self.open_chunks()):
                 if first and looks_binary(portion[:_JUDGED]):
                     if self.asked_for:
@@ -61,6 +67,9 @@ class LogFile:
                     return
                 first = False
                 yield portion
+                self.limits.check_time()
+        except TimeIsUp:
+            raise
         except InputError as error:
             problems.append(error.problem(self.name))
         except OSError as error:
@@ -143,11 +152,13 @@ class _Expansion:
             self._folder(path)
         elif stat.S_ISREG(mode):
             self._file(path, asked_for=True, may_be_empty=not named)
-        elif stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        elif named and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
             try:
-                self._once(path, Path(path).open("rb"))  # noqa: SIM115
+                self._once(path, self._opened_pipe(path))
             except OSError as error:
                 self.problems.append(_unreadable(path, error))
+        elif not named:
+            self.problems.append(_special(path, mode))
         else:
             self.problems.append(
                 InputProblem(path, None, "is neither a file nor a folder", "name a file or a folder")
@@ -160,20 +171,33 @@ class _Expansion:
             self.problems.append(_unreadable(error.filename or path, error))
 
         found: list[str] = []
-        for folder, folders, names in os.walk(path, onerror=failed):
-            folders[:] = [name for name in folders if enters_folder(name)]
-            found += [os.path.join(folder, name) for name in names]  # noqa: PTH118
+        folders = [path]
+        while folders:  # not by os.walk, which recurses before Python 3.12
+            try:
+                self.limits.check_time()
+                with os.scandir(folders.pop()) as entries:
+                    for entry in entries:
+                        if not _is_folder(entry):
+                            found.append(entry.path)
+                        elif enters_folder(entry.name) and not entry.is_symlink():
+                            folders.append(entry.path)
+            except OSError as error:
+                failed(error)
+            except TimeIsUp as error:
+                self.problems.append(error.problem(path))
+                break
         for name in sorted(logs_among(found), key=natural):
             self._file(name, asked_for=False)
         if before == (len(self.files), len(self.problems)):
-            self.problems.append(
-                InputProblem(path, None, "the folder holds no log files", "name the log files themselves")
-            )
+            self.problems.append(_no_logs(path, "folder", [name for name in found if archive_named(name)]))
 
     def _file(self, path: str, asked_for: bool, may_be_empty: bool = True) -> None:
         try:
             status = os.stat(path)  # noqa: PTH116
-            if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in self._known:
+            if not stat.S_ISREG(status.st_mode):
+                self.problems.append(_special(path, status.st_mode))
+                return
+            if (status.st_dev, status.st_ino) in self._known:
                 return
             self._known.add((status.st_dev, status.st_ino))
             if not status.st_size:
@@ -247,20 +271,33 @@ class _Expansion:
         taken = logs_among(inside)
         for member in taken:
             size, chunks = by_name[member]
-            self._log(f"{name}!{member}", size, False, chunks)
+            if (kind := archive_named(member)) is not None:
+                self.problems.append(nested(kind).problem(f"{name}!{member}"))
+            else:
+                self._log(f"{name}!{member}", size, False, chunks)
         if not taken:
-            self.problems.append(
-                InputProblem(name, None, "the archive holds no log files", "give the log files themselves")
-            )
+            archives = [member for member in inside if archive_named(member)]
+            self.problems.append(_no_logs(name, "archive", archives))
 
-    def _once(self, name: str, stream: BinaryIO) -> None:
+    def _opened_pipe(self, path: str) -> BinaryIO:
+        """A pipe to read from. To open it waits for somebody to write, for which there may be no time."""
+        wait = 0 if self.limits.until is None else os.O_NONBLOCK
+        return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
+
+    def _once(self, name: str, opened: BinaryIO) -> None:
         """A pipe: what was read to look at it cannot be read again."""
-        head = stream.read(65536)
+        stream: BinaryIO | _Pipe = opened
+        if self.limits.until is not None:
+            with contextlib.suppress(OSError):  # no pipe of the system's
+                stream = _Pipe(opened, opened.fileno(), self.limits)
+        head = stream.head(65536) if isinstance(stream, _Pipe) else stream.read(65536)
         kind = kind_of(head)
         if not head:
             self.problems.append(
                 InputProblem(name, None, "nothing came in", "pipe a log into it, or name a file")
             )
+        elif not head.strip(b"\0"):  # as /dev/zero gives them for ever
+            self.problems.append(_binary(name))
         elif kind in ("zip", "tar"):
             self.problems.append(
                 InputProblem(name, None, f"a {kind} archive cannot be read from a pipe", "give its path")
@@ -285,14 +322,45 @@ class _Expansion:
             whole, taken, plain = chunks, lines_of, False
             chunks = lambda: taken(whole())  # noqa: E731
         self.files.append(
-            LogFile(printable(name), rank_of_path(name), asked_for, size, chunks, path, plain and bool(path))
+            LogFile(
+                printable(name),
+                rank_of_path(name),
+                asked_for,
+                size,
+                chunks,
+                path,
+                plain and bool(path),
+                self.limits,
+            )
         )
+
+
+class _Pipe:
+    """A pipe that may stay silent: waits for it no longer than there is time."""
+
+    def __init__(self, stream: BinaryIO, file: int, limits: Limits) -> None:
+        self._stream = stream  # its end would close the file
+        self._file = file
+        self._limits = limits
+
+    def read(self, size: int) -> bytes:
+        if not select.select([self._file], [], [], self._limits.time_left)[0]:
+            raise TimeIsUp
+        return os.read(self._file, size)
+
+    def head(self, size: int) -> bytes:
+        """Up to so many bytes, as they come while there is time."""
+        held = b""
+        with contextlib.suppress(TimeIsUp):
+            while len(held) < size and (portion := self.read(size - len(held))):
+                held += portion
+        return held
 
 
 class _Preceded:
     """A stream with the bytes that were already taken from it put before it again."""
 
-    def __init__(self, head: bytes, stream: BinaryIO) -> None:
+    def __init__(self, head: bytes, stream: BinaryIO | _Pipe) -> None:
         self._head = head
         self._stream = stream
 
@@ -335,6 +403,27 @@ def logs_among(paths: Sequence[str]) -> list[str]:
 def natural(name: str) -> list[tuple[int, str]]:
     """A sort key by which rank10 comes after rank9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
+    """That a folder or an archive has no logs; ``archives`` are those in it."""
+    if not archives:
+        return InputProblem(name, None, f"the {kind} holds no log files", "give the log files themselves")
+    shown = ", ".join(archives[:_NAMED]) + (", …" if len(archives) > _NAMED else "")
+    remedy = "unpack it and give the folder" if kind == "archive" else "give the archives themselves"
+    return InputProblem(name, None, f"the {kind} holds no log files but archives, not read: {shown}", remedy)
+
+
+def _special(path: str, mode: int) -> InputProblem:
+    kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+    return InputProblem(path, None, f"is {kind} and no file; not read", "name the log files themselves")
 
 
 def _missing(path: str, error: OSError | ValueError) -> InputProblem:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import replace
 from pathlib import Path
 
-from stallwatch_logs.file_reading import Engines, FileRead, Within, read_apart, read_file
-from stallwatch_logs.inputs import Limits, is_sparse
+from stallwatch_logs.file_reading import Engines, FileRead, Within, in_time, read_apart, read_file
+from stallwatch_logs.inputs import Limits, TimeIsUp, is_sparse
 from stallwatch_logs.line_format import lead_of
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.portions import broken_at, edge, file_chunks
@@ -37,6 +37,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 BATCH = 16 * 1024 * 1024  #: bytes on disk that are handed over at once, if the files are small
 _A_FILE = 32 * 1024  # what opening one costs, in bytes read
+_LATE = 2.0  # seconds that others may need to give up what they read
 _EVERY = 0.1  # seconds between two looks at those who read, and two reports of the progress
 
 Tasks = tuple[Wanted | Range, ...]
@@ -47,7 +48,7 @@ def ranges_of(file: LogFile, sizes: ScanSizes) -> list[Range]:
     section = sizes.chunk * sizes.section
     if not file.plain or file.size < 2 * section or is_sparse(file.path):
         return []
-    head = next(file.chunks([], []), b"")
+    head = next(in_time(file.chunks([], []), FileRead(None)), b"")
     lead = lead_of(head)
     if not head or head[:2] in UTF16_MARKS or (lead is not None and lead.quoted):
         return []
@@ -125,7 +126,10 @@ class Sharing:
             if file.path in self._ranges:
                 read = self._read_ranges(file, reading, within)
             elif wanted in self._shared:
-                read = self._result(wanted)  # type: ignore[assignment]
+                try:
+                    read = self._result(wanted)  # type: ignore[assignment]
+                except TimeIsUp:
+                    read = FileRead(None, out_of_time=True)
                 if read.reading is not None:
                     reading.merge(read.reading)
             else:
@@ -143,10 +147,17 @@ class Sharing:
             elif (tasks := self._to_read_here(task)) is not None:
                 self._read_here(tasks)
             else:
+                self._check_time()
                 wait(self._running, timeout=_EVERY, return_when=FIRST_COMPLETED)
                 self._report()
             self._pump()
         return self._done.pop(task)
+
+    def _check_time(self) -> None:
+        """Raise `TimeIsUp` if those who read had the time to see that it is."""
+        until = None if self._limits is None else self._limits.until
+        if until is not None and time.monotonic() >= until + _LATE:
+            raise TimeIsUp
 
     def _to_read_here(self, wanted: Wanted | Range) -> Tasks | None:
         """Take a job that is better read here than waited for."""
@@ -202,6 +213,10 @@ class Sharing:
 
         return scan_range(task, engine, self._sizes, within)
 
+    def _forget(self, ranges: Collection[Range]) -> None:
+        """Let nobody scan what of these is left."""
+        self._waiting = deque(tasks for tasks in self._waiting if tasks[0] not in ranges)
+
     def _within(self, number: int) -> Within:
         def within(read: int) -> None:
             self._board.report(number, read)
@@ -222,25 +237,31 @@ class Sharing:
         """Read a file of which others scan ranges."""
         sizes, ranges = self._sizes, self._ranges[file.path]
         read, lead = FileRead(None), ranges[0].lead
-        head = next(file.chunks(read.problems, read.binary), b"")
+        head = next(in_time(file.chunks(read.problems, read.binary), read), b"")
         lines = LineReader(file.name, file.rank, broken_at(head), lead=lead).look_ahead(head)
         source = SourceReading(reading, lines, self._engines.scan, sizes)
 
         def feed(portions: Iterator[bytes]) -> None:
             for portion in portions:
+                file.limits.check_time()
                 source.feed(portion)
                 within(source.bytes)
 
-        with Path(file.path).open("rb") as raw:
-            begun = edge(raw.fileno(), ranges[0].first * sizes.chunk)[0]
-            feed(file_chunks(raw.fileno(), 0, begun, sizes.chunk))
-            for one in ranges:
-                self._next_range = one, lambda read: within(source.bytes + read)
-                scanned = self._result(one)
-                assert isinstance(scanned, ScannedRange)
-                source.pass_over(scanned.chunks, scanned.size, scanned.torn)
-                within(source.bytes)
-            feed(file_chunks(raw.fileno(), source.bytes, None, sizes.chunk))
+        try:
+            with Path(file.path).open("rb") as raw:
+                begun = edge(raw.fileno(), ranges[0].first * sizes.chunk)[0]
+                feed(file_chunks(raw.fileno(), 0, begun, sizes.chunk))
+                for one in ranges:
+                    file.limits.check_time()
+                    self._next_range = one, lambda read: within(source.bytes + read)
+                    scanned = self._result(one)
+                    assert isinstance(scanned, ScannedRange)
+                    source.pass_over(scanned.chunks, scanned.size, scanned.torn)
+                    within(source.bytes)
+                feed(file_chunks(raw.fileno(), source.bytes, None, sizes.chunk))
+        except TimeIsUp:
+            read.out_of_time = True
+            self._forget(ranges)
         source.finish()
         read.bytes, read.lines, read.cut = source.bytes, source.lines, source.cut
         return read

@@ -207,6 +207,8 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
         if board is not None:
             board.report(wanted.number, read)
 
+    if job.limits is not None and job.limits.time_left == 0.0:
+        return FileRead(None, out_of_time=True)
     found, problems = expand([wanted.path], limits=job.limits)
     if not found:  # it is gone meanwhile
         return FileRead(None, problems=problems)

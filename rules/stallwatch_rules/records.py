@@ -226,6 +226,8 @@ class Stats(msgspec.Struct):
     bytes: int = 0
     lines: int = 0
     seconds: float = 0.0  #: that the reading took; 0 where lines were read as they came
+    unread_files: int = 0  #: for whose end there was no time
+    unread_bytes: int = 0  #: that these have left, as far as that is known
 
 
 class Start(msgspec.Struct):

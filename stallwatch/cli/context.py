@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +33,19 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)  #: that is written
 FOLDER = click.Path(path_type=Path, file_okay=False)
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """Return the seconds of an option's ``90``, ``30s``, ``5m`` or ``2h``."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smhd]?)", value.strip().lower())
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value} is no duration; give one such as 30s, 5m or 2h")
+    return float(found[1]) * UNITS[found[2] or "s"]
+
 
 _CHATS = ("alerts.urls", "alerts.routes")
 # What says who is told, and where it is kept what they were told; "": a mistake that may hide any of them.

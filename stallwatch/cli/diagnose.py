@@ -16,6 +16,7 @@ from stallwatch.cli.context import (
     FILE,
     App,
     catalogue_of,
+    duration,
     language_option,
     paths_argument,
     progress_bar,
@@ -25,12 +26,13 @@ from stallwatch.cli.context import (
     tell_all,
     write_text,
 )
+from stallwatch.config.handover import read_limits
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from stallwatch_exporter.postmortem.jobs import JobsResult
-    from stallwatch_logs.inputs import InputProblem
+    from stallwatch_logs.inputs import InputProblem, Limits
     from stallwatch_logs.parallel_reading import Parallel
     from stallwatch_rules.failures.unexplained import Baseline
     from stallwatch_rules.pages.catalogue import Catalogue
@@ -106,6 +108,12 @@ class _Diagnose(click.Command):
     metavar="N",
     help="Processes that read large inputs; by default one for each processor, 8 at most. 1 starts none.",
 )
+@click.option(
+    "--timeout",
+    callback=duration,
+    metavar="DURATION",
+    help="Read no longer than this (30s, 5m, 2h), and diagnose what was read; the report says what was not.",
+)
 @language_option
 @rules_option
 @click.pass_obj
@@ -125,6 +133,7 @@ def diagnose(
     together: bool,
     healthy: tuple[str, ...],
     workers: int | None,
+    timeout: float | None,
 ) -> None:
     """Say what stopped a run, from its logs alone.
 
@@ -152,6 +161,7 @@ def diagnose(
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
     from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs
     from stallwatch_logs.parallel_reading import Parallel, default_workers
+    from stallwatch_rules.text.digest import counted
 
     form = _form(json=as_json, brief=as_brief, markdown=as_markdown)
     _form(each=each, job=job is not None, together=together)
@@ -162,10 +172,11 @@ def diagnose(
     config = app.config()
     catalogue = catalogue_of(config)
     parallel = Parallel(workers=workers or default_workers(), may_fork=True)
-    baseline, problems = _baseline(healthy, catalogue, parallel)
+    limits = read_limits(config, timeout)
+    baseline, problems = _baseline(healthy, catalogue, parallel, limits)
     language = str(config["ui.language"])
     with progress_bar() as progress:
-        how = Options(catalogue, progress, baseline=baseline, parallel=parallel)
+        how = Options(catalogue, progress, limits, baseline=baseline, parallel=parallel)
         if each:
             found, unread = diagnose_each(paths, how)
         else:
@@ -181,6 +192,8 @@ def diagnose(
         judged = told.jobs
     problems += unread
     tell_all(problems)
+    if late := sum(one.stats.unread_files for _, one in found):
+        tell(f"--timeout: there was no time to read {counted(late, 'file')} to the end")
     if each:
         unwritten = not _deliver(report_each(found, form, language, schema), output)
     elif form is None and output is None and problems and _is_of_nothing(diagnosis):
@@ -230,7 +243,7 @@ def _form(**asked: bool) -> str | None:
 
 
 def _baseline(
-    paths: tuple[str, ...], catalogue: Catalogue, parallel: Parallel
+    paths: tuple[str, ...], catalogue: Catalogue, parallel: Parallel, limits: Limits
 ) -> tuple[Baseline | None, list[InputProblem]]:
     """What the healthy run says, where one is given."""
     if not paths:
@@ -238,7 +251,7 @@ def _baseline(
     from stallwatch_logs.parallel_reading import read_baseline
     from stallwatch_rules.records import TRAINS
 
-    baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, parallel=parallel)
+    baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, limits=limits, parallel=parallel)
     if problems and not baseline.exemplars:
         return None, problems  # nothing to compare with; the problems say why
     if verdict not in TRAINS:

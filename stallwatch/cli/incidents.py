@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch.cli.context import (
+    UNITS,
     App,
     catalogue_of,
     extra,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_exporter.incident import Incident
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHOWN = 100
 
 
@@ -242,7 +242,7 @@ def _seconds(text: str, language: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip().lower())
     if found is None or float(found[1]) == 0:
         raise click.UsageError(say("bad-time", language, text=text))
-    return float(found[1]) * _UNITS[found[2]]
+    return float(found[1]) * UNITS[found[2]]
 
 
 def who() -> str:

@@ -20,6 +20,7 @@ from stallwatch.cli.context import (
     tell,
     tell_all,
 )
+from stallwatch.config.handover import read_limits
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.catalogue import Catalogue
@@ -66,7 +67,8 @@ def matches(
     config = app.config()
     catalogue = _chosen(catalogue_of(config), only)
     with progress_bar() as progress:
-        matching = Matching(list(paths), Matcher(catalogue), progress=progress)
+        limits = read_limits(config)
+        matching = Matching(list(paths), Matcher(catalogue), progress=progress, limits=limits)
         found = matching.matches()
         count = 0
         for text in _counts(found, every, as_json) if every is not None else _places(found, as_json):
@@ -135,7 +137,8 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
     metavar="FILE",
     help="Write this file: .csv or .parquet. Default: CSV on standard output.",
 )
-def samples(paths: tuple[str, ...], output: Path | None) -> None:
+@click.pass_obj
+def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
     """Make a table of the numbers in logs: losses, norms, rates, memory, by rank and step.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
@@ -156,7 +159,7 @@ def samples(paths: tuple[str, ...], output: Path | None) -> None:
     if output is not None and not parquet and output.suffix.lower() != ".csv":
         raise click.UsageError(f"{output}: the name must end in .csv or .parquet")
     with progress_bar() as progress:
-        sampling = Sampling(list(paths), progress=progress)
+        sampling = Sampling(list(paths), progress=progress, limits=read_limits(app.config()))
         try:
             if output is None:
                 count = write_csv(sampling, sys.stdout.buffer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_dashboard.settings import DashboardSettings
     from stallwatch_exporter.settings import ExporterSettings, ServerSettings
+    from stallwatch_logs.inputs import Limits
 
 T = TypeVar("T")
 
@@ -42,6 +44,18 @@ def rule_folders(config: Config) -> list[Path]:
     from stallwatch_rules.pages.catalogue import folder_of_pack
 
     return [*map(folder_of_pack, config["rules.packs"]), *config["rules.dirs"]]
+
+
+def read_limits(config: Config, seconds: float | None = None) -> Limits:
+    """Return how much of packed logs is read, and of all logs in so many seconds from now on."""
+    from stallwatch_logs.inputs import Limits
+
+    return Limits(
+        members=config["archives.max_members"],
+        expanded=config["archives.max_expanded_mb"] * 1024**2,
+        ratio=config["archives.max_ratio"],
+        until=None if seconds is None else time.monotonic() + seconds,
+    )
 
 
 def exporter_settings(config: Config) -> ExporterSettings:

@@ -150,7 +150,7 @@ def test_an_archive_in_an_archive_is_told() -> None:
     found, problems = read("all.zip")
     assert found["all.zip!b.log"] == b"b\n"
     assert [(p.path, p.message) for p in problems] == [
-        ("all.zip!logs.tar", "is a tar archive within an archive")
+        ("all.zip!logs.tar", "is a tar archive within an archive, and not read")
     ]
 
 

@@ -63,6 +63,7 @@ def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple
 _AT_ONCE = 2
 _turns = threading.BoundedSemaphore(_AT_ONCE)
 _MIB = 1024 * 1024
+_RATIO_FROM = 64 * _MIB  # who uploads may be anybody
 
 
 class ReadingFailed(Exception):
@@ -71,7 +72,10 @@ class ReadingFailed(Exception):
 
 def limits_of(settings: DashboardSettings) -> Limits:
     return Limits(
-        members=settings.max_members, expanded=settings.max_expanded_mb * _MIB, ratio=settings.max_ratio
+        members=settings.max_members,
+        expanded=settings.max_expanded_mb * _MIB,
+        ratio=settings.max_ratio,
+        ratio_from=_RATIO_FROM,
     )
 
 

@@ -13,7 +13,9 @@ from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, natural, on_bytes_read
 from stallwatch_logs.parallel_reading import Parallel, read_all
 from stallwatch_rules.lines.reader import MAX_LINE
+from stallwatch_rules.locale import says
 from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.curve import series_of
 from stallwatch_rules.reading import MAX_STREAMS, RunReading
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from stallwatch_rules.failures.unexplained import Baseline
 
 Paths = Sequence[str | os.PathLike[str]]
+_ENDS_OPEN = ("diagnosis.just-ends", "diagnosis.just-ends-somewhere", "diagnosis.ends-in-evaluation")
+OUT_OF_TIME = ("diagnosis.out-of-time", "diagnosis.out-of-time-size")
 _NAMED = 3  # files of those that were passed over
 
 
@@ -123,10 +127,20 @@ def diagnose_run(
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
+    if stats.unread_files:  # a log that was not read to its end does not end there
+        notes_left = [note for note in diagnosis.notes if not says(note, *_ENDS_OPEN)]
+        diagnosis.notes = [out_of_time(stats.unread_files, stats.unread_bytes), *notes_left]
     diagnosis = with_recorded(diagnosis, known)
     diagnosis = with_kept(diagnosis, problems, known)
     diagnosis = diagnosis if stacks is None else with_stacks(diagnosis, stacks)
     return RunResult(diagnosis, _last_time(reading))
+
+
+def out_of_time(files: int, unread: int) -> Message:
+    """The note that there was no time for the end of so many files, of which so many bytes are unread."""
+    if not unread:
+        return message("diagnosis.out-of-time", count=files)
+    return message("diagnosis.out-of-time-size", count=files, mib=unread / 1024**2)
 
 
 def _read(
@@ -146,6 +160,12 @@ def _read(
             stats.files += 1
             stats.bytes += read.bytes
             stats.lines += read.lines
+        if read.out_of_time:
+            # Nobody knows how far the bytes on disk of a packed file were read.
+            left = max(0, file.size - read.bytes) if file.plain or not read.bytes else 0
+            if left or not file.plain:
+                stats.unread_files += 1
+                stats.unread_bytes += left
         if read.cut:
             notes.append(
                 f"{file.name}: {counted(read.cut, 'line')} longer than {MAX_LINE // 1024} KiB: read at the "

@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_exporter.postmortem.diagnose import Options, Paths, RunResult, diagnose_run, in_turn
+from stallwatch_exporter.postmortem.diagnose import (
+    OUT_OF_TIME,
+    Options,
+    Paths,
+    RunResult,
+    diagnose_run,
+    in_turn,
+    out_of_time,
+)
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import Job, RunFolders, jobs_among
+from stallwatch_rules.locale import says
 from stallwatch_rules.records import Diagnosis, JobTold
 from stallwatch_rules.report import phrases
 from stallwatch_rules.text.digest import parse_iso
@@ -78,14 +87,22 @@ def diagnose_jobs(
 
 
 def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options: Options) -> JobsResult:
-    kept = _Kept()
+    kept, unread_files, unread_bytes = _Kept(), 0, 0
     for job, (result, wrong) in zip(
         jobs, in_turn([(job.files, job.folders) for job in jobs], options), strict=True
     ):
         kept.take(job, result, wrong)
+        unread_files += result.diagnosis.stats.unread_files
+        unread_bytes += result.diagnosis.stats.unread_bytes
     diagnosis, rows, of_it = kept.newest_first()
     others = [*problems, *(one for one in kept.problems if one not in of_it)]
-    diagnosis = msgspec.structs.replace(diagnosis, notes=[*diagnosis.notes, *map(str, others)])
+    notes = [*diagnosis.notes, *map(str, others)]
+    if unread_files > diagnosis.stats.unread_files:  # of the other jobs, too
+        first = out_of_time(unread_files, unread_bytes)
+        notes = [first, *(note for note in notes if not says(note, *OUT_OF_TIME))]
+        stats = msgspec.structs.replace(diagnosis.stats, unread_files=unread_files, unread_bytes=unread_bytes)
+        diagnosis = msgspec.structs.replace(diagnosis, stats=stats)
+    diagnosis = msgspec.structs.replace(diagnosis, notes=notes)
     paths = {job.name: own_paths for job in jobs if (own_paths := _paths_of(job))}
     return JobsResult(diagnosis, [*problems, *kept.problems], rows, paths)
 

@@ -53,6 +53,7 @@ def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> d
     report = cleaned(rendered(diagnosis, language))
     report |= {"verdict": schema_1_verdict(diagnosis), "schema": 1}
     del report["series"], report["interrupted_by"], report["starts"]
+    del report["stats"]["unread_files"], report["stats"]["unread_bytes"]
     if jobs:
         report["jobs"] = [cleaned_job(rendered(job, language)) for job in jobs]
         for job, known in zip(report["jobs"], jobs, strict=True):

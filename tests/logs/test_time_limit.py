@@ -1,0 +1,176 @@
+"""A diagnosis that may take only so long: what was read counts, and what was not is said."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_exporter.postmortem.jobs import diagnose_jobs
+from stallwatch_logs.inputs import Limits
+from stallwatch_logs.parallel_reading import Parallel
+from stallwatch_rules.locale import says
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
+
+OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+STEPS = b"".join(b"step %d/900 loss 1.5\n" % step for step in range(60))
+LOG = STEPS + OOM
+
+
+def time_for(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """Let there be time at so many looks at what is left of it."""
+    left = iter([1.0] * looks)
+    monkeypatch.setattr(Limits, "time_left", property(lambda _: next(left, 0.0)))
+
+
+class Stuck(Executor):
+    """Takes jobs and never does them."""
+
+    def submit(self, *_args: Any, **_kwargs: Any) -> Future[Any]:
+        return Future()
+
+
+def over() -> Limits:
+    return Limits(until=time.monotonic())
+
+
+def is_out_of_time(diagnosis: Diagnosis) -> bool:
+    return bool(diagnosis.notes) and says(
+        diagnosis.notes[0], "diagnosis.out-of-time", "diagnosis.out-of-time-size"
+    )
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    for rank in range(4):
+        (tmp_path / f"rank{rank}.log").write_bytes(LOG)
+    return tmp_path
+
+
+def test_nothing_is_said_if_there_was_time(logs: Path, catalogue: Catalogue) -> None:
+    limits = Limits(until=time.monotonic() + 3600)
+    diagnosis, problems = diagnose_paths([logs], Options(catalogue, limits=limits))
+    assert (diagnosis.verdict, problems) == ("failed", [])
+    assert (diagnosis.stats.unread_files, diagnosis.stats.unread_bytes) == (0, 0)
+    assert not is_out_of_time(diagnosis)
+
+
+def test_files_for_which_there_is_no_time_are_counted(logs: Path, catalogue: Catalogue) -> None:
+    files, _ = Options(catalogue).expanded([logs])
+    assert len(files) == 4
+    (logs / "rank0.log.gz").write_bytes(b"\x1f\x8b\x08")
+    diagnosis, problems = diagnose_paths([*logs.glob("rank*.log")], Options(catalogue, limits=over()))
+    assert problems == []
+    assert (diagnosis.stats.files, diagnosis.stats.unread_files) == (0, 4)
+    assert diagnosis.stats.unread_bytes == 4 * len(LOG)
+    assert is_out_of_time(diagnosis)
+
+
+def test_what_was_read_in_time_is_judged(
+    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head of a large file was read, and then the time was over."""
+    log = tmp_path / "train.log"
+    log.write_bytes(STEPS + OOM + b"loading a shard of the data\n" * 200_000)
+    time_for(monkeypatch, looks=1)
+    diagnosis, problems = diagnose_paths([log], Options(catalogue, limits=Limits()))
+    assert problems == []
+    assert (diagnosis.verdict, diagnosis.primary and diagnosis.primary.rule) == ("failed", "cuda-oom")
+    stats = diagnosis.stats
+    assert stats.unread_files == 1
+    assert 0 < stats.unread_bytes == log.stat().st_size - stats.bytes
+    assert is_out_of_time(diagnosis)
+
+
+def test_a_log_that_was_not_read_to_its_end_does_not_just_end(
+    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(STEPS + b"loading a shard of the data\n" * 200_000)
+    ends = ("diagnosis.just-ends", "diagnosis.just-ends-somewhere")
+    diagnosis, _ = diagnose_paths([log], Options(catalogue))
+    assert any(says(note, *ends) for note in diagnosis.notes)
+    time_for(monkeypatch, looks=1)
+    diagnosis, _ = diagnose_paths([log], Options(catalogue, limits=Limits()))
+    assert diagnosis.verdict == "unfinished"
+    assert is_out_of_time(diagnosis)
+    assert not any(says(note, *ends) for note in diagnosis.notes)
+
+
+def test_an_executor_reads_no_longer(logs: Path, catalogue: Catalogue) -> None:
+    with ThreadPoolExecutor(2) as executor:
+        options = Options(catalogue, limits=over(), parallel=Parallel(executor=executor))
+        diagnosis, problems = diagnose_paths([logs / f"rank{rank}.log" for rank in range(4)], options)
+    assert problems == []
+    assert diagnosis.stats.unread_files == 4
+
+
+def test_an_executor_that_is_stuck_is_waited_for_no_longer(
+    logs: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch_logs.sharing._LATE", 0.0)
+    # Alone, as one of several starts, a file would be read here.
+    options = Options(catalogue, limits=over(), parallel=Parallel(executor=Stuck()))
+    paths = [logs / f"rank{rank}.log" for rank in range(4)]
+    diagnosis, problems = diagnose_paths(paths, options)
+    assert problems == []
+    assert diagnosis.stats.unread_files == 4
+
+
+def test_several_jobs_share_the_time(tmp_path: Path, catalogue: Catalogue) -> None:
+    for job in (1001, 1002):
+        (tmp_path / f"slurm-{job}.out").write_bytes(LOG)
+    told = diagnose_jobs([*tmp_path.glob("*.out")], Options(catalogue, limits=over()))
+    assert len(told.jobs) == 2
+    assert told.diagnosis.stats.unread_files == 2
+    assert told.diagnosis.stats.unread_bytes == 2 * len(LOG)
+    (note,) = [note for note in told.diagnosis.notes if says(note, "diagnosis.out-of-time-size")]
+    assert note is told.diagnosis.notes[0]
+
+
+@pytest.mark.parametrize("reader", ["stdin", "fifo"])
+def test_a_pipe_that_nobody_closes_is_read_until_the_time_is_over(
+    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    name = "-"
+    if reader == "fifo":
+        name = str(tmp_path / "pipe")
+        os.mkfifo(name)
+        end = os.open(name, os.O_RDWR)  # to write into it before anybody reads
+    else:
+        read, end = os.pipe()
+        monkeypatch.setattr("sys.stdin", os.fdopen(read))
+    os.write(end, LOG)
+    try:
+        options = Options(catalogue, limits=Limits(until=time.monotonic() + 0.5))
+        diagnosis, problems = diagnose_paths([name], options)
+    finally:
+        os.close(end)
+    assert (diagnosis.verdict, problems) == ("failed", [])
+    assert (diagnosis.stats.bytes, diagnosis.stats.unread_files) == (len(LOG), 1)
+    assert is_out_of_time(diagnosis)
+
+
+def test_a_pipe_that_stays_silent_is_said_to_be_empty(tmp_path: Path, catalogue: Catalogue) -> None:
+    """Nobody ever opens its other end."""
+    os.mkfifo(tmp_path / "pipe")
+    options = Options(catalogue, limits=Limits(until=time.monotonic() + 0.1))
+    _, problems = diagnose_paths([tmp_path / "pipe"], options)
+    assert [problem.message for problem in problems] == ["nothing came in"]
+
+
+def test_the_time_left_goes_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose monotonic clock began at another moment."""
+    packed = pickle.dumps(Limits(members=7, until=time.monotonic() + 50.0))
+    monkeypatch.setattr("stallwatch_logs.inputs.time.monotonic", lambda: 10.0)
+    there = pickle.loads(packed)
+    assert there.members == 7
+    assert 10.0 < there.until <= 60.0
+    assert pickle.loads(pickle.dumps(Limits())) == Limits()

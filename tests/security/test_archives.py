@@ -1,0 +1,205 @@
+"""Attacks by archives and compressed files: what they expand to, how many they hold, what they are called."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from stallwatch_logs.archives import TarFile
+from stallwatch_logs.inputs import CHUNK, InputProblem, Limits, TimeIsUp
+from stallwatch_logs.log_files import expand
+
+MIB = 1024 * 1024
+LINE = b"step 1/900 loss 1.5\n"
+# As much as the defaults allow, but for where they begin: a test need not expand a gigabyte.
+SOON = Limits(ratio_from=MIB)
+
+
+def read(path: Path, limits: Limits = SOON) -> tuple[dict[str, int], list[InputProblem]]:
+    """The bytes that each log has, and the problems."""
+    files, problems = expand([path], limits=limits)
+    sizes = {file.name: sum(map(len, file.chunks(problems))) for file in files}
+    return {name.removeprefix(str(path)): size for name, size in sizes.items()}, problems
+
+
+def said(problems: list[InputProblem]) -> str:
+    return "\n".join(map(str, problems))
+
+
+def zipped(path: Path, members: dict[str, bytes], comment: bytes = b"") -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            info = zipfile.ZipInfo(name)
+            info.comment = comment
+            archive.writestr(info, data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def tarred(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for info, data in members:
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"),
+    [
+        ("gz", gzip.compress),
+        ("xz", lzma.compress),
+        ("bz2", bz2.compress),
+        ("zst", zstandard.ZstdCompressor().compress),
+    ],
+)
+def test_bomb_of_one_repeated_line(tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
+    """A few megabytes that expand to gigabytes are read up to 200 times their size, and that is said."""
+    packed = pack(LINE * (8 * MIB // len(LINE)))
+    path = tmp_path / f"train.log.{ending}"
+    path.write_bytes(packed)
+    sizes, problems = read(path)
+    assert sizes[""] <= max(MIB, 200 * len(packed)) + CHUNK
+    assert "expands to more than 200 times its size" in said(problems)
+    assert "[archives] max_ratio" in said(problems)
+
+
+def test_bomb_beyond_the_largest_size(tmp_path: Path) -> None:
+    """A log that compresses as logs do, but expands to more than is allowed, is read up to there."""
+    path = tmp_path / "train.log.gz"
+    path.write_bytes(gzip.compress(os.urandom(3 * MIB).hex().encode()))
+    sizes, problems = read(path, Limits(expanded=MIB))
+    assert sizes[""] <= MIB
+    assert "expands to more than 1 MiB" in said(problems) and "max_expanded_mb" in said(problems)
+
+
+def test_bomb_spread_over_the_members_of_a_zip(tmp_path: Path) -> None:
+    """Members that are harmless one by one are counted together."""
+    path = zipped(tmp_path / "logs.zip", {f"rank{n}.log": LINE * 50_000 for n in range(40)})
+    sizes, problems = read(path)
+    assert sum(sizes.values()) <= max(MIB, 200 * path.stat().st_size) + 40 * CHUNK
+    assert "times its size" in said(problems)
+
+
+def test_bomb_before_the_log_in_a_tar(tmp_path: Path) -> None:
+    """What must be expanded to get to a log counts, though nobody asked for it."""
+    junk = tarfile.TarInfo("weights.bin")
+    path = tarred(tmp_path / "logs.tar.gz", (junk, bytes(8 * MIB)), (tarfile.TarInfo("rank0.log"), LINE))
+    sizes, problems = read(path)
+    assert sizes == {}
+    assert "times its size" in said(problems)
+
+
+def test_zip_directory_that_fills_memory(tmp_path: Path) -> None:
+    """The list of a zip archive's files is refused before it is read if it takes more than 16 MiB."""
+    path = zipped(tmp_path / "logs.zip", {f"rank{n}.log": LINE for n in range(300)}, comment=b"x" * 65_000)
+    sizes, problems = read(path)
+    assert sizes == {}
+    assert "the list of its files takes more than 16 MiB" in said(problems)
+
+
+def test_tar_of_countless_folders(tmp_path: Path) -> None:
+    """Folders and links, which are no files, are counted as well."""
+    folders = [(tarfile.TarInfo(f"d{n}"), b"") for n in range(500)]
+    for info, _ in folders:
+        info.type = tarfile.DIRTYPE
+    path = tarred(tmp_path / "logs.tar.gz", *folders, (tarfile.TarInfo("rank0.log"), LINE))
+    sizes, problems = read(path, Limits(members=10))
+    assert sizes == {}
+    assert "holds more than 200 files, folders and links" in said(problems)
+
+
+def test_tar_whose_global_headers_fill_memory(tmp_path: Path) -> None:
+    """Global headers, each of which adds to those before, may hold a thousand keywords."""
+    path = tmp_path / "logs.tar"
+    with path.open("wb") as out:
+        for number in range(4):
+            words = {f"key{number}-{n}": "x" for n in range(500)}
+            out.write(tarfile.TarInfo.create_pax_global_header(words))
+        info = tarfile.TarInfo("rank0.log")
+        info.size = len(LINE)
+        out.write(info.tobuf() + LINE.ljust(512, b"\0") + bytes(1024))
+    sizes, problems = read(path)
+    assert sizes == {}
+    assert "too many keywords" in said(problems)
+
+
+@pytest.mark.parametrize("inner", ["logs.zip", "logs.tar.gz", "attempt-1.tar"])
+@pytest.mark.parametrize("outer", ["zip", "tar"])
+def test_archive_within_an_archive(tmp_path: Path, outer: str, inner: str) -> None:
+    """Nesting multiplies: an inner archive is not opened, but named with the reason, beside the logs."""
+    content = zipped(tmp_path / "inner", {"rank1.log": LINE}).read_bytes()
+    members = {"rank0.log": LINE, inner: content}
+    path = tmp_path / f"all.{outer}"
+    if outer == "zip":
+        zipped(path, members)
+    else:
+        tarred(path, *((tarfile.TarInfo(name), data) for name, data in members.items()))
+    sizes, problems = read(path)
+    assert sizes == {"!rank0.log": len(LINE)}
+    if inner.startswith("logs"):  # a name of logs
+        (problem,) = problems
+        assert problem.path == f"{path}!{inner}"
+        assert "archive within an archive" in str(problem) and "unpack it" in str(problem)
+
+
+def test_nothing_but_archives_within_an_archive(tmp_path: Path) -> None:
+    """That there are no logs is no reason by itself: the archives are named, with what to do."""
+    path = zipped(tmp_path / "all.zip", {"data.zip": b"PK", "more.tar.gz": b"x"})
+    sizes, problems = read(path)
+    assert sizes == {}
+    assert "not read: data.zip, more.tar.gz; unpack it and give the folder" in said(problems)
+
+
+def test_folder_of_archives_alone(tmp_path: Path) -> None:
+    """A folder in which the logs are packed under other names says so."""
+    zipped(tmp_path / "data.zip", {"rank0.log": LINE})
+    sizes, problems = read(tmp_path)
+    assert sizes == {}
+    assert "data.zip; give the archives themselves" in said(problems)
+
+
+@pytest.mark.parametrize("name", ["../../escaped/rank0.log", "/escaped/rank0.log", "..\\escaped\\rank0.log"])
+def test_member_that_climbs_out_of_the_archive(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is extracted: a member's path is a name that is shown, and no place on the disk."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    before = sorted(tmp_path.rglob("*"))
+    path = zipped(tmp_path / "logs.zip", {name: LINE})
+    path_tar = tarred(tmp_path / "logs.tar.gz", (tarfile.TarInfo(name), LINE))
+    assert list(read(path)[0].values()) == list(read(path_tar)[0].values()) == [len(LINE)]
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, path, path_tar])
+
+
+def test_links_and_devices_in_a_tar(tmp_path: Path) -> None:
+    """A link in an archive leads nowhere: neither it nor a device is opened."""
+    secret = tmp_path / "secret.log"
+    secret.write_bytes(b"token\n")
+    members = []
+    for number, kind in enumerate((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)):
+        info = tarfile.TarInfo(f"rank{number}.log")
+        info.type, info.linkname = kind, str(secret)
+        members.append((info, b""))
+    path = tarred(tmp_path / "logs.tar.gz", *members, (tarfile.TarInfo("rank9.log"), LINE))
+    assert read(path) == ({"!rank9.log": len(LINE)}, [])
+
+
+def test_archive_that_is_listed_for_hours(tmp_path: Path) -> None:
+    """The list of a tar archive is only found by expanding it: the time for reading ends that as well."""
+    path = tarred(tmp_path / "logs.tar.gz", (tarfile.TarInfo("rank0.log"), LINE))
+    found, error = TarFile(lambda: path.open("rb"), "gzip", Limits(until=time.monotonic())).members()
+    assert found == []
+    assert isinstance(error, TimeIsUp)

@@ -1,0 +1,217 @@
+"""Attacks by what stands in a folder of logs: names that terminals obey, and files that are none."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_logs.inputs import Limits
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.report.markdown import to_markdown
+from stallwatch_rules.report.terminal import print_report
+
+OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+LOG = b"".join(b"step %d/900 loss 1.5\n" % step for step in range(60)) + OOM
+HOSTILE = [
+    b"rank0\x1b]0;owned\x07.log",  # sets the window's title
+    b"rank0\x1b[2J\x1b[H.log",  # clears the screen
+    b"rank0\n  rank 0 is healthy\n.log",  # adds lines to the report
+    b"rank0\r FINISHED.log",  # writes over the line
+    b"rank0\xff\xfe.log",  # is no UTF-8
+    "rank0\u202egol.txt.log".encode(),  # turns the direction of writing
+    b"rank0\x9b31m.log",  # a terminal code in eight bits
+]
+OBEYED = [chr(code) for code in (*range(9), *range(11, 32), *range(127, 160), 0x202E)]
+
+Diagnose = Callable[..., Any]
+
+
+@pytest.fixture
+def diagnosed(catalogue: Catalogue) -> Diagnose:
+    """Diagnose paths within as long as a test may take."""
+
+    def call(*paths: Path | str) -> Any:
+        return diagnose_paths(list(paths), Options(catalogue, limits=Limits()))
+
+    return call
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+@pytest.mark.parametrize("form", [[], ["--brief"], ["--markdown"], ["--json"], ["--each"]], ids=str)
+def test_file_name_that_a_terminal_obeys(tmp_path: Path, form: list[str]) -> None:
+    """What the command prints holds no control character and no line that the name brings."""
+    for name in HOSTILE:
+        (tmp_path / os.fsdecode(name)).write_bytes(LOG)
+    gone = [os.path.join(os.fsencode(tmp_path), b"gone" + name) for name in HOSTILE]  # noqa: PTH118
+    code = "from stallwatch.cli import main; main()"
+    command = [sys.executable, "-c", code, "diagnose", *form, os.fsencode(tmp_path), *gone]
+    done = subprocess.run(command, capture_output=True, timeout=120)
+    shown = (done.stdout + done.stderr).decode()  # in characters, all of it
+    assert done.returncode == 2, "some of the files are not there"
+    assert "rank0" in shown
+    assert [one for one in OBEYED if one in shown] == []
+    assert not any(line.startswith("  rank 0 is healthy") for line in shown.splitlines())
+
+
+def test_link_to_itself(tmp_path: Path, diagnosed: Diagnose) -> None:
+    """A loop of links is named, and the rest is read."""
+    (tmp_path / "rank0.log").write_bytes(LOG)
+    (tmp_path / "rank1.log").symlink_to("rank1.log")
+    (tmp_path / "folder").symlink_to(".")
+    diagnosis, problems = diagnosed(tmp_path)
+    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
+    assert [Path(problem.path).name for problem in problems] == ["rank1.log"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_pipe_or_socket_named_like_a_log(tmp_path: Path, diagnosed: Diagnose, kind: str) -> None:
+    """It is skipped with the reason, and nobody waits for what will never come."""
+    (tmp_path / "rank0.log").write_bytes(LOG)
+    special = tmp_path / "rank1.log"
+    if kind == "pipe":
+        os.mkfifo(special)
+    else:
+        before = Path.cwd()
+        os.chdir(tmp_path)  # the path of a socket is short
+        try:
+            socket.socket(socket.AF_UNIX).bind(special.name)
+        finally:
+            os.chdir(before)
+    for paths in ([tmp_path], [str(tmp_path / "rank*.log*"), str(tmp_path / "*")]):
+        diagnosis, problems = diagnosed(*paths)
+        assert diagnosis.verdict == "failed"
+        assert {(problem.path, problem.message) for problem in problems} == {
+            (str(special), f"is a {kind} and no file; not read")
+        }
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no such device")
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])
+def test_device_without_an_end(diagnosed: Diagnose, device: str) -> None:
+    """What it gives is no text, and that is seen by its beginning."""
+    diagnosis, problems = diagnosed(device)
+    assert diagnosis.stats.bytes == 0
+    assert [problem.message for problem in problems] == ["is a binary file, not a log"]
+
+
+def test_folders_a_thousand_deep(tmp_path: Path, diagnosed: Diagnose) -> None:
+    """No depth that the system allows ends the search, nor the process."""
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(1100):
+            Path("d").mkdir()
+            os.chdir("d")
+        Path("rank0.log").write_bytes(LOG)
+    finally:
+        os.chdir(before)
+    diagnosis, problems = diagnosed(tmp_path)
+    assert (diagnosis.verdict, problems) == ("failed", [])
+    print_report(diagnosis, _nowhere(), "en")
+    assert "rank0.log" in to_markdown(diagnosis, "en")
+
+
+def test_path_longer_than_the_system_takes(tmp_path: Path, diagnosed: Diagnose) -> None:
+    """Folders that cannot be reached by their path are named, and the rest is read."""
+    (tmp_path / "rank0.log").write_bytes(LOG)
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        for _ in range(20):
+            Path("d" * 250).mkdir()
+            os.chdir("d" * 250)
+        Path("rank1.log").write_bytes(LOG)
+    finally:
+        os.chdir(before)
+    diagnosis, problems = diagnosed(tmp_path)
+    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
+    assert len(problems) == 1 and "name too long" in problems[0].message.lower()
+
+
+@pytest.fixture
+def unreadable(tmp_path: Path) -> Iterator[Path]:
+    """A log that this process may not read; root, which may read all, becomes somebody else."""
+    (tmp_path / "rank0.log").write_bytes(LOG)
+    path = tmp_path / "rank1.log"
+    path.write_bytes(LOG)
+    path.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+        os.seteuid(65533)
+    yield path
+    os.seteuid(user)
+
+
+def test_log_that_may_not_be_read(unreadable: Path, diagnosed: Diagnose) -> None:
+    """It is named with what to do, and the others are read."""
+    diagnosis, problems = diagnosed(unreadable.parent)
+    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
+    (problem,) = problems
+    assert problem.path == str(unreadable)
+    assert "Permission denied" in problem.message and problem.remedy == "check who may read it"
+
+
+@pytest.mark.parametrize("what", ["removed", "cut", "grown", "replaced"])
+def test_log_that_changes_while_it_is_read(tmp_path: Path, catalogue: Catalogue, what: str) -> None:
+    """Whatever becomes of one file, the others are read, and nothing is waited for."""
+    size = 3 * 1024 * 1024
+    log = tmp_path / "rank0.log"
+    log.write_bytes(b"loading a shard of the data\n" * (size // 28))
+    (tmp_path / "rank1.log").write_bytes(LOG)
+    once = threading.Event()
+
+    def change(_read: int, _of: int) -> None:
+        if once.is_set():
+            return
+        once.set()
+        if what == "removed":
+            log.unlink()
+        elif what == "cut":
+            os.truncate(log, 10)
+        elif what == "grown":
+            with log.open("ab") as out:
+                out.write(b"x" * size)
+        else:
+            log.unlink()
+            log.mkdir()
+
+    diagnosis, _ = diagnose_paths([tmp_path], Options(catalogue, progress=change))
+    assert once.is_set()
+    assert diagnosis.verdict == "failed"
+    assert diagnosis.primary is not None and diagnosis.primary.rule == "cuda-oom"
+
+
+@pytest.mark.parametrize("gone", ["log", "folder"])
+def test_log_that_is_gone_before_it_is_read(tmp_path: Path, catalogue: Catalogue, gone: str) -> None:
+    """It is named, and the others are read."""
+    folder = tmp_path / "node0"
+    folder.mkdir()
+    (folder / "rank0.log").write_bytes(LOG)
+    (tmp_path / "rank1.log").write_bytes(LOG)
+    options = Options(catalogue)
+    files, problems = options.expanded([tmp_path])
+    (folder / "rank0.log").unlink()
+    if gone == "folder":
+        folder.rmdir()
+    from stallwatch_exporter.postmortem.diagnose import diagnose_run
+
+    diagnosis = diagnose_run(files, problems, [tmp_path], options).diagnosis
+    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
+    assert [Path(problem.path).name for problem in problems] == ["rank0.log"]
+
+
+def _nowhere() -> Any:
+    from rich.console import Console
+
+    return Console(file=open(os.devnull, "w"))  # noqa: PTH123
