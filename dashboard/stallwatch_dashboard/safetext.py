@@ -13,7 +13,7 @@ from typing import Any
 from stallwatch_rules.locale import LANGUAGES, render
 from stallwatch_rules.pages.fixes import fixes_for
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
+from stallwatch_rules.text.controls import TERMINAL_CODES, for_spreadsheet, without_controls
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 # GFM links bare addresses after it has undone the escapes; a word joiner inside keeps them text.
@@ -36,8 +36,8 @@ def plain(text: str, most: int = _MOST_WORDS) -> str:
 
 
 def cell(text: str) -> str:
-    """Like `plain`, for a cell of a table."""
-    return plain(text, _MOST_CELL)
+    """Like `plain`, for a cell of a table, which the reader may save as CSV."""
+    return for_spreadsheet(plain(text, _MOST_CELL))
 
 
 def verbatim(text: str) -> str:

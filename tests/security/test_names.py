@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from stallwatch_dashboard.safetext import cell
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_exporter.sampling.files import write_csv
+from stallwatch_exporter.sampling.rows import Sampling
 from stallwatch_logs.inputs import Limits
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.report.markdown import to_markdown
@@ -138,28 +144,45 @@ def test_path_longer_than_the_system_takes(tmp_path: Path, diagnosed: Diagnose) 
 
 
 @pytest.fixture
-def unreadable(tmp_path: Path) -> Iterator[Path]:
-    """A log that this process may not read; root, which may read all, becomes somebody else."""
-    (tmp_path / "rank0.log").write_bytes(LOG)
-    path = tmp_path / "rank1.log"
-    path.write_bytes(LOG)
-    path.chmod(0)
+def somebody() -> Iterator[Path]:
+    """A folder of a process that may not read everything: root becomes somebody else."""
     user = os.geteuid()
-    if user == 0:
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            folder.chmod(0o755)
+    with tempfile.TemporaryDirectory() as name:  # nobody else may enter those of pytest
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        os.seteuid(user)
+
+
+def without_rights() -> None:
+    if os.geteuid() == 0:
         os.seteuid(65533)
-    yield path
-    os.seteuid(user)
 
 
-def test_log_that_may_not_be_read(unreadable: Path, diagnosed: Diagnose) -> None:
+def test_log_that_may_not_be_read(somebody: Path, diagnosed: Diagnose) -> None:
     """It is named with what to do, and the others are read."""
-    diagnosis, problems = diagnosed(unreadable.parent)
+    (somebody / "rank0.log").write_bytes(LOG)
+    (somebody / "rank1.log").write_bytes(LOG)
+    (somebody / "rank1.log").chmod(0)
+    without_rights()
+    diagnosis, problems = diagnosed(somebody)
     assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
     (problem,) = problems
-    assert problem.path == str(unreadable)
+    assert problem.path == str(somebody / "rank1.log")
     assert "Permission denied" in problem.message and problem.remedy == "check who may read it"
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+def test_folder_that_may_not_be_entered(somebody: Path, diagnosed: Diagnose, mode: int) -> None:
+    """The command says so and ends well, also where the names in the folder can be seen."""
+    folder = somebody / "logs"
+    folder.mkdir()
+    (folder / "rank0.log").write_bytes(LOG)
+    folder.chmod(mode)
+    without_rights()
+    diagnosis, problems = diagnosed(folder)
+    assert diagnosis.stats.files == 0
+    assert problems and all("Permission denied" in problem.message for problem in problems)
 
 
 @pytest.mark.parametrize("what", ["removed", "cut", "grown", "replaced"])
@@ -209,6 +232,35 @@ def test_log_that_is_gone_before_it_is_read(tmp_path: Path, catalogue: Catalogue
     diagnosis = diagnose_run(files, problems, [tmp_path], options).diagnosis
     assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
     assert [Path(problem.path).name for problem in problems] == ["rank0.log"]
+
+
+FORMULAS = ["=cmd()|x", "+1+1", "-2+3", "@SUM(A1)", "\uff1dHYPERLINK(1)"]
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("start", FORMULAS)
+def test_file_name_that_is_a_formula(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, arrow: bool
+) -> None:
+    """A spreadsheet that opens the table of samples computes nothing."""
+    if arrow:
+        pytest.importorskip("pyarrow")
+    monkeypatch.setattr("stallwatch_exporter.sampling.files.has_arrow", lambda: arrow)
+    monkeypatch.chdir(tmp_path)
+    Path(f"{start}.log").write_bytes(LOG)
+    out = io.BytesIO()
+    assert write_csv(Sampling([f"{start}.log"]), out)
+    rows = list(csv.DictReader(io.StringIO(out.getvalue().decode())))
+    assert {row["file"] for row in rows} == {f"'{start}.log"}
+    cells = [text for row in rows for text in row.values()]
+    assert not [text for text in cells if text[:1] in ("=", "+", "@", "\uff1d", "\t")]
+
+
+@pytest.mark.parametrize("start", FORMULAS)
+def test_text_of_the_pages_that_is_a_formula(start: str) -> None:
+    """The same holds of every table of the dashboard, which the reader may save as CSV; numbers stay."""
+    assert cell(start) == f"'{start}"
+    assert [cell(text) for text in ("-", "-1.5", "+3e-05", "rank 0")] == ["-", "-1.5", "+3e-05", "rank 0"]
 
 
 def _nowhere() -> Any:

@@ -7,6 +7,7 @@ a line is kept, so that a thousand jobs need no more memory than a few.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -186,7 +187,7 @@ def own_runs(paths: Iterable[str]) -> RunFolders:
         above = Path(path).parent
         if above not in seen:
             places = (above, above.parent) if above.name == "ranks" else (above,)
-            seen[above] = next((str(one) for one in places if (one / "agent.json").is_file()), None)
+            seen[above] = next((str(one) for one in places if os.path.isfile(one / "agent.json")), None)  # noqa: PTH113
         if folder := seen[above]:
             folder_of[path] = folder
     folders = dict.fromkeys(folder_of.values())

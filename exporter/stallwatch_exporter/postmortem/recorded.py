@@ -40,7 +40,8 @@ class Recorded(NamedTuple):
 
 def is_recorded(paths: Sequence[str | os.PathLike[str]]) -> bool:
     """Return whether the one path given is the folder that Stallwatch kept of a run."""
-    return len(paths) == 1 and (Path(paths[0]) / "agent.json").is_file()
+    # Path.is_file raises an error where the folder may not be entered.
+    return len(paths) == 1 and os.path.isfile(Path(paths[0]) / "agent.json")  # noqa: PTH113
 
 
 def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:

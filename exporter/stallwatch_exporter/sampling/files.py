@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stallwatch_exporter.sampling.rows import Sampling
 from stallwatch_rules.samples.table import COLUMNS, FIELDS, Row
+from stallwatch_rules.text.controls import for_spreadsheet
 
 EXTRA = "pip install 'stallwatch[samples]'"
 
@@ -38,10 +39,10 @@ def write_csv(sampling: Sampling, out: BinaryIO) -> int:
 
         options = csv.WriteOptions(quoting_style="needed", quoting_header="none")
         with csv.CSVWriter(out, SCHEMA, write_options=options) as writer:
-            return write_tables(sampling, writer)
+            return write_tables(sampling, writer, for_spreadsheet)
     out.write(HEADER.encode())
     count = 0
-    for rows in sampling.rows():
+    for rows in sampling.rows(for_spreadsheet):
         count += len(rows)
         out.write("".join(map(row_text, rows)).encode())
     return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.line_format import lead_of
@@ -34,11 +34,11 @@ class Sampling:
         self.files, self.problems = expand(paths, limits=limits)
         self._reader = ProgressReader(self.files, progress)
 
-    def rows(self) -> Iterator[list[Row]]:
-        """All rows, file by file, in lists that are neither tiny nor endless."""
+    def rows(self, named: Callable[[str], str] = str) -> Iterator[list[Row]]:
+        """All rows, file by file, in lists neither tiny nor endless; files are `named` so."""
         for file in self.files:
             held: list[Row] = []
-            for rows in _rows_of(file, self._reader.chunks(file, self.problems)):
+            for rows in _rows_of(file, self._reader.chunks(file, self.problems), named(file.name)):
                 held += rows
                 if len(held) >= _ROWS:
                     yield held
@@ -46,10 +46,10 @@ class Sampling:
             yield held
 
 
-def _rows_of(file: LogFile, chunks: Iterator[bytes]) -> Iterator[list[Row]]:
+def _rows_of(file: LogFile, chunks: Iterator[bytes], name: str) -> Iterator[list[Row]]:
     start = next(chunks, b"")
     series = SeriesReader()
-    reader, rows = _reader(file, start), RowReader(file.name, series)
+    reader, rows = _reader(file, start), RowReader(name, series)
     head, rest = _head(itertools.chain([start], chunks))
     rows.feed(reader.feed(head))
     if reader.ordinary and reader.lines >= _FIRST_LINES and not series.learnt:

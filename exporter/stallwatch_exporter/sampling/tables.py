@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,10 @@ SCHEMA = pa.schema(
 )
 
 
-def write_tables(sampling: Sampling, writer: Any) -> int:
-    """Write all samples with a writer of Arrow tables; how many there were."""
+def write_tables(sampling: Sampling, writer: Any, named: Callable[[str], str] = str) -> int:
+    """Write all samples with a writer of Arrow tables; how many there were. Files are `named` so."""
     count = 0
-    for rows in sampling.rows():
+    for rows in sampling.rows(named):
         count += len(rows)
         writer.write_table(table_of(rows))
     return count

@@ -5,6 +5,8 @@ Log text and file names may hold any of them. Every place that shows such text t
 
 from __future__ import annotations
 
+import re
+
 from stallwatch_rules.text.lazy import lazy
 
 # Colours, cursor movements, titles, links: CSI, OSC up to its end (never beyond the line's), the short ones.
@@ -28,3 +30,13 @@ def without_controls(text: str, instead: str = "") -> str:
 def printable(text: str) -> str:
     """The text without what a terminal would obey, and in characters: names of files may hold any bytes."""
     return without_controls(text, "?").encode(errors="replace").decode()
+
+
+# OWASP, "CSV injection"; their full-width forms count where Chinese or Japanese is set.
+_FORMULA = lazy(r"[=+\-@\t\r\uff1d\uff0b\uff0d\uff20](?!\Z)")
+_NUMBER = lazy(r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+
+
+def for_spreadsheet(text: str) -> str:
+    """The text so that a spreadsheet which opens it as a cell takes it for no formula."""
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
