@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.runs.runfolder import AgentInfo, RunFolder, agent_alive, list_runs, runs_home
+from stallwatch_exporter.runs.runfolder import AgentInfo, RunFolder, agent_alive, kept_runs
 from stallwatch_exporter.watching.episodes import Episodes
 from stallwatch_exporter.watching.incidents import read_incidents, read_journal
 
@@ -23,9 +23,8 @@ def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> l
     `reported` once all is stored.
     """
     found: list[RunFolder] = []
-    for info in list_runs(home):
+    for folder, info in kept_runs(home):
         if not info.reported and _is_gone(info, now):
-            folder = runs_home(home) / info.run
             Episodes(tell).replay(read_journal(folder))
             found.append(RunFolder(info.run, folder, info))
     return found
@@ -44,9 +43,9 @@ def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> l
     or another agent looks at the same moment: who is notified of it is noted beside the messages.
     """
     closed: list[Incident] = []
-    for info in list_runs(home):
+    for folder, info in kept_runs(home):
         if info.ended_at is None and _is_gone(info, now):
-            closed += _close(runs_home(home) / info.run, now, tell)
+            closed += _close(folder, now, tell)
     return closed
 
 

@@ -70,6 +70,7 @@ class Incident(msgspec.Struct, kw_only=True):
     stacks: StallStacks | None = None  #: where the ranks of this host were
     background: list[str] = []  #: rules of what was seen, too, and is not the cause
     folder: str = ""  #: of the run, on that host
+    kept: Text = ""  #: where the record of the run is, if it is not in the state folder
     history: list[Event] = []  #: of an episode, oldest first
 
     @property

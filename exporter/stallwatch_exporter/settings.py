@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,22 @@ def cache_home() -> Path:
 def make_home(home: Path) -> None:
     """Make the state folder, which holds logs, for its user alone. One that is there keeps its mode."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def temporary_home(home: Path) -> Path:
+    """Where runs are kept while this state folder cannot be written: a folder of the user in ``$TMPDIR``."""
+    of = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{os.geteuid()}-{of}"
+
+
+def is_own(folder: Path) -> bool:
+    """Return whether it is a folder, and no link to one, that no other account can write."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    foreign = stat.S_IWGRP | stat.S_IWOTH
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & foreign
 
 
 def user_path(text: str, folder: Path) -> Path:

@@ -27,11 +27,11 @@ def runs(app: App) -> None:
     Newest first: state, start, duration, how it ended, where its metrics are. On a terminal it is a
     table; elsewhere the columns are separated by tabs.
     """
-    from stallwatch_exporter.runs.runfolder import list_runs
+    from stallwatch_exporter.runs.runfolder import kept_runs
 
     config = app.config()
     home = config["run.home"]
-    rows = [_row(_with_end(info, home)) for info in list_runs(home)]
+    rows = [_row(_with_end(info, folder)) for folder, info in kept_runs(home)]
     if any(problem.key == "run.home" for problem in config.problems):
         pass  # told already: nothing can have run there
     elif not rows:
@@ -47,15 +47,15 @@ def runs(app: App) -> None:
     raise click.exceptions.Exit(2 if config.problems else 0)
 
 
-def _with_end(info: AgentInfo, home: Path) -> AgentInfo:
+def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
     """With the end that an incident tells of, where a full disk kept the run's own record from telling it."""
     from stallwatch_exporter.postmortem.recorded import recorded_end
-    from stallwatch_exporter.runs.runfolder import agent_alive, runs_home
+    from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
 
     if info.ended_at is not None or agent_alive(info):
         return info
-    end = recorded_end(read_incidents(runs_home(home) / info.run), info.started_at)
+    end = recorded_end(read_incidents(folder), info.started_at)
     if end is None:
         return info
     return msgspec.structs.replace(info, ended_at=end.updated_at, ending=end.ending, state="failed")
@@ -70,8 +70,10 @@ def _row(info: AgentInfo) -> tuple[str, ...]:
         state, ending = _state(info), _ending(info)
     else:
         state, ending = "agent gone", f"not heard of since {local_time(info.updated_at)}"
-    lasted = (info.ended_at or (time.time() if alive else info.updated_at)) - info.started_at
+    lasted = max(0.0, (info.ended_at or (time.time() if alive else info.updated_at)) - info.started_at)
     metrics = (info.endpoint or "-") if alive else "-"
+    if info.partial or info.gaps:
+        ending += ", partial record"
     return info.run, state, local_time(info.started_at), span(lasted), ending, metrics
 
 

@@ -149,9 +149,11 @@ class Listeners:
 
 def kept_line(path: Path, language: str) -> str:
     """What of the run is in its folder, by what is there; empty where nothing is."""
+    from stallwatch_exporter.runs.reserve import NAME
+
     try:
         copies = any(log.stat().st_size for log in (*path.glob("*.log"), *path.glob("ranks/*.log")))
-        diagnosis = (path / "diagnosis.json").is_file()
+        diagnosis = any((path / name).is_file() for name in ("diagnosis.json", NAME))
     except OSError:
         return ""
     kept = "-and-".join([*["copies"] * copies, *["diagnosis"] * diagnosis])
@@ -171,6 +173,11 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
         tell(f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}")
     if folder.problem is None and (kept := kept_line(folder.path, language)):
         tell(kept)
+    from stallwatch_exporter.postmortem.recorded import lacking
+
+    for line in (*lacking(folder.info), folder.kept_elsewhere()):
+        if line:
+            tell(render(line, language))
 
 
 def _print_report(diagnosis: Diagnosis, language: str) -> None:

@@ -333,3 +333,22 @@ def test_the_exit_code_of_a_run_that_finished_or_failed_openly_stays_its_own(pro
     for code in (0, 3):
         result = process("run", "--no-metrics", "--", *python(f"raise SystemExit({code})"), env=environ)
         assert result.returncode == code
+
+
+def test_a_run_whose_state_folder_cannot_be_written_is_kept_in_tmpdir(
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "runs").write_text("no folder")
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("STALLWATCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    failing = "print('step 1/9 loss 0.5'); raise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')"
+    done = process("run", "--no-metrics", "--name", "sft", "--", sys.executable, "-c", failing)
+    assert done.returncode == 1
+    (folder,) = (tmp_path / "tmp").glob("stallwatch-*/runs/sft")
+    assert f"this run is kept in {folder}" in done.stderr
+    assert f"The record of the run is in {folder}: the state folder could not be written" in done.stderr
+    (row,) = process("runs").stdout.splitlines()
+    assert row.split("\t")[:2] == ["sft", "failed"]
+    assert process("diagnose", str(folder)).returncode == 1

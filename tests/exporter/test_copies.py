@@ -190,6 +190,8 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_counted(folder: Path) 
     for _ in range(3):
         writer.write("out", "stdout", b"x\n", 1.0)
         writer.flush(1.0)
+    assert writer.lost == 0  # they wait for room
+    writer.flush(2.0, everything=True)
     assert writer.lost == 3
     assert len(told) == 1 and "Is a directory" in told[0]
 

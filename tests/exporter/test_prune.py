@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stallwatch_exporter.runs.prune import KEEP, prune
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.records import Diagnosis
 
 NOW = 100 * 86400.0
 
@@ -14,7 +15,7 @@ NOW = 100 * 86400.0
 def ended(home: Path, name: str, days_ago: float, kilobytes: int = 1) -> RunFolder:
     folder = RunFolder.create(name, [], home=home, now=NOW - days_ago * 86400)
     (folder.path / "output.log").write_bytes(b"x" * kilobytes * 1000)
-    folder.write_info(ended_at=NOW - days_ago * 86400)
+    folder.close(Diagnosis("healthy"), ended_at=NOW - days_ago * 86400)
     return folder
 
 

@@ -23,6 +23,7 @@ from stallwatch_exporter.runs.runfolder import (
     sanitise,
 )
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.records import Diagnosis
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,9 @@ def test_agent_json_is_read_back_and_leaves_no_half_written_file(tmp_path: Path)
     (info,) = list_runs(tmp_path)
     assert info == folder.info
     assert info.ending == ending
-    assert sorted(entry.name for entry in folder.path.iterdir()) == ["agent.json", "ranks"]
+    assert sorted(entry.name for entry in folder.path.iterdir()) == ["agent.json", "ranks", "record.json"]
+    folder.close(Diagnosis("failed"))
+    assert sorted(entry.name for entry in folder.path.iterdir()) == ["agent.json", "diagnosis.json", "ranks"]
 
 
 def test_broken_and_missing_records_are_left_out(tmp_path: Path) -> None:
@@ -105,16 +108,6 @@ def test_newest_runs_come_first(tmp_path: Path) -> None:
     for name, now in (("b", 2.0), ("a", 1.0), ("c", 3.0)):
         RunFolder.create(name, [], home=tmp_path, now=now)
     assert [info.run for info in list_runs(tmp_path)] == ["c", "b", "a"]
-
-
-def test_a_home_that_cannot_be_written_is_told_and_survived(tmp_path: Path) -> None:
-    home = tmp_path / "file"
-    home.write_text("not a folder")
-    folder = RunFolder.create("sft", ["x"], home=home)
-    assert folder.problem is not None and str(home) in folder.problem
-    folder.write_info(state="training")
-    assert folder.info.state == "training"
-    assert read_info(folder.path) is None
 
 
 def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def _ending_title(ending: Ending | None, language: str) -> str:
 
 def _text(incident: Incident, language: str, cause: _Cause) -> str:
     write = _whole if _is_news(incident) else _resolved
-    return _blocks(*write(incident, language, cause))
+    return _blocks(*write(incident, language, cause), neutralise(in_words(incident.kept, language), 250))
 
 
 def _is_news(incident: Incident) -> bool:

@@ -6,9 +6,16 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stallwatch_exporter.postmortem.recorded import is_recorded, recorded, with_kept, with_recorded
+from stallwatch_exporter.postmortem.recorded import (
+    is_recorded,
+    recorded,
+    with_kept,
+    with_recorded,
+    without_copies,
+)
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, natural, on_bytes_read
 from stallwatch_logs.parallel_reading import Parallel, read_all
@@ -131,7 +138,9 @@ def diagnose_run(
         notes_left = [note for note in diagnosis.notes if not says(note, *_ENDS_OPEN)]
         diagnosis.notes = [out_of_time(stats.unread_files, stats.unread_bytes), *notes_left]
     diagnosis = with_recorded(diagnosis, known)
-    diagnosis = with_kept(diagnosis, problems, known)
+    diagnosis = with_kept(diagnosis, known)
+    if not stats.files and is_recorded(paths):
+        diagnosis = without_copies(diagnosis, problems, Path(paths[0]))
     diagnosis = diagnosis if stacks is None else with_stacks(diagnosis, stacks)
     return RunResult(diagnosis, _last_time(reading))
 

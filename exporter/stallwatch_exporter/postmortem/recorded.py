@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_exporter.runs.reserve import NAME
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Ending
@@ -20,6 +21,9 @@ from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.text.digest import short_duration
 from stallwatch_rules.text.reported import iso
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.runs.runfolder import AgentInfo
 
 
 class Recorded(NamedTuple):
@@ -36,22 +40,28 @@ class Recorded(NamedTuple):
     threshold: float | None = None  #: seconds of quiet that were a stall in what the run did last
     unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
     stacks: StallStacks | None = None  #: of the last stall, if the run did not recover from it
+    lacking: Sequence[Message] = ()  #: what the record does not hold
 
 
 def is_recorded(paths: Sequence[str | os.PathLike[str]]) -> bool:
     """Return whether the one path given is the folder that Stallwatch kept of a run."""
     # Path.is_file raises an error where the folder may not be entered.
-    return len(paths) == 1 and os.path.isfile(Path(paths[0]) / "agent.json")  # noqa: PTH113
+    names = ("agent.json", NAME) if len(paths) == 1 else ()
+    return any(os.path.isfile(Path(paths[0]) / name) for name in names)  # noqa: PTH113
 
 
 def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:
     """What is known of the run, if the one path given is the folder that Stallwatch kept of it."""
     if not is_recorded(paths):
         return Recorded()
-    from stallwatch_exporter.runs.runfolder import agent_alive, read_info  # most logs are in no such folder
+    # Most logs are in no such folder.
+    from stallwatch_exporter.runs.runfolder import agent_alive, latest_folder, read_info
 
-    folder = Path(paths[0])
+    given = Path(paths[0])
+    folder = latest_folder(given)
     incidents, info = read_incidents(folder), read_info(folder)
+    if folder != given:
+        incidents = list({one.id: one for one in (*read_incidents(given), *incidents)}.values())
     stalls = sorted((one for one in incidents if one.kind == "stall"), key=lambda one: one.opened_at)
     stacks = stalls[-1].stacks if stalls and stalls[-1].resolution != "recovered" else None
     if info is None:
@@ -73,11 +83,22 @@ def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:
         findings=findings,
         threshold=threshold,
         stacks=stacks,
+        lacking=lacking(info),
     )
     if known is None:  # the agent was killed, or still watches
         return found._replace(watched=watching, unheard=None if watching else info.updated_at)
     seen = folder if info.ending is not None else None
     return found._replace(folder=seen, ended_at=info.ended_at, end=end)
+
+
+def lacking(info: AgentInfo) -> list[Message]:
+    """Say what the record of a run does not hold, because it could not be written."""
+    found = [message("diagnosis.partial-record", why=info.partial)] if info.partial else []
+    if info.gaps:
+        since, until = iso(info.gaps[0].since) or "", iso(info.gaps[-1].until) or ""
+        lines = f"{sum(gap.lines for gap in info.gaps):,}"
+        found.append(message("diagnosis.partial-copies", lines=lines, since=since, until=until))
+    return found
 
 
 def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | None:
@@ -121,6 +142,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         at = iso(known.end.updated_at) or ""
         notes.append(message("diagnosis.ending-told", time=at, what=_last_said(known.end)))
     notes += diagnosis.notes
+    notes += known.lacking
     if known.watched:
         notes.append(message("diagnosis.still-watched"))
     elif known.unheard is not None:
@@ -177,25 +199,33 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
     return last > incident.step
 
 
-def with_kept(diagnosis: Diagnosis, problems: list[InputProblem], known: Recorded) -> Diagnosis:
+def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     """The diagnosis that was made when the run ended, if the copies of its output no longer show why it did.
 
-    Copies are cut short when the disk is full, and gone when somebody deletes them. Problems that only say
-    that there is nothing to read in the run's folder are taken out of `problems`.
+    Copies are cut short when the disk is full, and gone when somebody deletes them.
     """
     folder = known.folder
     shown = diagnosis.primary is not None and diagnosis.primary.evidence  # else it is known of the end alone
     if folder is None or shown or diagnosis.unknown:
         return diagnosis
-    from stallwatch_exporter.runs.runfolder import read_record
+    from stallwatch_exporter.runs.runfolder import read_diagnosis
 
-    kept = read_record(folder / "diagnosis.json", Diagnosis)
+    kept = read_diagnosis(folder)
     if kept is None:
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
     if left >= seen or (kept.primary is None and not kept.unknown):
         return diagnosis
-    if not diagnosis.stats.files:
-        problems[:] = [one for one in problems if not Path(one.path).is_relative_to(folder)]
     note = message("diagnosis.kept-diagnosis", left=f"{left:,}", seen=f"{seen:,}")
-    return msgspec.structs.replace(kept, notes=[note, *kept.notes])
+    return msgspec.structs.replace(kept, notes=[note, *kept.notes, *known.lacking])
+
+
+def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folder: Path) -> Diagnosis:
+    """Take out of `problems` that nothing was read, if the record of the run shows that it failed."""
+    if not diagnosis.in_trouble:
+        return diagnosis
+    missing = [one for one in problems if Path(one.path).is_relative_to(folder)]
+    problems[:] = [one for one in problems if one not in missing]
+    words = set(map(str, missing))
+    notes: list[Text] = [note for note in diagnosis.notes if not isinstance(note, str) or note not in words]
+    return msgspec.structs.replace(diagnosis, notes=[*notes, message("diagnosis.no-copies")])

@@ -13,13 +13,14 @@ import functools
 import re
 import shutil
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from stallwatch_exporter.runs.reserve import append_whole
 from stallwatch_rules.lines.ranks import take_rank
 from stallwatch_rules.text.lazy import lazy
 
@@ -30,9 +31,11 @@ UNFINISHED_SECONDS = (
 )
 _CONTEXT = 1024  # of the line so far, looked at again with its next part
 _BUFFERED = 1024 * 1024
-_SPARE_BYTES = 512 * 1024 * 1024  # left free on the disk: the checkpoints of the run need it more
+_HELD = 4 * 1024 * 1024  # bytes that wait in memory while they cannot be written; the oldest go first
+_MOST_GAPS = 16
+# Left free on the disk, for the checkpoints of the run need it more; of a small disk, a part.
+_SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
-_HEADER = 45
 
 
 class _Stream(msgspec.Struct):
@@ -42,6 +45,14 @@ class _Stream(msgspec.Struct):
     rank: int | None = None
     file: str | None = None  # of the unfinished line; None at a line's start
     context: bytes = b""  # what was written of it
+
+
+class Gap(msgspec.Struct):
+    """Records that the copies lack, between two times."""
+
+    lines: int
+    since: float
+    until: float
 
 
 class RankCopies:
@@ -54,16 +65,19 @@ class RankCopies:
         notice: Callable[[str], None],
         max_bytes: float = float("inf"),
     ) -> None:
+        self.folder = folder
         self.lost = 0  #: pieces that could not be written
+        self.gaps: list[Gap] = []  #: where they are missing, in steady time
         self.files: set[str] = set()  #: what has been written to, relative to the folder
-        self._folder = folder
         self._redact = redact
         self._notice = notice
         self._max_bytes = max_bytes
         self._written = 0
         self._streams: dict[str, _Stream] = {}
-        self._buffers: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._buffer: deque[tuple[str, int, bytes]] = deque()  # each record with its file and time
         self._buffered = 0
+        self._stuck = ""  # why the last write failed; the next one is tried at the next flush
+        self._in_gap = False
         self._last_ns = 0
         self._told: set[str] = set()
 
@@ -117,7 +131,7 @@ class RankCopies:
             if end:
                 held, state.held = state.held[:end], state.held[end:]
                 self._keep(state, self._redacted(state, [held]), now, state.rank)
-        self._to_disk()
+        self._to_disk(last=everything)
 
     def _stamp(self, time: float) -> int:
         # Strictly rising over all streams: a replay puts the files together in the order of printing.
@@ -132,11 +146,13 @@ class RankCopies:
                 state.held_ns or self._stamp(time), state.name, full, piece[:-1] if full else piece
             )
             state.held_ns = 0
-            self._buffers[file].append(format_record(record))
-            self._buffered += len(piece) + _HEADER
+            self._buffer.append((file, record.time_ns, format_record(record)))
+            self._buffered += len(self._buffer[-1][2])
             # After a carriage return another rank may go on; what a flush tore apart stays together.
             state.file = None if full or piece.endswith(b"\r") else file
-        if self._buffered > _BUFFERED:
+        if self._stuck:
+            self._hold(self._stuck, _HELD)
+        elif self._buffered > _BUFFERED:
             self._to_disk()
 
     def _redacted(self, state: _Stream, pieces: list[bytes]) -> list[bytes]:
@@ -164,31 +180,60 @@ class RankCopies:
         # Where a secret began before this piece, its mask stands here.
         return masked[len(context) if same is None else min(len(context), same) :]
 
-    def _to_disk(self) -> None:
-        buffers, self._buffers = self._buffers, defaultdict(list)
-        size, self._buffered = self._buffered, 0
-        if not buffers:
+    def _to_disk(self, *, last: bool = False) -> None:
+        """Write what is buffered. What cannot be written waits for a while, up to the `last` time."""
+        if not self._buffer:
             return
-        count = sum(map(len, buffers.values()))
-        if self._written + size > self._max_bytes:
-            self._lose(count, f"the log copies reached {self._max_bytes / 1e9:.1f} GB and grow no further")
+        most = 0 if last else _HELD
+        if self._written + self._buffered > self._max_bytes:
+            self._hold(f"the log copies reached {self._max_bytes / 1e9:.1f} GB and grow no further", 0)
             return
         try:
-            if shutil.disk_usage(self._folder).free < _SPARE_BYTES + size:
-                self._lose(count, "the disk is nearly full: no log copies are written until there is room")
+            disk = shutil.disk_usage(self.folder)
+            # The last lines of a run are few, and show why it ended: they may take of what is spared.
+            spare = 0 if last else min(_SPARE_BYTES, disk.total // _SPARE_PART)
+            if disk.free < spare + self._buffered:
+                self._hold("the disk is nearly full: no log copies are written until there is room", most)
                 return
-            for file, records in buffers.items():
-                with open(f"{self._folder}/{file}", "ab") as out:  # noqa: PTH123 - once a second for each rank
-                    out.write(b"".join(records))
-                count -= len(records)
-                self.files.add(file)
+            self._write()
         except OSError as error:
-            self._lose(count, f"log copies cannot be written ({error.strerror}); the run goes on without")
+            self._hold(f"log copies cannot be written ({error.strerror}); the run goes on without", most)
         else:
-            self._written += size
+            self._stuck, self._in_gap = "", False
 
-    def _lose(self, count: int, why: str) -> None:
-        self.lost += count
+    def _write(self) -> None:
+        """Append each file's records in one go; what fails stays in the buffer, from that file on."""
+        files: defaultdict[str, list[bytes]] = defaultdict(list)
+        for file, _, record in self._buffer:
+            files[file].append(record)
+        written: set[str] = set()
+        try:
+            for file, records in files.items():
+                append_whole(self.folder / file, b"".join(records))
+                written.add(file)
+        finally:
+            self.files |= written
+            size = sum(len(record) for file in written for record in files[file])
+            self._written += size
+            self._buffer = deque(entry for entry in self._buffer if entry[0] not in written)
+            self._buffered = max(0, self._buffered - size) if self._buffer else 0
+
+    def _hold(self, why: str, most: int) -> None:
+        """Keep `most` bytes in memory. The oldest ones are lost: remember where they are missing."""
+        self._stuck = why
+        while self._buffer and self._buffered > most:
+            _, time_ns, record = self._buffer.popleft()
+            self._buffered -= len(record)
+            self.lost += 1
+            at = time_ns / 1e9
+            if self.gaps and (self._in_gap or len(self.gaps) == _MOST_GAPS):
+                gap = self.gaps[-1]
+                gap.lines, gap.until = gap.lines + 1, at
+            else:
+                self.gaps.append(Gap(1, at, at))
+            self._in_gap = True
+        if not self._buffer:
+            self._buffered = 0
         if why not in self._told:
             self._told.add(why)
             self._notice(why)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,8 +17,12 @@ import msgspec
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.presence import is_there, process_namespace
-from stallwatch_exporter.settings import make_home
+from stallwatch_exporter.runs.copies import Gap
+from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole
+from stallwatch_exporter.settings import is_own, make_home, temporary_home
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.messages import Message, message
+from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
@@ -29,6 +36,7 @@ SILENT_SECONDS = 300.0
 #: Of the same host there is but one clock, and one cache of NFS: this is only as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
 _LOOK_SECONDS = 0.5
+_MOST_WAITING = 1024 * 1024  # bytes of lines that could not be written yet
 _SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
 
 
@@ -50,6 +58,15 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     namespace: str = ""  #: of `pid`: see ``presence.process_namespace``
     reported: bool = True  #: its incidents were handed on to the chats: false until its agent has left
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
+    gaps: list[Gap] = []  #: what the copies lack
+    partial: str = ""  #: why the record lacks something else; empty if it does not
+
+
+class Kept(msgspec.Struct):
+    """What the reserved block of a run's folder holds once a file of the folder could not be written."""
+
+    info: AgentInfo
+    diagnosis: Diagnosis | None = None
 
 
 def run_name(command: Sequence[str], now: float) -> str:
@@ -88,14 +105,24 @@ def runs_home(home: Path) -> Path:
 
 
 class RunFolder:
-    """One run's folder. Where it cannot be written, writes are skipped: a full disk must not end a run."""
+    """One run's folder: in the state folder, else in ``$TMPDIR``, else nowhere until there is room.
 
-    def __init__(self, run: str, path: Path, info: AgentInfo, problem: str | None = None) -> None:
+    What cannot be written does not end a run. It waits in memory, within bounds, and the run's ending has a
+    block of its own on the disk (`Reserve`).
+    """
+
+    def __init__(self, run: str, path: Path, info: AgentInfo) -> None:
         self.run = run
         self.path = path
         self.info = info
-        self.problem = problem  #: why nothing is kept, or None
+        self.problem: str | None = None  #: why nothing is kept, or None
+        self.moved = ""  #: why it is not in the state folder, if it is not
         self.failed_writes = 0
+        self._home = path.parent.parent
+        self._reserve: Reserve | None = None
+        self._waiting: deque[tuple[str, bytes]] = deque()  # lines, each with the name of its file
+        self._waiting_bytes = 0
+        self._lacks = False  # something that no later write makes good
 
     @classmethod
     def create(
@@ -110,18 +137,8 @@ class RunFolder:
         """Make the folder. A name that is taken gets ``-2``, ``-3`` … unless `reuse` asks to go on in it."""
         now = time.time() if now is None else now
         base = sanitise(name) if name else run_name(command, now)
-        parent = runs_home(home)
-        run, path, problem = base, parent / base, None
-        try:
-            make_home(parent.parent)
-            parent.mkdir(exist_ok=True)
-            path = _claim(parent, base, reuse)
-            run = path.name
-            (path / "ranks").mkdir(exist_ok=True)
-        except OSError as error:
-            problem = f"{error.strerror}: {error.filename}"
         info = AgentInfo(
-            run=run,
+            run=base,
             pid=os.getpid(),
             host=socket.gethostname(),
             command=_redacted(command),
@@ -130,25 +147,112 @@ class RunFolder:
             updated_at=now,
             namespace=process_namespace(),
         )
-        folder = cls(run, path, info, problem)
-        folder.write_info()
+        folder = cls(base, runs_home(home) / base, info)
+        if why := folder._placed(home, reuse=reuse):
+            folder._move(why)
         return folder
+
+    def _placed(self, home: Path, *, reuse: bool = False) -> str:
+        """Make the run's folder and its reserve below `home`; return why that failed."""
+        parent, made, reserve = runs_home(home), None, None
+        try:
+            make_home(home)
+            parent.mkdir(exist_ok=True)
+            path, is_new = _claim(parent, self.run, reuse, self._is_anothers)
+            made = path if is_new else None
+            (path / "ranks").mkdir(exist_ok=True)
+            reserve = Reserve(path / NAME)
+            self.path, self.run, self.info.run = path, path.name, path.name
+            self._write("agent.json", self.info)
+        except OSError as error:
+            if reserve is not None:
+                reserve.remove()
+            if made is not None:
+                shutil.rmtree(made, ignore_errors=True)
+            return f"{error.strerror}: {error.filename or self.path}"
+        self._reserve, self.problem = reserve, None
+        return ""
+
+    def _is_anothers(self, name: str) -> bool:
+        """Whether the state folder holds another run of this name: while it is full, it can still be read."""
+        known = runs_home(self._home) / name
+        info = read_info(known)
+        return _identity(info) != _identity(self.info) if info is not None else known.exists()
+
+    def _move(self, why: str) -> None:
+        """Keep the run in ``$TMPDIR`` from here on; if that cannot be written either, in memory."""
+        home = temporary_home(self._home)
+        self._reserve, self.moved = None, why
+        with suppress(OSError):
+            make_home(home)
+        other = self._placed(home) if is_own(home) else f"not a folder of this user alone: {home}"
+        self.problem = f"{why}; {other}" if other else None
 
     def write_info(self, **changes: Any) -> None:
         """Take over `changes` and write ``agent.json`` in one piece: a reader sees the old or the new one."""
         for key, value in changes.items():
             setattr(self.info, key, value)
-        self.write_json("agent.json", self.info)
+        self._write_waiting()
+        if not self.write_json("agent.json", self.info) and self._reserve is not None:
+            self._reserve.write(_smallest(self.info, None))
 
-    def write_json(self, name: str, record: Any) -> None:
-        """Write one record as a JSON file of this folder, in one piece."""
+    def write_json(self, name: str, record: Any) -> bool:
+        """Write one record as a JSON file of this folder, in one piece; return whether that succeeded."""
+        if self.problem is not None:
+            return False
+        try:
+            self._write(name, record)
+        except OSError as error:
+            self.failed_writes += 1
+            self.info.partial = error.strerror or str(error)
+            return False
+        return True
 
-        def write() -> None:
-            fresh = self.path / f".{name}.new"
+    def _write(self, name: str, record: Any) -> None:
+        fresh = self.path / f".{name}.new"
+        try:
             fresh.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2))
             fresh.replace(self.path / name)
+        except OSError:
+            with suppress(OSError):
+                fresh.unlink()
+            raise
 
-        self._counted(write)
+    def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
+        """Keep how the run ended, before anything else of its end is written: in place, or elsewhere."""
+        for key, value in changes.items():
+            setattr(self.info, key, value)
+        if self._reserve is not None and self._reserve.write(_smallest(self.info, diagnosis)):
+            return
+        # Where the whole state folder is gone, it is a mount that is: not to be made anew below.
+        is_gone = self.problem is None and not self._home.is_dir()
+        self._lacks, self.info.partial = True, "the folder of the run could not be written at its end"
+        if why := f"gone: {self._home}" if is_gone else self._placed(self._home):
+            self._move(why)
+        if self._reserve is not None:
+            self._reserve.write(_smallest(self.info, diagnosis))
+
+    def close(self, diagnosis: Diagnosis, **changes: Any) -> None:
+        """Write the whole record of a run that ended. Where it fits, the reserve is given back."""
+        whole = self.write_json("diagnosis.json", diagnosis)
+        for key, value in changes.items():
+            setattr(self.info, key, value)
+        self._write_waiting()
+        if whole and not self._waiting and not self._lacks:
+            self.info.partial = ""
+        whole = self.write_json("agent.json", self.info) and whole
+        if self._reserve is None:
+            return
+        if whole:
+            self._reserve.remove()
+        else:
+            self._reserve.write(_smallest(self.info, diagnosis))
+
+    def kept_elsewhere(self) -> Message | str:
+        """Say where the run is kept, if that is not the state folder."""
+        if self.problem is not None:
+            return message("run.kept-nowhere", why=self.problem)
+        return message("run.kept-elsewhere", path=str(self.path), why=self.moved) if self.moved else ""
 
     def append_incident(self, incident: Incident) -> None:
         """Add one change of an incident to ``incidents.jsonl``."""
@@ -159,19 +263,26 @@ class RunFolder:
         self._append("events.jsonl", event)
 
     def _append(self, name: str, record: Any) -> None:
-        def write() -> None:
-            with (self.path / name).open("ab") as out:
-                out.write(msgspec.json.encode(record) + b"\n")
+        line = msgspec.json.encode(record) + b"\n"
+        self._waiting.append((name, line))
+        self._waiting_bytes += len(line)
+        self._write_waiting()
+        while self._waiting_bytes > _MOST_WAITING:
+            self._waiting_bytes -= len(self._waiting.popleft()[1])
+            self.failed_writes += 1
+            self._lacks = True
 
-        self._counted(write)
-
-    def _counted(self, write: Callable[[], None]) -> None:
-        """Write, if anything is kept of this run; count what fails."""
-        if self.problem is None:
+    def _write_waiting(self) -> None:
+        """Append the lines that wait, in their order, until one cannot be."""
+        while self._waiting and self.problem is None:
+            name, line = self._waiting[0]
             try:
-                write()
-            except OSError:
-                self.failed_writes += 1
+                append_whole(self.path / name, line)
+            except OSError as error:
+                self.info.partial = error.strerror or str(error)
+                return
+            self._waiting.popleft()
+            self._waiting_bytes -= len(line)
 
 
 def list_runs(home: Path) -> list[AgentInfo]:
@@ -184,9 +295,47 @@ def list_runs(home: Path) -> list[AgentInfo]:
     return sorted(infos, key=lambda info: (info.started_at, info.run), reverse=True)
 
 
+def _identity(info: AgentInfo) -> tuple[object, ...]:
+    """What records of one run have in common: part of it may be kept elsewhere, under another name."""
+    return info.host, info.namespace, info.pid, info.started_at
+
+
+def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
+    """Every run with its folder, newest first, also those in ``$TMPDIR``; of one in both the newer record."""
+    found: dict[tuple[object, ...], tuple[Path, AgentInfo]] = {}
+    for place in (home, temporary_home(home)):
+        for info in list_runs(place) if place is home or is_own(place) else ():
+            before = found.get(_identity(info))
+            if before is None or before[1].updated_at <= info.updated_at:
+                found[_identity(info)] = runs_home(place) / info.run, info
+    return sorted(found.values(), key=lambda run: (run[1].started_at, run[1].run), reverse=True)
+
+
+def latest_folder(folder: Path) -> Path:
+    """Return the folder in ``$TMPDIR`` in which this run's record goes on; its own if there is none."""
+    info = read_info(folder)
+    if info is None or info.ended_at is not None:
+        return folder
+    place = temporary_home(folder.absolute().parent.parent)
+    for other in list_runs(place) if is_own(place) else ():
+        if _identity(other) == _identity(info):
+            return runs_home(place) / other.run
+    return folder
+
+
 def read_info(folder: Path) -> AgentInfo | None:
-    """The ``agent.json`` of one run's folder; ``None`` where there is none that can be read."""
-    return read_record(folder / "agent.json", AgentInfo)
+    """The newest record of one run's folder; ``None`` where there is none that can be read."""
+    info, kept = read_record(folder / "agent.json", AgentInfo), read_record(folder / NAME, Kept)
+    if kept is not None and (info is None or kept.info.updated_at >= info.updated_at):
+        return kept.info
+    return info
+
+
+def read_diagnosis(folder: Path) -> Diagnosis | None:
+    """The diagnosis that was kept when the run ended: whole, else what fitted into the reserved block."""
+    whole = read_record(folder / "diagnosis.json", Diagnosis)
+    kept = read_record(folder / NAME, Kept) if whole is None else None
+    return kept.diagnosis if kept is not None else whole
 
 
 def read_record(path: Path, kind: type[_Record]) -> _Record | None:
@@ -237,16 +386,52 @@ def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
     return True
 
 
-def _claim(parent: Path, base: str, reuse: bool) -> Path:
+def _smallest(info: AgentInfo, diagnosis: Diagnosis | None) -> bytes:
+    """The record as it fits into the reserved block: what is least missed is left out first."""
+    data = b""
+    for small in _smaller(Kept(info, diagnosis)):
+        data = msgspec.json.encode(small)
+        if len(data) <= SIZE:
+            return data
+    return data[:SIZE]  # unreadable; not reached, by the bounds of the last one
+
+
+def _smaller(kept: Kept) -> Iterator[Kept]:
+    yield kept
+    replace, short = msgspec.structs.replace, kept.diagnosis
+    if short is not None:
+        short = replace(short, series=[], explained=[], new_lines=[], starts=[], notes=[], environment={})
+        yield replace(kept, diagnosis=short)
+        short = replace(short, findings=[], digest=[], unknown=short.unknown[:1])
+        yield replace(kept, diagnosis=short)
+    ending = kept.info.ending
+    if ending is not None:
+        ending = replace(ending, left=[], codes={}, running=[], memory=None)
+    info = replace(kept.info, command=[word[:100] for word in kept.info.command[:20]], cwd="", rank_logs=[])
+    info = replace(info, ending=ending, gaps=info.gaps[:1])
+    yield replace(kept, info=info, diagnosis=short)
+    if short is not None and short.primary is not None:
+        primary = replace(
+            short.primary, evidence=short.primary.evidence[-1:], captures={}, frames=[], apart=[]
+        )
+        yield Kept(info, Diagnosis(short.verdict, primary=primary))
+    yield Kept(info, Diagnosis(short.verdict) if short is not None else None)
+    yield Kept(replace(info, ending=replace(ending, detail="", crash=None) if ending is not None else None))
+
+
+def _claim(parent: Path, base: str, reuse: bool, is_taken: Callable[[str], bool]) -> tuple[Path, bool]:
+    """A folder in `parent` of this name, or one like it that is not taken, and whether it is new."""
     for number in range(1, 1000):
         path = parent / (base if number == 1 else f"{base}-{number}")
+        if not reuse and is_taken(path.name):
+            continue
         try:
             path.mkdir()
         except FileExistsError:
             if reuse and path.is_dir():
-                return path
+                return path, False
         else:
-            return path
+            return path, True
     raise FileExistsError(17, "too many runs of this name", str(parent / base))
 
 

@@ -18,7 +18,7 @@ from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.memory import MemoryHeld
 from stallwatch_exporter.running.witnesses import Witnesses
-from stallwatch_exporter.runs.copies import RankCopies
+from stallwatch_exporter.runs.copies import Gap, RankCopies
 from stallwatch_exporter.runs.runfolder import RunFolder, State
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.settings import ExporterSettings
@@ -88,11 +88,7 @@ class Agent:
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
         self._repeats = Repeats(catalogue)
         self._moving, self._bars = MovingLines(), MovingBars()
-        self._copies = (
-            RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
-            if folder.problem is None
-            else None
-        )
+        self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
         self._news = False  # something came since the last diagnosis
         self._line_at: float | None = None  # when the last line came, until its silence was looked into
         self._stall: StallState | None = None  # as it was at the last look
@@ -132,12 +128,11 @@ class Agent:
         return lines
 
     def _keep(self, chunk: Chunk) -> None:
-        """Write the bytes into the run's copies, where there are any."""
+        """Write the bytes into the run's copies."""
         with self._guarded("the log copies"):
-            if self._copies is not None:
-                self._copies.write(
-                    chunk.source, chunk.stream, chunk.data, chunk.time, chunk.rank, fresh=chunk.fresh
-                )
+            self._copies.write(
+                chunk.source, chunk.stream, chunk.data, chunk.time, chunk.rank, fresh=chunk.fresh
+            )
 
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
@@ -235,8 +230,7 @@ class Agent:
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
         with self._guarded("the log copies"):
-            if self._copies is not None:
-                self._copies.flush(present)
+            self._copies.flush(present)
         with self._guarded("reading the log"):
             for bar in self._readers.idle(present - _IDLE_SECONDS):
                 self._take(bar, 0, bar[-1].time if bar else None)
@@ -389,17 +383,19 @@ class Agent:
         diagnose = functools.partial(self._diagnosis, present)
         hear = functools.partial(self._hear_last, now)
         self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose, hear)
+        shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
+        with self._guarded("the run's record"):  # first: what else is written may find no room
+            ended_at, told = steady.wall(now), redacted(self.ending)
+            self.folder.keep_end(diagnosis, updated_at=ended_at, ended_at=ended_at, ending=told, state=shown)
+            self._copies.folder = self.folder.path
         with self._guarded("the incidents"):
             self._alarms.ended(self.ending, diagnosis, self._shown_lines(), quiet, now)
             self._reporting.episodes.flush()
             self.metrics.ended(now, self.ending.kind)
         with self._guarded("the log copies"):
-            if self._copies is not None:
-                self._copies.flush(now, everything=True)
+            self._copies.flush(now, everything=True)
         with self._guarded("the run's record"):
-            self.folder.write_json("diagnosis.json", diagnosis)
-            shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
-            self._write_info(now, state=shown, ended_at=steady.wall(now), ending=redacted(self.ending))
+            self.folder.close(diagnosis, **self._details(now))
         return diagnosis
 
     # ---- help
@@ -420,20 +416,22 @@ class Agent:
 
     def _lost(self) -> int:
         probing = self._probing.lost if self._probing is not None else 0
-        return (self._copies.lost if self._copies is not None else 0) + self.folder.failed_writes + probing
+        return self._copies.lost + self.folder.failed_writes + probing
 
-    def _write_info(self, now: float, **changes: object) -> None:
-        info, now = self.folder.info, steady.wall(now)
-        if "state" not in changes:
-            running: State = "training" if self._reading.tracker.progressed else "starting"
-            changes["state"] = "stalled" if self._stall is not None else running
-        threshold = self._watch.check(now, begin=False).threshold
-        changes["threshold"] = round(threshold, 3) if math.isfinite(threshold) else None
-        if self._copies is not None:
-            changes["rank_logs"] = sorted(self._copies.files)
-        news = any(
-            changes.get(name, known) != known
-            for name, known in (("state", info.state), ("rank_logs", info.rank_logs))
-        )
-        if "ended_at" in changes or news or not 0 <= now - info.updated_at < _WRITTEN_SECONDS:
+    def _write_info(self, now: float) -> None:
+        info, steady_now, now = self.folder.info, now, steady.wall(now)
+        running: State = "training" if self._reading.tracker.progressed else "starting"
+        changes: dict[str, object] = {"state": "stalled" if self._stall is not None else running}
+        changes |= self._details(steady_now)
+        news = (changes["state"], changes["rank_logs"]) != (info.state, info.rank_logs)
+        if news or not 0 <= now - info.updated_at < _WRITTEN_SECONDS:
             self.folder.write_info(updated_at=now, **changes)
+
+    def _details(self, now: float) -> dict[str, object]:
+        """What the run's record says beside its state."""
+        threshold, moved = self._watch.check(now, begin=False).threshold, steady.moved()
+        return {
+            "threshold": round(threshold, 3) if math.isfinite(threshold) else None,
+            "rank_logs": sorted(self._copies.files),
+            "gaps": [Gap(one.lines, one.since + moved, one.until + moved) for one in self._copies.gaps],
+        }

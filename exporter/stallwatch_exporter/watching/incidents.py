@@ -282,6 +282,7 @@ class Reporting:
 
     def _report(self, incident: Incident) -> None:
         incident.folder = str(self._folder.path) if self._folder.problem is None else ""
+        incident.kept = self._folder.kept_elsewhere() if incident.kind == "ended" else ""
         incident = self._by_wall_clock(incident)
         for sink in self._sinks:
             with self._guarded("telling of an incident"):

@@ -12,7 +12,7 @@ from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.prune import prune
 from stallwatch_exporter.runs.runfolder import RunFolder, sanitise
 from stallwatch_exporter.serving.server import MetricsServer, serve
-from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.settings import ExporterSettings, is_own, temporary_home
 from stallwatch_exporter.tailing.tail import FileTailer
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
@@ -47,15 +47,17 @@ def open_agent(
     wanted = (name or "").strip() or None
     folder = RunFolder.create(wanted, command, home=settings.home, now=started, reuse=reuse)
     if folder.problem is not None:
-        notice(f"no log copies are kept ({folder.problem}); the run goes on")
+        notice(f"no place can be written to keep this run in ({folder.problem}); the run goes on")
+    elif folder.moved:
+        notice(f"the state folder cannot be written ({folder.moved}): this run is kept in {folder.path}")
     if name is not None and (why := _why_renamed(name, folder.run)):
         notice(f"{why}: this run is called {folder.run}")
-    threading.Thread(
-        target=prune,
-        args=(settings.home, settings.keep_days, settings.keep_gb, started, notice),
-        name="stallwatch prune",
-        daemon=True,
-    ).start()
+
+    def make_room() -> None:
+        for home in filter(is_own, (settings.home, temporary_home(settings.home))):
+            prune(home, settings.keep_days, settings.keep_gb, started, notice)
+
+    threading.Thread(target=make_room, name="stallwatch prune", daemon=True).start()
     probing = Probing(rings) if rings is not None else None
     agent = Agent(folder, settings, catalogue, sinks, notice=notice, probing=probing)
     server = serve(agent.metrics.registry, settings, notice) if metrics else None

@@ -1,0 +1,66 @@
+"""Writes that a full disk cannot lose: a block that is on the disk before it is needed, and whole appends."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+NAME = "record.json"  #: of the reserved block, in a run's folder
+SIZE = 32 * 1024
+
+
+class Reserve:
+    """A file of `SIZE` blanks. How a run ended is written over them, which needs no room and no descriptor.
+
+    Raises `OSError` if there is no room for it now.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o666)  # less the umask, as the run's other files
+        self._close = weakref.finalize(self, os.close, self._fd)
+        try:
+            self._overwrite(b"")
+        except OSError:
+            self.remove()
+            raise
+
+    def write(self, data: bytes) -> bool:
+        """Keep `data`, of `SIZE` bytes at most; return whether it is read by whoever opens the file."""
+        try:
+            self._overwrite(data)
+            return os.path.samestat(os.fstat(self._fd), self._path.stat()) and os.access(self._path, os.R_OK)
+        except OSError:
+            return False
+
+    def _overwrite(self, data: bytes) -> None:
+        left, at = memoryview(data.ljust(SIZE)), 0
+        while left:
+            count = os.pwrite(self._fd, left, at)
+            left, at = left[count:], at + count
+        os.fsync(self._fd)  # NFS and delayed allocation report a full disk here, not before
+
+    def remove(self) -> None:
+        """Give the room back: the run's other files hold all of it."""
+        self._close()
+        with suppress(OSError):
+            self._path.unlink()
+
+
+def append_whole(path: Path, data: bytes) -> None:
+    """Append `data` to the file, or nothing of it: a line that is cut short takes the next one with it."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        size, left = os.fstat(fd).st_size, memoryview(data)
+        try:
+            while left:
+                left = left[os.write(fd, left) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, size)
+            raise
+    finally:
+        os.close(fd)

@@ -1,0 +1,343 @@
+"""The record of a run survives a state folder that is full, read-only or gone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agentcases import OOM
+
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_exporter.runs.copies import RankCopies
+from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole
+from stallwatch_exporter.runs.runfolder import RunFolder, kept_runs, read_diagnosis, read_info, runs_home
+from stallwatch_exporter.settings import temporary_home
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.locale import render, rendered
+from stallwatch_rules.messages import has
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis, Place, UnknownException
+
+PLACE = Place(0, "out", 1, None, None, "ValueError")
+
+
+class Disk:
+    """Lets so many writes below `home` succeed; of the later ones, only those in place, on a full disk."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 10**9
+        self.error = errno.ENOSPC
+        self._home = str(home)
+        write, pwrite, mkdir, write_bytes = os.write, os.pwrite, Path.mkdir, Path.write_bytes
+
+        def name(fd: int) -> str:
+            return str(Path(f"/proc/self/fd/{fd}").readlink())
+
+        def patched_write(fd: int, data: Any) -> int:
+            self._take(name(fd))
+            return write(fd, data)
+
+        def patched_pwrite(fd: int, data: Any, at: int) -> int:
+            if self.error != errno.ENOSPC or os.fstat(fd).st_size < at + len(data):
+                self._take(name(fd))
+            return pwrite(fd, data, at)
+
+        def patched_mkdir(path: Path, *args: Any, **options: Any) -> None:
+            if not path.exists():
+                self._take(str(path))
+            mkdir(path, *args, **options)
+
+        def patched_write_bytes(path: Path, data: bytes) -> int:
+            self._take(str(path))
+            return write_bytes(path, data)
+
+        monkeypatch.setattr(os, "write", patched_write)
+        monkeypatch.setattr(os, "pwrite", patched_pwrite)
+        monkeypatch.setattr(Path, "mkdir", patched_mkdir)
+        monkeypatch.setattr(Path, "write_bytes", patched_write_bytes)
+
+    def _take(self, path: str) -> None:
+        if path.startswith(self._home):
+            if self.left <= 0:
+                raise OSError(self.error, os.strerror(self.error), path)
+            self.left -= 1
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def disk(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(tmp_path / "home", monkeypatch)
+
+
+def failed(run: Any) -> None:
+    run.steps(1, 10)
+    run.say(*OOM)
+    run.wait(5)
+    run.end()
+
+
+def kept_verdict(home: Path, catalogue: Catalogue) -> tuple[str, str]:
+    """The verdict and cause by the folder that `stallwatch runs` knows of, read after the agent is gone."""
+    ((folder, info),) = kept_runs(home)
+    assert info.ending is not None and info.state == "failed" and info.ended_at is not None
+    found, problems = diagnose_paths([folder], Options(catalogue))
+    assert problems == [] and found.primary is not None
+    return found.verdict, found.primary.rule
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES])
+@pytest.mark.parametrize("writes", [0, 1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 40])
+def test_the_verdict_survives_whatever_write_is_the_first_that_fails(
+    watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk, writes: int, error: int
+) -> None:
+    disk.left, disk.error = writes, error
+    run = watch()
+    failed(run)
+    assert run.agent.errors == 0
+    assert kept_verdict(tmp_path / "home", catalogue) == ("failed", "cuda-oom")
+
+
+def test_a_full_disk_leaves_the_ending_in_the_reserved_block(
+    watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk
+) -> None:
+    run = watch()
+    run.steps(1, 10)
+    disk.left = 0
+    run.say(*OOM)
+    run.wait(5)
+    run.end()
+    folder = runs_home(tmp_path / "home") / "sft"
+    assert run.folder.path == folder and not run.folder.moved
+    assert not (folder / "diagnosis.json").exists() and (folder / NAME).stat().st_size == SIZE
+    found, problems = diagnose_paths([folder], Options(catalogue))
+    assert problems == [] and found.in_trouble
+    assert any(has(note, "diagnosis.partial-record") for note in found.notes)
+    assert any(has(note, "diagnosis.partial-copies") for note in found.notes)
+    info = read_info(folder)
+    assert info is not None and info.partial == os.strerror(errno.ENOSPC)
+    assert [gap.lines for gap in info.gaps] == [5]  # the last step's, and the exception's
+
+
+def test_a_run_that_leaves_nothing_but_its_record_still_failed(
+    watch: Callable[..., Any], catalogue: Catalogue, temporary: Path
+) -> None:
+    run = watch()
+    failed(run)
+    for path in (
+        *run.folder.path.glob("*.log"),
+        *run.folder.path.glob("*/*.log"),
+        run.folder.path / "diagnosis.json",
+    ):
+        path.unlink()
+    found, problems = rendered(diagnose_paths([run.folder.path], Options(catalogue)))
+    assert problems == [] and found.in_trouble
+    assert "No output of the run was kept: this diagnosis is from the record of its end." in found.notes
+
+
+def test_room_that_comes_back_makes_the_record_whole(watch: Callable[..., Any], disk: Disk) -> None:
+    run = watch()
+    run.steps(1, 10)
+    disk.left = 0
+    run.steps(11, 20)
+    disk.left = 10**9
+    run.say(*OOM)
+    run.wait(5)
+    run.end()
+    info = read_info(run.folder.path)
+    assert info is not None and info.partial == "" and info.gaps == []
+    assert not (run.folder.path / NAME).exists() and len(run.kept_incidents) >= 2
+    steps = (run.folder.path / "output.log").read_text()
+    assert all(f"step {step}/1000" in steps for step in range(1, 21))
+
+
+@pytest.mark.parametrize(
+    "is_whole", [True, False], ids=["the state folder is gone", "the run's folder is gone"]
+)
+def test_a_folder_that_is_removed_during_the_run(
+    watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, temporary: Path, is_whole: bool
+) -> None:
+    run, home = watch(), tmp_path / "home"
+    run.steps(1, 10)
+    shutil.rmtree(home if is_whole else run.folder.path)
+    run.say(*OOM)
+    run.wait(5)
+    run.end()
+    assert home.exists() is not is_whole  # a mount that is gone is not made anew below
+    assert run.folder.path.is_relative_to(temporary_home(home) if is_whole else home)
+    assert kept_verdict(home, catalogue) == ("failed", "cuda-oom")
+    assert read_info(run.folder.path).partial  # type: ignore[union-attr]
+
+
+def test_a_record_that_goes_on_elsewhere_is_found_from_the_first_folder(
+    watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk
+) -> None:
+    run = watch()
+    first = run.folder.path
+    run.steps(1, 10)
+    disk.left, disk.error = 0, errno.EROFS
+    run.say(*OOM)
+    run.wait(5)
+    run.end()
+    assert run.folder.path != first and run.told[-1].folder == str(run.folder.path)
+    assert has(run.told[-1].kept, "run.kept-elsewhere")  # chats name the place
+    found, problems = diagnose_paths([first], Options(catalogue))
+    assert problems == [] and (found.verdict, found.primary and found.primary.rule) == ("failed", "cuda-oom")
+
+
+def test_where_no_place_can_be_written_the_message_says_so(
+    watch: Callable[..., Any], tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.left = 0
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "file"))
+    run = watch()
+    failed(run)
+    assert run.folder.problem is not None and run.told[-1].folder == ""
+    assert "could not be kept anywhere" in render(run.told[-1].kept)
+    assert kept_runs(tmp_path / "home") == []
+
+
+def test_a_place_that_is_found_at_the_end_gets_the_record_and_the_last_lines(
+    watch: Callable[..., Any],
+    tmp_path: Path,
+    catalogue: Catalogue,
+    disk: Disk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk.left = 0
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "file"))
+    run = watch()
+    run.steps(1, 10)
+    disk.left = 10**9
+    run.say(*OOM)
+    run.end()
+    assert run.folder.problem is None and len(run.kept_incidents) >= 1
+    assert kept_verdict(tmp_path / "home", catalogue) == ("failed", "cuda-oom")
+    assert "step 1/1000" in (run.folder.path / "output.log").read_text()
+
+
+def test_a_folder_in_tmpdir_that_another_account_can_write_is_not_used(
+    tmp_path: Path, temporary: Path
+) -> None:
+    home = tmp_path / "file"
+    home.write_text("")
+    foreign = temporary_home(home)
+    foreign.mkdir()
+    foreign.chmod(0o777)
+    folder = RunFolder.create("sft", ["x"], home=home)
+    assert folder.problem is not None and str(foreign) in folder.problem
+    foreign.rmdir()
+    (tmp_path / "target").mkdir()
+    foreign.symlink_to(tmp_path / "target")
+    assert RunFolder.create("sft", ["x"], home=home).problem is not None
+    assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_a_run_elsewhere_takes_no_name_of_the_state_folder(tmp_path: Path, disk: Disk) -> None:
+    RunFolder.create("sft", ["x"], home=tmp_path / "home", now=1.0)
+    disk.left = 0
+    other = RunFolder.create("sft", ["x"], home=tmp_path / "home", now=2.0)
+    assert other.run == "sft-2" and other.moved and other.problem is None
+    assert [info.run for _, info in kept_runs(tmp_path / "home")] == ["sft-2", "sft"]
+
+
+def test_what_is_too_large_for_the_block_is_shortened(tmp_path: Path, disk: Disk) -> None:
+    folder = RunFolder.create("sft", ["x" * 200] * 5000, home=tmp_path / "home", now=1.0)
+    unknown = [
+        UnknownException("ValueError", "m" * 500, [rank], 1, PLACE, ["f" * 500]) for rank in range(500)
+    ]
+    ending = Ending("failed", 1, codes=dict.fromkeys(range(20_000), 1))
+    disk.left = 0
+    diagnosis = Diagnosis("unknown-failure", unknown=unknown)
+    folder.keep_end(diagnosis, updated_at=5.0, ended_at=5.0, ending=ending)
+    folder.close(diagnosis)
+    kept, info = read_diagnosis(folder.path), read_info(folder.path)
+    assert kept is not None and kept.verdict == "unknown-failure"
+    assert info is not None and info.ended_at == 5.0
+    assert info.ending is not None and (info.ending.kind, info.ending.exit_code) == ("failed", 1)
+
+
+def test_an_append_that_fails_halfway_leaves_no_half_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write = tmp_path / "incidents.jsonl", os.write
+    append_whole(path, b"one\n")
+    room = [2]
+
+    def short(fd: int, data: Any) -> int:
+        if not room:
+            raise OSError(errno.ENOSPC, "full")
+        return write(fd, data[: room.pop()])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", short)
+        with pytest.raises(OSError, match="full"):
+            append_whole(path, b"two\n")
+    append_whole(path, b"three\n")
+    assert path.read_bytes() == b"one\nthree\n"
+
+
+def test_the_reserve_needs_room_once(tmp_path: Path, disk: Disk) -> None:
+    (tmp_path / "home").mkdir()
+    reserve = Reserve(tmp_path / "home" / NAME)
+    disk.left = 0
+    assert reserve.write(b"{}") and (tmp_path / "home" / NAME).read_bytes().strip() == b"{}"
+    with pytest.raises(OSError, match="No space"):
+        Reserve(tmp_path / "home" / "other")
+    assert not (tmp_path / "home" / "other").exists()
+
+
+def test_copies_wait_in_memory_and_say_what_they_lack(tmp_path: Path, disk: Disk) -> None:
+    folder = RunFolder.create("sft", [], home=tmp_path / "home").path
+    notices: list[str] = []
+    copies = RankCopies(folder, str, notices.append)
+    disk.left = 0
+    line = b"x" * 9_999 + b"\n"
+    for second in range(500):  # 5 MB
+        copies.write("out", "stdout", line, 1000.0 + second)
+        copies.flush(1000.0 + second)
+    assert copies.lost and len(notices) == 1
+    disk.left = 10**9
+    copies.flush(1500.0)
+    kept = (folder / "output.log").read_bytes().count(b"\n")
+    assert kept + copies.lost == 500 and 300 < kept < 500
+    (gap,) = copies.gaps
+    assert gap.lines == copies.lost and (gap.since, int(gap.until)) == (1000.0, 999 + copies.lost)
+
+
+def test_a_small_disk_is_used_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 MB, 512 MB are never free."""
+    folder = RunFolder.create("sft", [], home=tmp_path / "home").path
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type(usage)(64 * 2**20, 4 * 2**20, 60 * 2**20))
+    copies = RankCopies(folder, str, pytest.fail)
+    copies.write("out", "stdout", b"step 1\n", 1000.0)
+    copies.flush(1000.0)
+    assert (folder / "output.log").exists() and copies.lost == 0
+
+
+def test_the_last_lines_are_written_though_the_disk_is_nearly_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create("sft", [], home=tmp_path / "home").path
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type(usage)(2**40, 2**40 - 2**20, 2**20))
+    copies = RankCopies(folder, str, lambda _: None)
+    copies.write("out", "stdout", b"RuntimeError: the last word\n", 1000.0)
+    copies.flush(1000.0)
+    assert not (folder / "output.log").exists()
+    copies.flush(1001.0, everything=True)
+    assert b"the last word" in (folder / "output.log").read_bytes() and copies.gaps == []
