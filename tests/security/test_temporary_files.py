@@ -151,7 +151,8 @@ def test_a_pipe_and_an_endless_device_lie_among_the_logs(attacked: Attacked, tmp
     (logs / "rank1.log").symlink_to("/dev/zero")
     (logs / "rank2.log").write_text("step 1 loss 2.0\n")
     done = attacked(tmp_path, "diagnose", "logs")
-    assert done.returncode == 0 and "1 file, 1 line" in done.stdout
+    assert done.returncode == 2 and "1 file, 1 line" in done.stdout  # 2: something was not read
+    assert "rank0.log: is a pipe" in done.stderr and "rank1.log: is a device" in done.stderr
 
 
 def test_a_page_of_a_draft_is_a_link(attacked: Attacked, tmp_path: Path, victim: Path) -> None:
