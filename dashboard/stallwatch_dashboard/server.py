@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 
 from stallwatch_dashboard.data.source import close_shared, shared
+from stallwatch_dashboard.settings import from_environment
+from stallwatch_exporter.private import keep_private
 
 _END_SECONDS = 10.0  #: longer than the starter waits, which would then end it
 
@@ -25,6 +27,7 @@ def main(arguments: list[str]) -> None:
     os.chdir(Path(__file__).parent)
     if not sys.stdin.isatty():
         threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()
+    keep_private(from_environment().home)
     shared()
     from streamlit.web.cli import main as streamlit
 

@@ -23,6 +23,7 @@ from stallwatch.cli.context import (
 )
 from stallwatch.config.chats import checked_settings, connecting
 from stallwatch.config.handover import alert_settings, relay_settings
+from stallwatch_exporter.private import keep_private
 from stallwatch_exporter.settings import is_own_address
 
 
@@ -61,6 +62,7 @@ def relay(app: App, insecure: bool) -> None:
             " keep 127.0.0.1, set [relay] token (STALLWATCH_RELAY_TOKEN) or [server] token_file,"
             " or say --insecure"
         )
+    keep_private(config["run.home"])
     store = open_incidents(config)
     try:
         running = Relay(settings, store, catalogue, report=tell, connect=partial(connecting, config))

@@ -124,8 +124,10 @@ def _watched(
     """The watching of a command or of files, and everybody who is notified."""
     from stallwatch.cli.watching import Listeners
     from stallwatch.config.handover import exporter_settings
+    from stallwatch_exporter.private import keep_private
 
     settings = exporter_settings(config)
+    keep_private(settings.home)
     listeners = Listeners(config, catalogue)
     options |= {"notice": listeners.notice, "on_end": listeners.ended}
     watched = functools.partial(watch, list(what), settings, listeners.sinks, catalogue, **options)

@@ -24,6 +24,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from stallwatch_exporter import steady
+from stallwatch_exporter.private import usual_umask
 from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.signals import SignalRelay
 
@@ -255,7 +256,9 @@ class Capture:
             # Python keeps back up to 8 KiB of what it prints into a pipe: at a hang, the lines that matter.
             environment.setdefault("PYTHONUNBUFFERED", "1")
         try:
-            self._child = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+            self._child = subprocess.Popen(
+                command, stdout=out, stderr=err, env=environment, umask=usual_umask()
+            )
         except OSError as error:
             self._let_go(channels)
             if error.errno not in _SCARCE or self.problem is not None:
@@ -366,7 +369,7 @@ def run_unwatched(command: Sequence[str]) -> int:
     """Run `command` alone, with our own output, if the watching cannot even begin; return its exit code."""
     with SignalRelay() as relay:
         try:
-            child = subprocess.Popen(command)
+            child = subprocess.Popen(command, umask=usual_umask())
         except OSError as error:
             raise start_problem(command[0], error) from error
         relay.attach(child.send_signal, lambda: None)

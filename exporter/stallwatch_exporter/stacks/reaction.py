@@ -17,6 +17,7 @@ import msgspec
 import psutil
 
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.private import usual_umask
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.stacks.evidence import Evidence
@@ -68,6 +69,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**os.environ, **environ},
+        umask=usual_umask(),
         start_new_session=True,  # Ctrl-C is for the training, and the group can be ended as one
     )
     assert process.stdin is not None and process.stdout is not None

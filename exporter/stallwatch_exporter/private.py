@@ -1,0 +1,51 @@
+"""The modes of files: what a process of Stallwatch makes is for those who may enter the state folder.
+
+A umask does it at once for its own files and for those that libraries make (DuckDB's ``.wal``, SQLite's
+journals). What the process starts for the user, such as the training, has the user's umask all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from pathlib import Path
+
+from stallwatch_exporter.settings import make_home
+
+_OTHERS = 0o077
+_usual = -1  # nothing was changed
+
+
+def usual_umask() -> int:
+    """That of the user, for ``subprocess.Popen``."""
+    return _usual
+
+
+def keep_private(home: Path) -> None:
+    """Let nobody read or write what is made from now on, nor what lies in `home`, who may not do so there.
+
+    Where somebody opened the folder to a group or to all, it stays open. Never raises.
+    """
+    global _usual  # the umask is one of the process, too
+    if sys.platform == "win32":
+        return
+    with contextlib.suppress(OSError):
+        make_home(home)
+    with contextlib.suppress(OSError):
+        closed = _OTHERS & ~home.stat().st_mode
+        before = os.umask(closed)
+        os.umask(before | closed)  # never more than the user's allows
+        _usual = before if _usual < 0 else _usual
+        with os.scandir(home) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):  # of another account
+                    _close(entry, closed)
+
+
+def _close(entry: os.DirEntry[str], closed: int) -> None:
+    """Take these rights from what an earlier version made; what lies deeper is in a closed folder then."""
+    mode = entry.stat(follow_symlinks=False).st_mode
+    if mode & closed and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        Path(entry.path).chmod(stat.S_IMODE(mode) & ~closed)
