@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import secrets
 from collections.abc import Sequence
@@ -52,9 +53,11 @@ def _here() -> str:
 
 
 LOOKED_AT = 500
-# A message that was refused so often holds up only news of its own incident, and takes no other one with it:
-# it may be the message that the chat does not like.
-_IN_ORDER = 5
+# A message that was refused so often takes no other one with it: it may be the message that the chat does not
+# like. If the chat took others meanwhile, it holds up only news of its own incident. Else others are tried
+# right behind it, and at no other time: after an outage the oldest comes first.
+IN_ORDER = 5
+_RIGHT_BEHIND = 5.0  # seconds
 _ONE_BY_ONE = 3  # up to this many are sent as separate messages
 
 
@@ -67,19 +70,28 @@ class Row:
     is_claimed: bool  #: somebody is trying it
     about: str = ""  #: whose news must come in their order
     alone: bool = False
+    created_at: float = 0.0
+    tried_at: float = 0.0
+    is_disliked: bool = False  #: the chat took others since this one came
 
 
-def chosen(rows: Sequence[Row]) -> slice:
+def chosen(rows: Sequence[Row], now: float) -> slice:
     """Which of the `rows`, the oldest first, to send; empty where order or patience forbid it."""
     passed: set[str] = set()
+    tried = math.inf  # the oldest try of those before
     for at, row in enumerate(rows):
         if row.is_claimed:
             return slice(0)
-        if row.is_due and row.about not in passed:
+        is_next = row.is_due
+        if tried < math.inf:
+            is_next = row.created_at <= tried and row.tried_at < tried and now - tried < _RIGHT_BEHIND
+        if is_next and row.about not in passed:
             return slice(at, at + _together(rows[at:], passed))
-        if row.attempts < _IN_ORDER and row.about not in passed:
+        if row.attempts < IN_ORDER and row.about not in passed:
             return slice(0)  # those after it wait, too
         passed.add(row.about)
+        if not row.is_disliked:
+            tried = min(tried, row.tried_at)
     return slice(0)
 
 
@@ -97,4 +109,4 @@ def _together(rows: Sequence[Row], passed: set[str]) -> int:
 
 
 def _goes_alone(row: Row) -> bool:
-    return row.alone or row.attempts >= _IN_ORDER
+    return row.alone or row.attempts >= IN_ORDER

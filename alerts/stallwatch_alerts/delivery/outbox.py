@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, and_, func, insert, or
 from sqlalchemy.exc import IntegrityError
 
 from stallwatch_alerts.delivery import pacing
-from stallwatch_alerts.delivery.claims import LOOKED_AT, Row, chosen, holder_is_gone, new_claim
+from stallwatch_alerts.delivery.claims import IN_ORDER, LOOKED_AT, Row, chosen, holder_is_gone, new_claim
 from stallwatch_alerts.delivery.grouping import Group, compact, stored_group
 from stallwatch_alerts.delivery.pacing import LONGEST_PAUSE, Limit, Moments
 from stallwatch_alerts.notice import key_of_planned
@@ -140,7 +140,9 @@ class Outbox:
                 return None
             rows = self._waiting(connection, channel, now)
             gone = {claim for claim in {row.claim for row in rows} if claim and holder_is_gone(claim)}
-            first = chosen([self._looked(row, gone, now) for row in rows])
+            refused = any(row.attempts >= IN_ORDER for row in rows)
+            taken_at = _last_sent(connection, channel) if refused else 0.0
+            first = chosen([self._looked(row, gone, taken_at, now) for row in rows], now)
             expired = pacing.expired(connection, channel)
             if not rows[first] and not (expired and not rows):
                 return None
@@ -263,14 +265,24 @@ class Outbox:
             or now - self._moments.of(row.created_at, now) >= row.not_before - row.created_at
         ]
 
-    def _looked(self, row: Any, gone: Container[str], now: float) -> Row:
+    def _looked(self, row: Any, gone: Container[str], taken_at: float, now: float) -> Row:
         wait = min(row.next_at - row.tried_at, LONGEST_PAUSE)
         is_due = now - self._moments.of(row.tried_at, now) >= wait
         is_held = bool(row.claim) and row.claim not in gone
         claimed = self._moments.of(row.claimed_until - CLAIM_SECONDS, now)
         is_new = now - self._moments.first_seen(row.claim, now) < CLAIM_SECONDS
         is_claimed = is_held and is_new and now - claimed < CLAIM_SECONDS + CLOCKS_APART
-        return Row(row.attempts, is_due, is_claimed, row.about or row.run, bool(row.escalation))
+        tried_at = self._moments.of(row.tried_at, now)
+        return Row(
+            row.attempts,
+            is_due,
+            is_claimed,
+            row.about or row.run,
+            bool(row.escalation),
+            created_at=self._moments.of(row.created_at, now),
+            tried_at=tried_at,
+            is_disliked=taken_at > row.created_at,
+        )
 
     def _claimed(self, connection: Connection, rows: Sequence[Any], expired: int, now: float) -> Batch:
         ids = [row.id for row in rows]
@@ -303,6 +315,12 @@ class Outbox:
         mine = and_(MESSAGES.c.id.in_(batch.ids), MESSAGES.c.claim == batch.claim)
         given = {"claimed_until": 0.0, "claim": "", "attempts": MESSAGES.c.attempts + 1, **values}
         connection.execute(update(MESSAGES).where(mine).values(given))
+
+
+def _last_sent(connection: Connection, channel: str) -> float:
+    """When the chat took its last message; 0 if it took none."""
+    mine = and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "sent")
+    return float(connection.scalar(select(func.max(MESSAGES.c.sent_at)).where(mine)) or 0.0)
 
 
 def _waits_for(channel: str) -> ColumnElement[bool]:
