@@ -18,7 +18,7 @@ from stallwatch_rules.failures.raised import ExceptionTable, Mark
 from stallwatch_rules.failures.templates import MAX_TEXT, TemplateTable
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.hints import Hints, may_hold
-from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.lines.stamps import own_time, turned_back
 from stallwatch_rules.progress.activities import Activity
 from stallwatch_rules.progress.counter import Counter
 from stallwatch_rules.progress.curve import METRICS, Curves
@@ -138,6 +138,7 @@ class StreamReading:
         self.first_time: float | None = None
         self.last_time: float | None = None
         self.last_zoned = False  #: that time's zone is known
+        self.turned_back = 0.0  #: seconds that the clock was set back since the last step, in autumn
         self._undated = self._undated_steps = 0  # lines, and samples, read since one told it
         self._steps_then = 0  # samples of the source's first teller of steps until then
         self.last_advance: Line | None = None
@@ -163,6 +164,8 @@ class StreamReading:
         """Notice the line's time: one that is not that of a timestamp in the text came from outside."""
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or not _same_clock(own_time(line.text, line.time), line.time)
+            if self.last_time is not None and not line.zoned and line.time < self.last_time:
+                self.turned_back += turned_back(self.last_time, line.time)
             self.last_time, self._undated, self._undated_steps = line.time, 0, 0
             self.last_zoned = line.zoned
             self._steps_then = self._gaps.steps
@@ -226,11 +229,12 @@ class StreamReading:
                     self.skipped_last = self.skipped
         if progressed:
             self.last_advance, self.after_time, self.activity_now = line, None, None
+            self.turned_back = 0.0
             self.activity.clear()
         elif self.last_time is not None:
             if self.after_time is None and line.time is not None and line.time != before:
                 self.after_time = line.time
-            sign = int(self.last_time // ACTIVITY_SECONDS)
+            sign = int((self.last_time + self.turned_back) // ACTIVITY_SECONDS)
             if sign in self.activity or len(self.activity) < MAX_ACTIVITY:
                 self.activity[sign] = self.activity.get(sign, 0) + 1
         if hints.version and self.index < VERSION_LINES and may_hold(line.text, hints.version):

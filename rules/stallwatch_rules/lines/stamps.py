@@ -7,6 +7,7 @@ a moment ``near`` which they were written; without one they tell nothing.
 from __future__ import annotations
 
 from calendar import timegm
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 
@@ -47,6 +48,13 @@ _MONTHS = {
     )
 }
 _DAY = 86400.0
+_HOUR = 3600.0
+# The Sundays on which clocks are set for daylight saving time: month, first and last day of the month, and
+# the hours by local time that are left out or come twice. In the European Union and its neighbours, the
+# United States and Canada, Australia and New Zealand (tzdata 2025b).
+_HOURS_LEFT_OUT = ((3, 25, 31, (1, 2, 3)), (3, 8, 14, (2,)), (9, 24, 30, (2,)), (10, 1, 7, (2,)))
+_HOURS_TWICE = ((10, 25, 31, (1, 2, 3)), (11, 1, 7, (1,)), (4, 1, 7, (2,)))
+_SUNDAY = 6
 
 
 def own_time(text: str, near: float | None = None) -> float | None:
@@ -80,6 +88,45 @@ def own_time(text: str, near: float | None = None) -> float | None:
     if first.isupper():
         return _letters_first(text, near)
     return None
+
+
+def elapsed(earlier: float, later: float) -> float:
+    """Return the seconds between two times without a zone, of which the second one was read later.
+
+    If clocks were set for daylight saving time in between, an hour that no clock showed is not counted, and
+    one that came twice is. Where a longer time spans that hour, nobody knows whether it came twice.
+    """
+    seconds = later - earlier
+    if seconds >= _HOUR:
+        spared = _set_hours(later, _HOURS_LEFT_OUT)
+        is_short = any(earlier < hour and later >= hour + _HOUR for hour in spared)
+        return seconds - _HOUR if is_short else seconds
+    return seconds + turned_back(earlier, later)
+
+
+def turned_back(earlier: float, later: float) -> float:
+    """Return how far the clock was set back between two times for the end of daylight saving time."""
+    if not -_HOUR <= later - earlier < 0:
+        return 0.0
+    twice = _set_hours(later, _HOURS_TWICE)
+    return _HOUR if any(hour <= later and earlier < hour + _HOUR for hour in twice) else 0.0
+
+
+def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
+    """When the hours of that day begin that may be left out, or come twice."""
+    try:
+        day = datetime.fromtimestamp(moment, timezone.utc)
+    except (OverflowError, OSError, ValueError):
+        return []
+    if day.weekday() != _SUNDAY:
+        return []
+    midnight = moment // _DAY * _DAY
+    return [
+        midnight + hour * _HOUR
+        for month, first, last, hours in sundays
+        if day.month == month and first <= day.day <= last
+        for hour in hours
+    ]
 
 
 def names_zone(text: str) -> bool:

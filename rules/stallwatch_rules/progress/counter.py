@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
 KEPT = 4096  #: durations kept per phase; older ones say little about the run as it is now
@@ -193,7 +194,7 @@ def _seconds(
     The lines' times are finer, but where most lines have none, a time may be that of some earlier line:
     the trainer's clock then says less.
     """
-    by_lines = time - time_then if time is not None and time_then is not None else 0.0
+    by_lines = stamps.elapsed(time_then, time) if time is not None and time_then is not None else 0.0
     if elapsed is None or elapsed_then is None or elapsed < elapsed_then:
         return by_lines if by_lines > 0 else None
     by_trainer = elapsed - elapsed_then

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.lines.stamps import elapsed
 from stallwatch_rules.progress.threshold import ENOUGH, StallThresholds
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
@@ -62,7 +65,8 @@ def read_clock(
     advanced = [stream for stream in streams.values() if stream.last_advance is not None]
     lines = [stream.last_advance for stream in advanced if stream.last_advance is not None]
     last_advance = latest(lines) if lines else None
-    times = [time for stream in advanced if (time := _last_sign(stream)) is not None]
+    signed = [(time, stream) for stream in advanced if (time := _last_sign(stream)) is not None]
+    times = [time for time, _ in signed]
     if not times or len(times) < len(advanced):
         if times or now is not None or not advanced:
             return RunClock(threshold, None, False, last_advance)
@@ -71,10 +75,13 @@ def read_clock(
         beyond = _unaccounted(streams, tracker)
         return RunClock(threshold, beyond, (beyond or 0.0) > 2 * threshold, last_advance)
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
-    end = now if now is not None else max(ends)
+    _, leader = max(signed, key=lambda sign: sign[0])
+    later = leader.last_time + leader.turned_back if leader.last_time is not None else -math.inf
+    end = now if now is not None else max(*ends, later)
     if stopped is not None and max(times) <= stopped < end:
         end = stopped
-    silence = max(0.0, end - max(times))
+    between = operator.sub if now is not None or leader.last_zoned else lambda end, start: elapsed(start, end)
+    silence = max(0.0, between(end, max(times)))
     if ended is not None and now is None and _silent_until(ended, max(times), streams, threshold):
         return RunClock(threshold, ended.time - max(times), True, last_advance, max(times), ended=True)
     if silence <= threshold:
@@ -83,7 +90,7 @@ def read_clock(
     for stream in streams.values():
         signs.update(stream.activity)
     alive = sys.maxsize if by_hand else ALIVE
-    silent = _falls_silent(max(times), end, signs, threshold, alive)
+    silent = _falls_silent(max(times), end, signs, threshold, alive, between)
     return RunClock(threshold, silence, silent, last_advance, max(times))
 
 
@@ -142,7 +149,14 @@ def _last_sign(stream: StreamReading) -> float | None:
     return done if done is not None else stream.after_time
 
 
-def _falls_silent(start: float, end: float, signs: Mapping[int, int], threshold: float, alive: int) -> bool:
+def _falls_silent(
+    start: float,
+    end: float,
+    signs: Mapping[int, int],
+    threshold: float,
+    alive: int,
+    between: Callable[[float, float], float],
+) -> bool:
     """Whether there is a gap longer than the threshold, and hardly a line after it.
 
     Lines come after a silent evaluation or a slow save, too; after a hang there are few, unless somebody
@@ -150,7 +164,7 @@ def _falls_silent(start: float, end: float, signs: Mapping[int, int], threshold:
     """
     moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
     marks = [start, *sorted(moment for moment in moments if start < moment < end), end]
-    gaps = [index for index in range(1, len(marks)) if marks[index] - marks[index - 1] > threshold]
+    gaps = [index for index in range(1, len(marks)) if between(marks[index], marks[index - 1]) > threshold]
     if not gaps:
         return False
     resumed = marks[gaps[-1]] - ACTIVITY_SECONDS

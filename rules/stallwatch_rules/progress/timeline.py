@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
+from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import EVALUATION, Line, Sample
 
 
@@ -164,7 +165,7 @@ def _spread(
         return None, (moment, advances)
     if moment == anchor[0]:
         return None, anchor
-    return (moment - anchor[0]) / (advances - anchor[1]), (moment, advances)
+    return stamps.elapsed(anchor[0], moment) / (advances - anchor[1]), (moment, advances)
 
 
 class StreamTimelines:
