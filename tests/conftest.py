@@ -38,6 +38,7 @@ SLOW = (
     "exporter/test_command.py",
     "exporter/test_steady_clock.py",
     "exporter/test_tailing.py",
+    "exporter/test_wall_clock.py",
     "exporter/test_witnesses.py",
     "lint/test_config.py::test_no_configuration_breaks_the_checks",
     "logs/test_packed_logs.py",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from agentcases import OOM
 
 from stallwatch_exporter.running.capture import Chunk
+from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive
+from stallwatch_exporter.tailing.follow import Follower
+from stallwatch_exporter.tailing.tailset import TailSet
+from stallwatch_exporter.watching.opening import read_history
 
 
 def test_suspension_of_the_watcher_is_no_stall(run: Any) -> None:
@@ -40,3 +47,51 @@ def test_no_incident_is_over_before_it_began(run: Any) -> None:
     run.end("finished", 0)
     (over,) = [each for each in run.told if each.status == "resolved"]
     assert over.resolved_at == over.opened_at
+
+
+def begun(run: Any, log: Path, written: float) -> Follower:
+    """The follower of a log that was last written to at that time."""
+    log.write_text("".join(f"step {step}/1000 loss 0.5\n" for step in range(1, 11)))
+    os.utime(log, (written, written))
+    files = TailSet([str(log)])
+    files.discover()
+    read_history(run.agent, files)
+    return Follower(run.agent, files, clock=lambda: run.now)
+
+
+def test_a_log_that_a_file_server_dates_in_the_future_is_no_lost_stall(run: Any, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    follower = begun(run, log, run.now + 7200.0)
+    for step in range(11, 31):
+        run.wait(4)
+        with log.open("a") as out:
+            out.write(f"step {step}/1000 loss 0.5\n")
+        follower.step({log})
+    assert run.told == []
+    run.wait(120)
+    assert run.changes == [("stall/silent-hang-no-error/1", "open", "")]
+
+
+def test_a_machine_that_sleeps_under_tail_is_no_stall(run: Any, tmp_path: Path) -> None:
+    """Some virtual machines count the time in which they were suspended."""
+    log = tmp_path / "train.log"
+    follower = begun(run, log, run.now)
+    waits = iter([1.0] * 20 + [7200.0] + [1.0] * 10)
+
+    def wait(_: float) -> set[Path]:
+        run.now += next(waits)
+        return set()
+
+    follower._waker.wait = wait  # type: ignore[method-assign]
+    until = run.now + 7225.0
+    follower.follow(lambda: run.now > until, until_idle=60.0)
+    assert run.told == [] and run.now > until  # nor did two hours of idleness end it
+
+
+def test_a_record_that_is_ahead_of_our_clock_is_of_an_agent_that_lives(tmp_path: Path) -> None:
+    """Of another host, that is: our own clock may be behind, or have been set back."""
+    info = RunFolder.create("sft", ["x"], home=tmp_path).info
+    other = msgspec.structs.replace(info, host="another-host", updated_at=10_000_000.0)
+    assert agent_alive(other, 10_000_000.0 - 7200.0)
+    assert not agent_alive(other, 10_000_000.0 + 7200.0)
+    assert not agent_alive(other, 10_000_000.0 - 30 * 86400.0)

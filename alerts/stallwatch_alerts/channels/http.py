@@ -119,9 +119,10 @@ def retry_after(answer: Answer) -> float | None:
     header of its own (open.feishu.cn, "Rate limits": with a 429, in older interfaces with a 400).
     """
     headers = {name.lower(): value for name, value in answer.headers.items()}
-    asked = [_of_header(headers.get("retry-after", "").strip())]
+    date = headers.get("date", "")
+    asked = [_of_header(headers.get("retry-after", "").strip(), date)]
     if answer.status in (400, _TOO_MANY):
-        asked.append(_of_header(headers.get("x-ogw-ratelimit-reset", "").strip()))
+        asked.append(_of_header(headers.get("x-ogw-ratelimit-reset", "").strip(), date))
     if answer.status == _TOO_MANY:
         said = answer.json()
         parameters = said.get("parameters")
@@ -129,13 +130,22 @@ def retry_after(answer: Answer) -> float | None:
     return max((seconds for seconds in asked if seconds is not None), default=None)
 
 
-def _of_header(value: str) -> float | None:
+def _of_header(value: str, date: str) -> float | None:
+    """The seconds that a header asks for; until a moment, those from the answer's own `date`."""
     try:
         return _seconds(float(value))
     except ValueError:
         pass
+    until = _moment(value)
+    if until is None:
+        return None
+    now = _moment(date)
+    return max(0.0, until - (time.time() if now is None else now))
+
+
+def _moment(date: str) -> float | None:
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        return email.utils.parsedate_to_datetime(date).timestamp()
     except (TypeError, ValueError, OverflowError):
         return None
 

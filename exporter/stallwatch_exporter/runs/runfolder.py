@@ -35,6 +35,7 @@ _ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
 SILENT_SECONDS = 300.0
 #: Of the same host there is but one clock, and one cache of NFS: this is only as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
+_AHEAD_SECONDS = 86400.0  # by which the clock of a host that writes may be ahead of ours
 _LOOK_SECONDS = 0.5
 _MOST_WAITING = 1024 * 1024  # bytes of lines that could not be written yet
 _SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
@@ -360,7 +361,7 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     if here and info.namespace == process_namespace():
         return is_there(info.pid, up)
     now = time.time() if now is None else now
-    if abs(now - info.updated_at) <= (SILENT_HERE_SECONDS if here else SILENT_SECONDS):
+    if -_AHEAD_SECONDS <= now - info.updated_at <= (SILENT_HERE_SECONDS if here else SILENT_SECONDS):
         return True
     # What an older version wrote tells no namespace: believed where either sign speaks for it.
     return here and not info.namespace and is_there(info.pid, up)

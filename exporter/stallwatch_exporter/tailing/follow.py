@@ -19,6 +19,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.tail import Position
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
+from stallwatch_exporter.watching.log_reader import STOOD_STILL
 from stallwatch_exporter.watching.opening import (
     Notice,
     OnEnd,
@@ -132,9 +133,13 @@ class Follower:
         """Go on until `stopped`, or until nothing came for `until_idle` seconds."""
         self._grown = self._clock()
         while not stopped():
+            before = self._clock()
             changed = set(self._files.more) or self._waker.wait(
                 min(TICK_SECONDS, max(HASTE_SECONDS, self._agent.due_in()))
             )
+            if (waited := self._clock() - before) > STOOD_STILL:
+                self._agent.paused(waited - TICK_SECONDS)
+                self._grown += waited - TICK_SECONDS
             now = self.step(changed)
             if until_idle is not None and now - self._grown >= until_idle:
                 return

@@ -27,7 +27,7 @@ _MEMORY_SELDOM = 40.0  # … while it hardly changes and there is plenty left: i
 _MEMORY_STEADY = 0.1  # a change by this share
 MOMENT_SECONDS = 0.25  #: lines that came within it are read together: each reading has its price
 _SAME_MOMENT = 0.01
-_STOOD_STILL = 10.0  # a wait of a second that took longer than this: we were stopped, or the machine slept
+STOOD_STILL = 10.0  #: a wait of a second that took longer than this: we were stopped, or the machine slept
 _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
@@ -67,7 +67,7 @@ class AgentLoop:
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
         chunks = self._queue.take(timeout, SLICE_BYTES)
         waited = self._clock() - before
-        if waited > _STOOD_STILL:
+        if waited > STOOD_STILL:
             self._agent.paused(waited - TICK_SECONDS)
         for together in moments(joined(chunks)):
             self._agent.feed(*together)

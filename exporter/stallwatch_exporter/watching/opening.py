@@ -3,6 +3,7 @@ hold already of a run that was up before."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -97,7 +98,7 @@ def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0
     for path, tailer in files.tailers.items():
-        source, rank, shift = str(path), rank_of_path(str(path)), clock_shift(tailer)
+        source, rank, shift = str(path), rank_of_path(str(path)), clock_shift(tailer, agent.now)
         moved = max(moved, shift, key=abs)
         for data in tailer.before(limit):
             agent.history(source, data, rank, counted=False, shift=shift)
@@ -112,8 +113,11 @@ def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
     return agent.history_ends(ended), left_out, moved
 
 
-def clock_shift(tailer: FileTailer) -> float:
-    """What to add to the file's own timestamps, so that the last one is the time it was written at."""
+def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
+    """What to add to the file's own timestamps, so that the last one is the time it was written at.
+
+    That was not after `now`: a file server's clock may be ahead of ours.
+    """
     modified = tailer.modified
     try:
         with tailer.path.open("rb") as file:
@@ -125,9 +129,9 @@ def clock_shift(tailer: FileTailer) -> float:
     last = _last_time(data, None)
     if last is None and (lead := lead_of(head)) is not None:
         last = _last_time(data, lead)
-    if modified is None or last is None or abs(modified - last) < _APART:
+    if modified is None or last is None or abs(min(modified, now) - last) < _APART:
         return 0.0
-    return modified - last
+    return min(modified, now) - last
 
 
 def _last_time(data: bytes, lead: Lead | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from channels_edge import Reply, reply
 from channels_protocols import dingtalk
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel, ChannelError
+from stallwatch_alerts.channels.http import Answer, retry_after
 from stallwatch_alerts.messages.compose import Message
 from stallwatch_alerts.notice import Notice
 
@@ -146,3 +148,15 @@ def test_whom_dingtalk_shall_call_stands_in_the_text(edge: Any, notice: Notice) 
     body = server.taken[0].json
     assert body["at"] == {"atMobiles": ["13800001111"], "isAtAll": False}
     assert "@13800001111" in body["markdown"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("date", "seconds"), [("Fri, 20 Nov 2026 10:00:00 GMT", 30.0), ("", 0.0), ("yesterday", 0.0)]
+)
+def test_a_moment_to_wait_for_is_by_the_clock_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, date: str, seconds: float
+) -> None:
+    """Ours may be a day ahead."""
+    answer = Answer(429, {"Retry-After": "Fri, 20 Nov 2026 10:00:30 GMT", "Date": date})
+    monkeypatch.setattr(time, "time", lambda: 1_795_255_200.0)  # 2026-11-21 10:00:00
+    assert retry_after(answer) == seconds
