@@ -23,7 +23,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live gpu-check bench-probe bench-dashboard bench-alerts clean
+.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live faults gpu-check bench-probe bench-dashboard bench-alerts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -120,6 +120,9 @@ gpu-check: $(VENV)/.dev $(VENV)/.repro ## ten minutes on a machine with a GPU: N
 
 bench-live: $(VENV)/.dev $(VENV)/.repro $(VENV)/.notebooks ## programs that train or fail under the real stallwatch, in real time: false alarms, detection
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/live.py $(LIVE_ARGS)
+
+faults: $(VENV)/.dev system-packages ## 1,000 trials of a training under stallwatch while something breaks: what is lost, sent twice, changed (FAULTS_ARGS=…)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/faults.py $(FAULTS_ARGS)
 
 bench-probe: $(VENVS)/loggers/.made ## what a step costs a rank: the probe against gauges and loggers
 	$(VENVS)/loggers/bin/python bench/probe.py

@@ -1,0 +1,521 @@
+"""One trial of the fault matrix: a small training under the real ``stallwatch``, while something breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fault_chat import Chat
+
+from stallwatch_exporter.runs.runfolder import agent_alive, list_runs
+from stallwatch_exporter.watching.episodes import folded
+from stallwatch_exporter.watching.incidents import read_journal
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "fault_programs"
+HOOK = PROGRAMS / "hook"
+TRAINING = PROGRAMS / "training.py"
+FLOOR = 0.1  #: seconds; a stall of a run like these is reported after twenty times that
+STALL = 2.0
+PATIENCE = 90.0  #: for the end of a process
+#: What is expected of each: (status, outcome), in this order, about one incident.
+SCENARIOS: dict[str, tuple[tuple[str, str | None], ...]] = {
+    "finish": (),
+    "crash": (("resolved", "crashed"),),
+    "lingering-crash": (("open", None), ("resolved", "crashed")),
+    "hang": (("open", None), ("resolved", "recovered")),
+}
+SECONDS = {"finish": 1.2, "crash": 1.2, "lingering-crash": 4.8, "hang": 6.2}  #: of a training
+_STATED = re.compile(
+    r"could not|cannot|failed|stumbled|kept on disk|goes on|without|not ready|lost|left out|did not|neither"
+)
+_OURS = re.compile(r'File "[^"]*/(stallwatch|stallwatch_\w+)/')
+_TORCH = """_hooks = []
+def register_optimizer_step_post_hook(hook):
+    _hooks.append(hook)
+class Optimizer:
+    param_groups = [{"lr": 0.25}]
+    def step(self):
+        for hook in _hooks:
+            hook(self, (), {})
+"""
+
+
+@dataclass
+class Result:
+    """What a trial showed; one line of the file that ``--resume`` names."""
+
+    trial: int
+    seed: int
+    fault: str
+    scenario: str
+    detail: str = ""
+    untouched: bool = True
+    exit_kept: bool = True
+    expected: int = 0
+    once: int = 0
+    twice: int = 0
+    missing: int = 0
+    stated: int = 0  #: of those that are missing, how many are stated somewhere
+    in_order: bool = True
+    silent: int = 0
+    broken: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The same training without anybody who watches it."""
+
+    stdout: bytes
+    stderr: list[str]
+    code: int
+
+
+@cache
+def log_reference(scenario: str) -> str:
+    """What it prints into a log of its own."""
+    with tempfile.TemporaryDirectory(prefix="stallwatch-faults-") as folder:
+        command = [sys.executable, str(TRAINING), scenario, f"{folder}/note", f"{folder}/log"]
+        subprocess.run(command, check=False, cwd=folder)
+        return Path(folder, "log").read_text()
+
+
+@cache
+def reference(scenario: str) -> Reference:
+    """Run it once."""
+    with tempfile.TemporaryDirectory(prefix="stallwatch-faults-") as folder:
+        done = subprocess.run(
+            [sys.executable, str(TRAINING), scenario, f"{folder}/note"],
+            capture_output=True,
+            check=False,
+            cwd=folder,
+        )
+    return Reference(done.stdout, done.stderr.decode().splitlines(), done.returncode)
+
+
+class Trial:
+    """One run in a folder of its own. A fault changes it before and while it runs."""
+
+    def __init__(self, number: int, seed: int, fault: str, index: int, scenario: str | None = None) -> None:
+        self.random = random.Random(f"{seed}/{number}/{fault}")
+        self.index = index  #: how many trials of this fault came before
+        drawn = self.random.choices(list(SCENARIOS), weights=(15, 50, 17, 18))[0]
+        self.scenario = scenario or drawn
+        self.result = Result(number, seed, fault, self.scenario)
+        self.folder = Path(tempfile.mkdtemp(prefix="stallwatch-faults-"))
+        self.home = self.folder / "home"
+        self.chat = Chat()
+        self.options: list[str] = []
+        self.rings = self.random.random() < 0.4
+        self.killed = False  #: the agent
+        self.restart_needed = False  #: what waits leaves with another run
+        self.may_lose = False  #: what is lost must be stated, but may be
+        self.stopped_by: int | None = None  #: the signal that reached the training, too
+        self.problems: list[str] = []
+        self.log: Path | None = None  #: the training prints there, and ``stallwatch tail`` reads it
+        self.parts: list[Path] | None = []  #: to which its older lines were moved; None: some were cut off
+        self.names = ["trial"]  #: of the runs that watch it
+        self.after: list[Callable[[], None]] = []  #: what to see to, or to check, once all is well again
+        self.closing: list[Callable[[], None]] = []
+        self.healing: list[Callable[[], None]] = []  #: ends of what was broken
+        self.environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")},
+            "STALLWATCH_HOME": str(self.home),
+            "STALLWATCH_CACHE": str(Path(tempfile.gettempdir()) / f"stallwatch-faults-cache-{os.getuid()}"),
+            "STALLWATCH_ALERTS_URLS": self.chat.url,
+            "STALLWATCH_STALL_FLOOR_SECONDS": str(FLOOR),
+            "STALLWATCH_STALL_START_SECONDS": "30",
+            "STALLWATCH_EXPORTER_LINGER_SECONDS": "0",
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.agent_environ: dict[str, str] = {}
+        self.stdout, self.stderr = self.folder / "stdout", self.folder / "stderr"
+        self.note = self.folder / "note"
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.code: int | None = None
+        self._threads: list[threading.Thread] = []
+
+    # ---- what faults use
+
+    @property
+    def moment(self) -> float:
+        """A random one, from the start of the command to some time after the training ended."""
+        return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
+
+    def detail(self, text: str) -> None:
+        self.result.detail = f"{self.result.detail}, {text}".strip(", ")
+
+    def at(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do it so long after the start."""
+
+        def wait() -> None:
+            time.sleep(seconds)
+            with contextlib.suppress(ProcessLookupError):
+                action()
+
+        self._threads.append(threading.Thread(target=wait, daemon=True))
+
+    def beside(self, work: Callable[[], None]) -> None:
+        """Do it from the start on, in a thread."""
+        self._threads.append(threading.Thread(target=work, daemon=True))
+
+    def join(self) -> None:
+        """Wait for what is done at moments."""
+        for thread in self._threads:
+            thread.join(PATIENCE)
+
+    def expect(self, wanted: list[str], seen: dict[str, int]) -> None:
+        """Count messages of others than the training's agent."""
+        self.result.expected += len(wanted)
+        self.result.once += sum(seen[one] == 1 for one in wanted)
+        self.result.twice += sum(seen[one] == 2 for one in wanted)
+        lost = [one for one in wanted if not seen[one]]
+        self.result.missing += len(lost)
+        self.result.silent += len(lost)
+        self.problems += [f"missing in silence: {one}" for one in lost]
+        self.problems += [f"{one} was sent {seen[one]} times" for one in wanted if seen[one] > 2]
+
+    def hook(self, name: str, value: str) -> None:
+        """Let a fault into the agent's process: see ``fault_programs/hook``."""
+        self.agent_environ |= {name: value, "PYTHONPATH": self.hooked_path()}
+
+    def hooked_path(self) -> str:
+        """Where Python looks for modules, with the hook in it."""
+        return f"{HOOK}{os.pathsep}{self.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
+
+    def kill(self, number: signal.Signals) -> None:
+        """Send it to the agent."""
+        if self.agent is None or self.agent.poll() is not None:
+            return
+        if number == signal.SIGKILL:
+            self.killed = self.restart_needed = True
+        if number == signal.SIGTERM:
+            self.stopped_by = number
+        self.agent.send_signal(number)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "stallwatch", *arguments]
+
+    # ---- the run
+
+    def run(self, prepare: Callable[[Trial], None]) -> Result:
+        """Run it, see what came of it, and leave nothing behind."""
+        started = time.monotonic()
+        try:
+            if self.rings:
+                package = self.folder / "torch" / "optim"
+                package.mkdir(parents=True)
+                (package.parent / "__init__.py").touch()
+                (package / "__init__.py").touch()
+                (package / "optimizer.py").write_text(_TORCH)
+                path = self.environ.get("PYTHONPATH", "")
+                self.environ |= {
+                    "PYTHONPATH": f"{path}{os.pathsep}{self.folder}",
+                    "RANK": "0",
+                    "FAULTS_RINGS": "1",
+                }
+            prepare(self)
+            if self.log is None:
+                self.watch()
+            else:
+                self.follow()
+            self._end_fault()
+            self._recover()
+            for work in self.after:
+                work()
+            self.check()
+        except Exception as error:
+            self.result.broken.append(f"the trial failed: {type(error).__name__}: {error}")
+        finally:
+            self._end_fault()
+            for close in reversed(self.closing):
+                with contextlib.suppress(Exception):
+                    close()
+            if self.agent is not None and self.agent.poll() is None:
+                self.agent.kill()
+        self.result.seconds = round(time.monotonic() - started, 1)
+        self.result.broken += self.problems
+        self.discard(keep=bool(self.result.broken and os.environ.get("FAULTS_KEEP")))
+        return self.result
+
+    def discard(self, *, keep: bool = False) -> None:
+        """Remove what it left, or write down beside it what came of it."""
+        self.chat.close()
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            (self.folder / "result.json").write_text(json.dumps(asdict(self.result), indent=1))
+            (self.folder / "chat.json").write_text(json.dumps(self.chat.taken, indent=1))
+
+    def follow(self) -> None:
+        """Train beside ``stallwatch tail``, once that is up, to the end of both."""
+        assert self.log is not None
+        self.log.touch()
+        self.environ |= {"STALLWATCH_STALL_FLOOR_SECONDS": "1"}
+        agents = []
+        for name in self.names:
+            command = self.command("tail", "--port", "0", "--name", name, "--until-idle", "5", str(self.log))
+            with self.stdout.open("ab") as out, self.stderr.open("ab") as err:
+                agents.append(self._started(command, out, err))
+        deadline = time.monotonic() + PATIENCE
+        while self.stderr.read_text().count("as history") < len(agents) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for thread in self._threads:
+            thread.start()
+        train = [sys.executable, str(TRAINING), self.scenario, str(self.note), str(self.log)]
+        training = self._started(train, subprocess.DEVNULL, subprocess.DEVNULL)
+        self.code = self._waited(training, "the training did not end")
+        self.join()
+        for agent in agents:
+            if self._waited(agent, "stallwatch tail did not end") != 0:
+                self.problems.append("stallwatch tail failed")
+
+    def _started(self, command: list[str], out: Any, err: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environ | self.agent_environ,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+
+    def watch(self) -> None:
+        """Train under ``stallwatch run``, to the end of both."""
+        train = [sys.executable, str(TRAINING), self.scenario, str(self.note)]
+        command = self.command("run", "--port", "0", "--name", "trial", *self.options, "--", *train)
+        with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
+            self.agent = self._started(command, out, err)
+        for thread in self._threads:
+            thread.start()
+        self.code = self._waited(self.agent, "stallwatch run did not end")
+        aborted = self.code == 127 and b"ABORT" in self.stderr.read_bytes()  # glibc's, without memory
+        if aborted or (self.code in (-signal.SIGSEGV, -signal.SIGABRT) and self.result.fault == "memory"):
+            self.killed = self.restart_needed = True
+        if self.killed:
+            self._wait_for_training()
+
+    def _waited(self, process: subprocess.Popen[bytes], problem: str) -> int | None:
+        try:
+            return process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.problems.append(f"{problem} within {PATIENCE:.0f} s")
+            process.kill()
+            return process.wait()
+
+    def _wait_for_training(self) -> None:
+        """It goes on without its agent; a process of our own carries its output on."""
+        deadline = time.monotonic() + 3 * SECONDS[self.scenario] + 20
+        started = self.stdout.stat().st_size > 0
+        while time.monotonic() < deadline and not self.note.exists():
+            started = started or self.stdout.stat().st_size > 0
+            if not started and time.monotonic() > deadline - 3 * SECONDS[self.scenario] - 17:
+                return  # the agent was killed before the training began
+            time.sleep(0.02)
+        deadline = time.monotonic() + 5
+        known = reference(self.scenario).stdout
+        while time.monotonic() < deadline and self.stdout.read_bytes() != known:
+            time.sleep(0.02)
+
+    def _end_fault(self) -> None:
+        while self.healing:
+            with contextlib.suppress(Exception):
+                self.healing.pop()()
+
+    def _recover(self) -> None:
+        """The next run on this host sends what waits, and closes what an agent left that was killed."""
+        waits = b"kept on disk" in self.stderr.read_bytes()
+        if not (self.restart_needed or waits):
+            return
+        # As if more than a minute had passed since.
+        for record in self.home.glob("runs/*/agent.json"):
+            info = json.loads(record.read_bytes())
+            record.write_text(json.dumps(info | {"updated_at": info["updated_at"] - 120.0}))
+        with (self.folder / "next").open("wb") as said:
+            done = subprocess.Popen(
+                self.command("run", "--no-metrics", "--no-probe", "--name", "next", "--", "true"),
+                cwd=self.folder,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+            )
+            if self._waited(done, "the next stallwatch run did not end") != 0:
+                self.problems.append("the next stallwatch run failed")
+
+    # ---- what came of it
+
+    def check(self) -> None:
+        """Compare with the bare training, and with what was expected of it."""
+        self._check_training()
+        self._check_messages()
+        if match := _OURS.search(self.stderr.read_text(errors="replace")):
+            self.problems.append(f"stallwatch printed a traceback ({match[1]})")
+
+    def _check_log(self) -> None:
+        assert self.log is not None
+        expected, code = log_reference(self.scenario), reference(self.scenario).code
+        if self.parts is not None:
+            printed = "".join(part.read_text() for part in [*self.parts, self.log] if part.exists())
+            self.result.untouched = printed == expected
+        self.result.exit_kept = self.code == code
+        if not self.result.untouched or not self.result.exit_kept:
+            self.problems.append(f"the training changed: exit code {self.code} instead of {code}")
+
+    def _check_training(self) -> None:
+        if self.log is not None:
+            self._check_log()
+            return
+        bare = reference(self.scenario)
+        printed, said = self.stdout.read_bytes(), self.stderr.read_text(errors="replace").splitlines()
+        code = self.code
+        ended = self.note.exists()
+        if self.killed:
+            if not ended and not printed and not said:
+                return  # before the command started: there was no training
+            code = int(self.note.read_text().split()[1]) if ended else None
+        if self.stopped_by is not None and not ended:
+            untouched = bare.stdout.startswith(printed)
+            # SIGTERM before its own handler is there ends stallwatch itself
+            kept = code in (128 + self.stopped_by, -self.stopped_by)
+        else:
+            untouched = printed == bare.stdout and _is_within(bare.stderr, said)
+            kept = code == bare.code
+        if not untouched:
+            self.problems.append(f"output changed: {len(printed)} bytes instead of {len(bare.stdout)}")
+        if not kept:
+            self.problems.append(f"exit code {code} instead of {bare.code}")
+        self.result.untouched, self.result.exit_kept = untouched, kept
+
+    def _check_messages(self) -> None:
+        messages = [body for body in self.chat.taken if body.get("kind") != "test"]
+        self._check_order(messages)
+        for name in self.names:
+            self._check_run([body for body in messages if str(body.get("run", "")).startswith(name)])
+
+    def _check_run(self, trial: list[dict[str, Any]]) -> None:
+        self._count(trial)
+        expected = SCENARIOS[self.scenario]
+        if self.log is not None:  # a log says nothing of exit codes
+            expected = (("open", None),) if expected else ()
+        quiet = float(self.note.read_text().split()[0]) if self.note.exists() else 0.0
+        if not expected and quiet < 0.8 * STALL and self.stopped_by is None:
+            self.problems += [f"false alarm: {body['title']}" for body in trial]
+        self.result.expected += len(expected)
+        lost = [stage for stage in expected if not any(_is_stage(body, stage) for body in trial)]
+        if lost:
+            self._judge_losses(lost, trial)
+
+    def _count(self, bodies: list[dict[str, Any]]) -> None:
+        # A warning that turns critical is one message more.
+        seen = Counter(stages([body for body in bodies if body["severity"] == "critical"]))
+        self.result.once += sum(count == 1 for count in seen.values())
+        self.result.twice += sum(count == 2 for count in seen.values())
+        for key, count in seen.items():
+            if count > 2:
+                self.problems.append(f"{' '.join(key)} was sent {count} times")
+
+    def _check_order(self, bodies: list[dict[str, Any]]) -> None:
+        closed: set[str] = set()
+        opened: set[str] = set()
+        for name, status in stages(bodies):
+            if status == "open" and name in closed and name not in opened:
+                self.result.in_order = False
+                self.problems.append(f"{name} opened after it closed")
+            (opened if status == "open" else closed).add(name)
+
+    def _judge_losses(self, lost: list[Any], trial: list[dict[str, Any]]) -> None:
+        """A message that did not come: it is stated somewhere, or it is lost in silence."""
+        if self.stopped_by is not None and not self.note.exists():
+            self.result.expected -= len(lost)  # the training was ended before
+            return
+        said = self.stderr.read_text(errors="replace") + _read(self.folder / "next")
+        if self.killed:
+            known = {one.id: one for one in self._recorded()}
+            heard = {name for name, _ in stages(trial)}
+            unheard = set(known) - heard
+            unended = [
+                info for info in list_runs(self.home) if info.ended_at is None and not agent_alive(info)
+            ]
+            self.result.expected -= 0 if unheard else len(lost)
+            if not unheard:  # what it had not seen yet: the run is shown as one whose agent is gone
+                begun = any(self.home.glob("runs/trial*"))
+                if begun and not unended and not known:
+                    self._lose(len(lost), "of a run whose agent was killed, which no record says")
+                return
+            self._lose(len(unheard), f"{', '.join(sorted(unheard))} of the record never reached the chat")
+            return
+        stated = any(_STATED.search(line) for line in said.splitlines() if line.startswith("stallwatch: "))
+        self.result.missing += len(lost)
+        if stated:
+            self.result.stated += len(lost)
+        else:
+            self.result.silent += len(lost)
+        if not stated or not self.may_lose:
+            names = ", ".join("/".join(filter(None, stage)) for stage in lost)
+            self.problems.append(f"missing{'' if stated else ' in silence'}: {names}")
+
+    def _lose(self, count: int, why: str) -> None:
+        self.result.missing += count
+        self.result.silent += count
+        self.problems.append(f"lost in silence: {why}")
+
+    def _recorded(self) -> list[Any]:
+        """The incidents that the agent wrote down."""
+        found = []
+        for folder in self.home.glob("runs/trial*"):
+            found += [one for one in folded(read_journal(folder)) if one.severity != "info"]
+        return found
+
+
+def stages(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The incidents that messages are about, with their status, in order.
+
+    A message of several that waited names them and not their status: what was open before is over in it.
+    """
+    opened: set[str] = set()
+    found = []
+    for body in bodies:
+        for name in str(body.get("incidents") or body["id"]).split(","):
+            status = str(body["status"])
+            if "incidents" in body:
+                status = "resolved" if name in opened or "/ended/" in name else "open"
+            opened.add(name)
+            found.append((name, status))
+    return found
+
+
+def _is_stage(body: dict[str, Any], stage: tuple[str, str | None]) -> bool:
+    """Whether it says that; a message of several says it of each."""
+    return bool(body.get("incidents")) or (body["status"], body.get("outcome")) == stage
+
+
+def _is_within(lines: list[str], others: list[str]) -> bool:
+    """Whether these lines are among the others, in their order."""
+    rest = iter(others)
+    return all(line in rest for line in lines)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

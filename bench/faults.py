@@ -1,0 +1,159 @@
+"""Break everything around a training that Stallwatch watches, at random moments: what of its promises holds?
+
+    make faults
+    python bench/faults.py --trials 1000 --resume faults.jsonl
+
+Each trial runs a small training under the real ``stallwatch``, with a chat on this machine, and breaks
+something. It checks that the training printed and returned the same as without Stallwatch, that each incident
+arrived once or twice, opening before closing, and that whatever was lost is stated. Exit code 1 says that a
+promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+
+from fault_kinds import FAULTS, close_servers, left_out
+from fault_trials import Result, Trial
+
+_Z = 1.96  # of 95 %
+
+
+def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
+    """(number, fault, how many of that fault came before) of each trial; they are spread evenly."""
+    lacking = left_out()
+    names = [name for name in FAULTS if name not in lacking]
+    names = [name for name in names if not only or any(word in name for word in only)]
+    if not names:
+        raise SystemExit(f"no fault is called {', '.join(only)}; there are: {', '.join(FAULTS)}")
+    shares = [((turn + 0.5) / FAULTS[name][1], name) for name in names for turn in range(FAULTS[name][1])]
+    cycle = [name for _, name in sorted(shares, key=lambda one: one[0])]
+    seen = dict.fromkeys(names, 0)
+    found = []
+    for number, name in zip(range(trials), itertools.cycle(cycle), strict=False):
+        found.append((number, name, seen[name]))
+        seen[name] += 1
+    return found
+
+
+def wilson(good: int, total: int) -> tuple[float, float]:
+    """The interval of 95 % for a share."""
+    if not total:
+        return 0.0, 1.0
+    share = good / total
+    middle = (share + _Z * _Z / (2 * total)) / (1 + _Z * _Z / total)
+    half = _Z / (1 + _Z * _Z / total) * math.sqrt(share * (1 - share) / total + (_Z / (2 * total)) ** 2)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def one_trial(number: int, seed: int, fault: str, index: int) -> Result:
+    """Run it."""
+    return Trial(number, seed, fault, index).run(FAULTS[fault][0])
+
+
+def run(
+    planned: Sequence[tuple[int, str, int]], seed: int, jobs: int, minutes: float | None
+) -> Iterator[Result]:
+    """The results as they come; nothing is begun after so many minutes."""
+    end = time.monotonic() + minutes * 60 if minutes else math.inf
+    ended = threading.Event()
+
+    def guarded(number: int, fault: str, index: int) -> Result | None:
+        if ended.is_set() or time.monotonic() > end:
+            return None
+        return one_trial(number, seed, fault, index)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(guarded, *one) for one in planned]
+        try:
+            for future in as_completed(futures):
+                if (result := future.result()) is not None:
+                    yield result
+        except BaseException:
+            ended.set()
+            raise
+
+
+def table(results: Sequence[Result]) -> str:
+    """A row for each fault, and one for all."""
+    rows = [
+        "| fault | trials | training untouched | exit code kept | incidents expected | once | twice | missing"
+        " | order kept | silent losses |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    names = [name for name in FAULTS if any(one.fault == name for one in results)]
+    for name in [*names, "all"]:
+        of = [one for one in results if name in (one.fault, "all")]
+        untouched, kept = sum(one.untouched for one in of), sum(one.exit_kept for one in of)
+        ordered = sum(one.in_order for one in of)
+        low, _ = wilson(untouched, len(of))
+        rows.append(
+            f"| {name} | {len(of)} | {untouched} (≥ {low:.1%}) | {kept} | {sum(one.expected for one in of)}"
+            f" | {sum(one.once for one in of)} | {sum(one.twice for one in of)}"
+            f" | {sum(one.missing for one in of)} | {ordered} | {sum(one.silent for one in of)} |"
+        )
+    return "\n".join(rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the trials that are left, and print what all of them showed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=3, help="trials at a time")
+    parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="a part of its name")
+    parser.add_argument("--trial", type=int, metavar="K", help="this one alone, as --seed and --only make it")
+    parser.add_argument("--minutes", type=float, help="begin nothing after so long")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and go on from there"
+    )
+    given = parser.parse_args(arguments)
+    planned = schedule(given.trials if given.trial is None else given.trial + 1, given.only)
+    if given.trial is not None:
+        planned = planned[-1:]
+    results: list[Result] = []
+    if given.resume and given.resume.exists():
+        results = [Result(**json.loads(line)) for line in given.resume.read_text().splitlines()]
+    done = {(one.trial, one.seed, one.fault) for one in results}
+    left = [one for one in planned if (one[0], given.seed, one[1]) not in done]
+    try:
+        for result in run(left, given.seed, given.jobs, given.minutes):
+            results.append(result)
+            if given.resume:
+                with given.resume.open("a") as out:
+                    out.write(json.dumps(asdict(result)) + "\n")
+            if result.broken:
+                print(_broken(result, given.only), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    finally:
+        close_servers()
+    print(table(results))
+    for name, lacks in left_out().items():
+        print(f"left out: {name} needs {lacks}")
+    bad = [one for one in results if one.broken]
+    low, _ = wilson(len(results) - len(bad), len(results))
+    print(f"\n{len(results) - len(bad)} of {len(results)} trials kept every promise (≥ {low:.1%} at 95 %)")
+    return 1 if bad else 0
+
+
+def _broken(result: Result, only: Sequence[str]) -> str:
+    again = f"--seed {result.seed} --trial {result.trial}" + "".join(f" --only {word!r}" for word in only)
+    lines = [f"trial {result.trial}: {result.fault} ({result.detail}), {result.scenario}: {again}"]
+    return "\n".join([*lines, *(f"    {one}" for one in result.broken)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The fault matrix: how it plans, counts and judges, and a minute of it for real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_kinds import FAULTS, left_out
+from fault_trials import Result, Trial, reference, stages
+from faults import schedule, wilson
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_fault_is_tried_and_its_trials_are_counted() -> None:
+    planned = schedule(2 * sum(share for _, share in FAULTS.values()), ())
+    assert {name for _, name, _ in planned} == FAULTS.keys() - left_out().keys()
+    for name in {name for _, name, _ in planned}:
+        indices = [index for _, fault, index in planned if fault == name]
+        assert indices == list(range(len(indices)))
+    assert planned[:20] == schedule(20, ())
+
+
+def test_a_fault_that_is_not_known_is_refused() -> None:
+    with pytest.raises(SystemExit, match="no fault is called flood"):
+        schedule(10, ["flood"])
+
+
+@pytest.mark.parametrize(("good", "total", "low"), [(0, 0, 0.0), (10, 10, 0.7225), (990, 1000, 0.9817)])
+def test_wilsons_interval(good: int, total: int, low: float) -> None:
+    assert wilson(good, total)[0] == pytest.approx(low, abs=0.0005)
+
+
+def test_a_message_of_several_incidents_counts_for_each() -> None:
+    body = {"id": "a/stall/x/1", "status": "open", "incidents": "a/stall/x/1,a/stall/x/1,a/ended/y/1"}
+    assert stages([body]) == [
+        ("a/stall/x/1", "open"),
+        ("a/stall/x/1", "resolved"),
+        ("a/ended/y/1", "resolved"),
+    ]
+    opened = {"id": "a/stall/x/1", "status": "open"}
+    assert stages([opened, {**body, "incidents": "a/stall/x/1"}])[-1] == ("a/stall/x/1", "resolved")
+
+
+def judged(scenario: str, *bodies: dict[str, Any], stderr: str = "", stdout: bytes | None = None) -> Result:
+    """What is said of a trial whose training went well and whose chat got these messages."""
+    trial = Trial(0, 1, "none", 0, scenario)
+    bare = reference(scenario)
+    trial.stdout.write_bytes(bare.stdout if stdout is None else stdout)
+    trial.stderr.write_text("\n".join(bare.stderr) + stderr)
+    trial.note.write_text(f"0.03 {bare.code}")
+    trial.code = bare.code
+    trial.chat.taken = [{"run": "trial", "severity": "critical", "title": "", **body} for body in bodies]
+    trial.check()
+    trial.discard()
+    trial.result.broken += trial.problems
+    return trial.result
+
+
+CRASH = {"id": "trial/ended/cuda-oom/1", "status": "resolved", "outcome": "crashed"}
+OPEN = {"id": "trial/finding/cuda-oom/1", "status": "open", "outcome": None}
+CLOSED = {**OPEN, "status": "resolved", "outcome": "crashed"}
+
+
+def test_what_keeps_every_promise_is_not_broken() -> None:
+    assert judged("crash", CRASH).broken == []
+    assert judged("crash", CRASH, CRASH).twice == 1
+    assert judged("lingering-crash", OPEN, CLOSED).broken == []
+
+
+def test_each_broken_promise_is_found() -> None:
+    silent = judged("crash")
+    assert (silent.missing, silent.silent, silent.broken) == (1, 1, ["missing in silence: resolved/crashed"])
+    stated = judged("crash", stderr="\nstallwatch: 1 message could not be delivered to chat\n")
+    assert (stated.missing, stated.silent, stated.broken) == (1, 0, ["missing: resolved/crashed"])
+    assert judged("crash", CRASH, CRASH, CRASH).broken == ["trial/ended/cuda-oom/1 resolved was sent 3 times"]
+    assert not judged("lingering-crash", CLOSED, OPEN).in_order
+    assert not judged("finish", stdout=b"step 1").untouched
+    assert judged("finish", OPEN).broken == ["false alarm: "]
+
+
+@pytest.mark.timeout(900)
+def test_a_minute_of_faults_breaks_no_promise(tmp_path: Path) -> None:
+    """At most three minutes where the machine is busy."""
+    results = tmp_path / "faults.jsonl"
+    command = [sys.executable, "bench/faults.py", "--seed", "22", "--jobs", "2", "--minutes", "3"]
+    done = subprocess.run(
+        [*command, "--trials", "40", "--resume", str(results)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    tried = Counter(json.loads(line)["fault"] for line in results.read_text().splitlines())
+    assert tried["agent SIGKILL"] and tried["write errors"] and tried["chat down"]
