@@ -11,7 +11,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import Fault, compile_re2, pattern_fault
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.text.redact import redact
+from stallwatch_rules.text.redact import redact, redact_part
 
 MOST_HITS = 200
 _NOWHERE = 9
@@ -68,8 +68,9 @@ def try_pattern(pattern: str, text: str) -> Trial:
     hits: list[Hit] = []
     for line in lines:
         if (found := expression.search(line.text)) is not None and len(hits) < MOST_HITS:
-            told = {name: redact(value) for name, value in found.groupdict().items() if value is not None}
-            hits.append(Hit(line.number, redact(line.text), told))
+            clean, captured = redact(line.text), found.groupdict().items()
+            told = {name: redact_part(value, clean) for name, value in captured if value is not None}
+            hits.append(Hit(line.number, clean, told))
     return Trial(None, hits, len(lines))
 
 

@@ -127,9 +127,9 @@ class Matching:
         self._reader = ProgressReader(self.files, progress)
 
     def matches(self) -> Iterator[Match]:
-        """All of them: the files in their order, each file's lines in theirs."""
+        """All of them, without secrets: the files in their order, each file's lines in theirs."""
         for file in self.files:
-            yield from self._matches_in(file)
+            yield from (match.masked() for match in self._matches_in(file))
 
     def _matches_in(self, file: LogFile) -> Iterator[Match]:
         portions = self._reader.chunks(file, self.problems, CHUNK)

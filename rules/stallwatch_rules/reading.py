@@ -38,6 +38,7 @@ from stallwatch_rules.starts import (
 )
 from stallwatch_rules.stream import SOURCE as SELF_TOLD
 from stallwatch_rules.stream import Gaps, Key, StreamReading, with_codes, without_echoes
+from stallwatch_rules.text.redact import LineMasker, is_key_line, redact, redact_part
 
 if TYPE_CHECKING:
     from stallwatch_rules.failures.unexplained import Baseline
@@ -110,6 +111,7 @@ class RunReading:
         self._replaying = False
         self._gaps: dict[str, Gaps] = {}
         self._series = SeriesReader()
+        self._keys: dict[Key, LineMasker] = {}  # streams whose last line was one of a private key
         self._failures = frozenset(
             page.id
             for page in catalogue.pages.values()
@@ -133,8 +135,12 @@ class RunReading:
             return observed
         text = "\n".join([line.text for line in lines])
         scan = self.matcher.scan(lines)
+        raw, lines = lines, self._masked(lines, text)  # only what matches saw the secrets
         hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
         for index, rule, captures in scan.matches:
+            if captures and lines[index] is not raw[index]:
+                clean = lines[index].text
+                captures = {name: redact_part(value, clean) for name, value in captures.items()}
             hits.setdefault(index, []).append((rule, captures))
         contexts: dict[int, list[str]] = {}
         for index, rule in scan.contexts:
@@ -173,11 +179,30 @@ class RunReading:
                 ends = sampled is not None or stream.in_exception
                 if not ends and index in hits:
                     ends = any(rule in self._failures for rule, _ in hits[index])
-                part.learn(keys[index], line, ends=ends)
+                part.learn(keys[index], raw[index], ends=ends)
                 if part.candidate is not None and self._decided(part, line, sampled):
                     stream = None
         self._take_asides(waiting, len(lines))
         return observed
+
+    def _masked(self, lines: Sequence[Line], text: str) -> Sequence[Line]:
+        """Return the lines, which `text` joins, without their secrets: what is kept is made of these."""
+        clean = redact(text)
+        if clean == text and not self._keys:
+            return lines
+        texts = clean.split("\n")
+        if len(texts) != len(lines):  # a line that is made up of several
+            texts = [redact(line.text) for line in lines]
+        masked = []
+        for line, shown in zip(lines, texts, strict=True):
+            key = (line.source, line.rank)
+            if key in self._keys or is_key_line(line.text):
+                masker = self._keys.setdefault(key, LineMasker())
+                shown = masker(line.text)
+                if not masker.after_key:
+                    del self._keys[key]
+            masked.append(line if shown == line.text else msgspec.structs.replace(line, text=shown))
+        return masked
 
     def _take_asides(self, waiting: deque[Aside], index: int) -> dict[str, int]:
         """Take the asides before a line; gives the rules' matches that the line stands for."""

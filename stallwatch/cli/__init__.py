@@ -23,6 +23,7 @@ _COMMANDS = {
     "check": "check",
     "samples": "rows",
     "matches": "rows",
+    "redact": "redact",
     "dashboard": "dashboard",
     "runs": "runs",
     "rules": "rules",

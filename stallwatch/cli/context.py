@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
-from stallwatch.config.handover import is_about_servers, rule_folders
+from stallwatch.config.handover import is_about_servers, mask_site_patterns, rule_folders
 from stallwatch.config.loading import UNREAD, Config, Setting, load
 from stallwatch_exporter.notices import tell
 
@@ -72,6 +72,7 @@ class App:
         tells what else is wrong.
         """
         config = load(self.config_file, self.flags)
+        mask_site_patterns(config)
         tell_all([*config.ignored, *config.problems])
         if ends_for is not None and any(ends_for(problem.key) for problem in config.problems):
             if also is not None:

@@ -93,17 +93,16 @@ def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
 
 
 def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
-    """A line for each match; log text is redacted, as everywhere."""
+    """A line for each match."""
     import msgspec
 
     from stallwatch_rules.text.controls import without_controls
-    from stallwatch_rules.text.redact import redact
     from stallwatch_rules.text.reported import iso, shown
 
     for rule, line, captures in found:
         text = without_controls(shown(line.text))
         if as_json:
-            clean = {name: without_controls(redact(value)) for name, value in captures.items()}
+            clean = {name: without_controls(value) for name, value in captures.items()}
             one = {"rule": rule, "file": line.source, "line": line.number, "rank": line.rank}
             yield msgspec.json.encode(
                 {**one, "time": iso(line.time), "captures": clean, "text": text}

@@ -58,6 +58,14 @@ def read_limits(config: Config, seconds: float | None = None) -> Limits:
     )
 
 
+def mask_site_patterns(config: Config) -> None:
+    """Have this process, and those that it starts, mask what ``[redact] patterns`` match."""
+    if patterns := config["redact.patterns"]:
+        from stallwatch_rules.text.redact import use_site_patterns  # most sites have none
+
+        use_site_patterns(patterns)
+
+
 def exporter_settings(config: Config) -> ExporterSettings:
     """For ``stallwatch run`` and ``stallwatch tail``."""
     from stallwatch_exporter.settings import ExporterSettings

@@ -7,7 +7,18 @@ from math import inf
 from typing import Any, Literal
 
 KindName = Literal[
-    "text", "path", "int", "number", "choice", "bool", "texts", "paths", "urls", "reaction", "routes"
+    "text",
+    "path",
+    "int",
+    "number",
+    "choice",
+    "bool",
+    "texts",
+    "paths",
+    "urls",
+    "patterns",
+    "reaction",
+    "routes",
 ]
 
 
@@ -126,6 +137,7 @@ KEYS: tuple[Key, ...] = (
     Key("login", "scopes", "texts", ("openid", "email", "profile"), "what the provider is asked for"),
     Key("rules", "dirs", "paths", (), "folders of your own rule pages"),
     Key("rules", "packs", "texts", (), "packs of further rules, such as other-frameworks"),
+    Key("redact", "patterns", "patterns", (), "what is masked beside the usual secrets (RE2 patterns)"),
     Key("ui", "language", "choice", "en", "the language of reports and pages", choices=_LANGUAGES),
 )
 BY_NAME = {key.full_name: key for key in KEYS}

@@ -44,7 +44,7 @@ NOBODY = "NOBODY WILL BE NOTIFIED"
 UNREAD = "a file that may name chats"  #: as the key of a problem
 _CHATS = re.compile(r"^[\s\[\"']*alerts\b", re.MULTILINE)
 _CHAT_KEYS = ("urls", "escalate_urls")
-_LIST_KINDS = ("urls", "texts", "paths", "routes")
+_LIST_KINDS = ("urls", "texts", "paths", "patterns", "routes")
 _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 

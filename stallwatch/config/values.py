@@ -54,6 +54,7 @@ _KINDS: dict[KindName, _Kind] = {
     "texts": _Kind(_LIST, '["node7:19400"]', (list,), _listed),
     "paths": _Kind(_LIST, '["my-rules"]', (list,), _listed),
     "urls": _Kind(_LIST, '["slack://…"]', (list,), _urls),
+    "patterns": _Kind(_LIST, "['ACME-[0-9A-F]{16}']", (list,), str.splitlines),  # a comma is no separator
     "routes": _Kind("tables"),
 }
 
@@ -71,12 +72,23 @@ def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
     """
     if not isinstance(value, list) or _KINDS[key.kind].wanted != _LIST:
         return value, []
-    wrong = [
-        BadValue(f"must be {_LIST}: entry {number} is {type_of(item)}, and is left out")
-        for number, item in enumerate(value, 1)
-        if not isinstance(item, str)
-    ]
-    return [item for item in value if isinstance(item, str)], wrong
+    sound, wrong = [], []
+    for number, item in enumerate(value, 1):
+        if not isinstance(item, str):
+            wrong.append(BadValue(f"must be {_LIST}: entry {number} is {type_of(item)}, and is left out"))
+        elif reason := _pattern_problem(key, item):
+            wrong.append(BadValue(f"entry {number} is left out: {reason}"))
+        else:
+            sound.append(item)
+    return sound, wrong
+
+
+def _pattern_problem(key: Key, text: str) -> str:
+    if key.kind != "patterns":
+        return ""
+    from stallwatch_rules.text.redact import pattern_problem
+
+    return pattern_problem(text)
 
 
 def from_toml(key: Key, value: Any, folder: Path) -> Any:
@@ -111,6 +123,8 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
     if key.kind == "path":
         return _path(value, folder) if value else None
     if isinstance(value, list):
+        if reason := next((why for item in value if (why := _pattern_problem(key, item))), ""):
+            raise BadValue(f"holds a wrong pattern: {reason}")
         items = [item.strip() for item in value if item.strip()]
         return tuple(_path(item, folder) for item in items) if key.kind == "paths" else tuple(items)
     return value

@@ -70,7 +70,7 @@ def _alone(module: Any, name: str | None) -> Any:
     global _served
     import time
 
-    from stallwatch.config.handover import exporter_settings
+    from stallwatch.config.handover import exporter_settings, mask_site_patterns
     from stallwatch.config.loading import load
     from stallwatch_exporter.notices import tell
     from stallwatch_exporter.runs.runfolder import run_name, sanitise
@@ -79,6 +79,7 @@ def _alone(module: Any, name: str | None) -> Any:
     run = sanitise(name) if name else run_name(sys.argv[:1] or ["run"], time.time())
     local = os.environ.get("LOCAL_RANK", "")
     config = load()
+    mask_site_patterns(config)
     for ignored in config.ignored:
         tell(str(ignored))
     _served = Standalone(run, exporter_settings(config), int(local) if local.isdigit() else 0)

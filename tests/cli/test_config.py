@@ -57,7 +57,7 @@ def test_every_key_can_come_from_a_file_and_from_a_variable(tmp_path: Path, key:
         key.kind, str(not key.default).lower() if key.kind == "bool" else "a://b"
     )
     value: Any = {"int": 7, "number": 7.5, "bool": not key.default}.get(key.kind, text)
-    as_list = key.kind in ("texts", "paths", "urls")
+    as_list = key.kind in ("texts", "paths", "urls", "patterns")
     spelt = f'["{text}"]' if as_list else str(text) if key.kind in ("int", "number", "bool") else f'"{text}"'
     expected = from_toml(key, [value] if as_list else value, tmp_path)
     from_file = load_text(tmp_path, f"[{key.section}]\n{key.name} = {spelt}\n")

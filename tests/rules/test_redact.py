@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -155,12 +157,18 @@ def test_every_address_of_a_chat_is_masked() -> None:
 
 
 def test_schemes_of_a_newer_apprise_are_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_RULES", list(module._RULES))
+    module._engine.cache_clear()
     monkeypatch.setattr(module, "_chat_schemes", module._chat_schemes)
     text = "newchat://T0ken/x https://example.org/x s3://bucket/x slack://T0ken"
     assert "newchat://T0ken" in redact(text)
     also_schemes(["newchat", "https", "azure", "no.regex|.*"])
     assert redact(text) == "newchat://*** https://example.org/x s3://bucket/x slack://***"
+
+
+@pytest.fixture(autouse=True)
+def _own_shapes_only() -> Iterator[None]:
+    yield
+    module._engine.cache_clear()
 
 
 def test_many_lines_at_once_are_redacted_as_one_by_one() -> None:

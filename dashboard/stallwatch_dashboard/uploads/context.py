@@ -13,7 +13,7 @@ from stallwatch_logs.log_files import LogFile, from_stream
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
-from stallwatch_rules.text.redact import redact
+from stallwatch_rules.text.redact import LineMasker
 
 _WIDEST = 400
 _JUDGED = 4096
@@ -37,7 +37,13 @@ def around(
         stream.seek(0)
         for log in from_stream(name, stream, limits=limits)[0]:
             if log.name == file:
-                return "\n".join(_drawn(line, number) for line in _read(log, problems, number, before, after))
+                masker = LineMasker()
+                # With one more before, which may be that of a key.
+                lines = [
+                    structs.replace(line, text=masker(line.text))
+                    for line in _read(log, problems, number, before + 1, after)
+                ]
+                return "\n".join(_drawn(line, number) for line in lines if line.number >= number - before)
     return ""
 
 
@@ -73,5 +79,5 @@ def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
 
 def _drawn(line: Line, number: int) -> str:
     mark = "▶" if line.number == number else " "
-    text = without_controls(TERMINAL_CODES.sub("", redact(line.text)))
+    text = without_controls(TERMINAL_CODES.sub("", line.text))
     return f"{mark} {line.number:>7,}  {text if len(text) <= _WIDEST else text[: _WIDEST - 1] + '…'}"

@@ -23,6 +23,7 @@ import msgspec
 from stallwatch_exporter.runs.reserve import append_whole
 from stallwatch_rules.lines.ranks import take_rank
 from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
 _PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of a portion waits for the next
 MAX_PIECE = 64 * 1024
@@ -45,6 +46,7 @@ class _Stream(msgspec.Struct):
     rank: int | None = None
     file: str | None = None  # of the unfinished line; None at a line's start
     context: bytes = b""  # what was written of it
+    after_key: bool = False  # the last line was one of a private key
 
 
 class Gap(msgspec.Struct):
@@ -161,10 +163,13 @@ class RankCopies:
             return pieces
         whole = b"".join(pieces)
         text = (state.context + whole).decode("utf-8", "surrogateescape")
-        if self._redact(text) != text:  # one pass for many lines: there hardly ever is a secret
+        if state.after_key or self._redact(text) != text:  # one pass for many lines: hardly ever is a secret
             context, masked = state.context, []
             for piece in pieces:
                 masked.append(self._masked(context, piece))
+                if state.after_key:
+                    masked[-1] = _blot_key_end(masked[-1])
+                state.after_key = is_key_line((context + piece).decode("utf-8", "surrogateescape"))
                 context = _follow(context, masked[-1])
             pieces = masked
             whole = b"".join(pieces)
@@ -252,6 +257,10 @@ def _follow(context: bytes, text: bytes) -> bytes:
     """What the next piece of the line is looked at with, once `text` was written."""
     start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
     return (context + text if not start else text[start:])[-_CONTEXT:]
+
+
+def _blot_key_end(piece: bytes) -> bytes:
+    return mask_key_end(piece.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _file_of(rank: int | None, piece: bytes) -> str:

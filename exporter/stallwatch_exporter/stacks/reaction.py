@@ -54,11 +54,12 @@ def run_line(
     except OSError as error:
         notice(f"the on_stall command cannot be run: {error.strerror or error}")
         return
+    text = redact(kept.decode("utf-8", "replace"))
     took = f"{time.monotonic() - begin:.1f} s"
     how = (
         f"was ended after {patience:.0f} s" if status is None else f"exited with {status} after {took}"
-    ) + _last_line(kept if status else b"")
-    notice(f"the on_stall command {how}{_keep(kept, folder, when)}")
+    ) + _last_line(text if status else "")
+    notice(f"the on_stall command {how}{_keep(text, folder, when)}")
 
 
 def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
@@ -117,12 +118,12 @@ class _Output:
         return f"[the first {size - len(last):,} bytes are left out]\n".encode() + last
 
 
-def _last_line(kept: bytes) -> str:
-    last = kept.decode("utf-8", "replace").strip().splitlines()[-1:]
-    return f": {redact(last[0])[:300]}" if last else ""
+def _last_line(kept: str) -> str:
+    last = kept.strip().splitlines()[-1:]
+    return f": {last[0][:300]}" if last else ""
 
 
-def _keep(kept: bytes, folder: str, when: float) -> str:
+def _keep(kept: str, folder: str, when: float) -> str:
     """Write it down; in words, where that is."""
     if not kept:
         return " (it printed nothing)"
@@ -130,7 +131,7 @@ def _keep(kept: bytes, folder: str, when: float) -> str:
         return ""
     path = Path(folder) / f"on-stall-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(when))}.txt"
     try:
-        with path.open("ab") as file:  # two stalls of the same second are both kept
+        with path.open("a", encoding="utf-8") as file:  # two stalls of the same second are both kept
             file.write(kept)
     except OSError as error:
         return f" (its output cannot be kept: {error.strerror or error})"

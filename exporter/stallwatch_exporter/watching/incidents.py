@@ -181,8 +181,9 @@ class IncidentManager:
         """Close an episode; the next one of this rule is a new incident."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
-        for name, value in facts.items():
-            setattr(incident, name, value)
+        fresh = redacted(msgspec.structs.replace(incident, **facts))
+        for name in facts:
+            setattr(incident, name, getattr(fresh, name))
         incident.status = "resolved"
         incident.resolution = resolution
         # Who opened it may have looked at another clock: that of lines that were not read yet.

@@ -12,7 +12,6 @@ from stallwatch_rules.judgements.concerns import SEEN, evidence_of
 from stallwatch_rules.locale import render
 from stallwatch_rules.records import Line, Match
 from stallwatch_rules.stream import SOURCE, Key, StreamReading
-from stallwatch_rules.text.redact import redact
 
 if TYPE_CHECKING:
     from stallwatch_lint.versions import VersionConflict
@@ -143,8 +142,8 @@ def _short(name: str) -> str:
 
 
 def _compared(message: str) -> str:
-    """Of a message, what both sides have: its first line, without secrets."""
-    return redact(message.partition("\n")[0].strip())[:_COMPARED]
+    """Of a message, what both sides have: its first line."""
+    return message.partition("\n")[0].strip()[:_COMPARED]
 
 
 def _lines(event: Event, number: int) -> list[Line]:

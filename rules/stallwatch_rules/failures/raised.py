@@ -18,7 +18,6 @@ from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked, repeats
-from stallwatch_rules.text.redact import redact
 from stallwatch_rules.text.reported import earliest, place
 
 if TYPE_CHECKING:
@@ -389,12 +388,12 @@ def _record(group: list[Seen]) -> UnknownException:
     first = next(one.raised for one in group if one.raised.line is line)
     return UnknownException(
         exception=first.exception,
-        message=redact(repeats(first.message)[0]),
+        message=repeats(first.message)[0],
         ranks=sorted({one.raised.line.rank for one in group if one.raised.line.rank is not None}),
         count=sum(one.count for one in group),
         first=place(line, first.step),
-        frames=[redact(frame) for frame in shown_frames(first.frames)],
-        root=redact(first.root),
+        frames=shown_frames(first.frames),
+        root=first.root,
     )
 
 

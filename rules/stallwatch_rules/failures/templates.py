@@ -17,7 +17,6 @@ from stallwatch_rules.failures.raised import Mark
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import skeleton
-from stallwatch_rules.text.redact import redact
 
 MAX_TEMPLATES = 256  #: entries kept of a stream; there may be thousands of streams
 MAX_DROPPED = 8192  #: checksums of entries that were dropped
@@ -50,8 +49,8 @@ _WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|шн
 class Template(msgspec.Struct):
     """One wording in one stream."""
 
-    first: Line  #: its exemplar, its text redacted and cut
-    last: Line  #: as it stands in the log if it is short, else redacted and cut
+    first: Line  #: its exemplar, its text cut
+    last: Line  #: its text cut
     count: int
     level: Level
     advances: int  #: steps that the stream had seen at the first
@@ -84,7 +83,7 @@ class TemplateTable(msgspec.Struct):
         if not looks_like_message(line.text):
             return
         key = skeleton(line.text[:MAX_TEXT])
-        line = _cut(line, at=0)
+        line = _cut(line)
         # What was there before and was dropped is as old as the stream.
         advances = -1 if zlib.crc32(key.encode()) in self.dropped else mark.advances
         self.entries[key] = Template(
@@ -148,6 +147,5 @@ def states_error(text: str) -> bool:
     return stated is not None and bool(stated["error"] or stated["e"]) and not _WITHOUT_EFFECT.search(text)
 
 
-def _cut(line: Line, at: int = MAX_TEXT) -> Line:
-    """A line longer than `at`, its secrets masked before its end is cut off: half a token looks like none."""
-    return line if len(line.text) <= at else msgspec.structs.replace(line, text=redact(line.text)[:MAX_TEXT])
+def _cut(line: Line) -> Line:
+    return line if len(line.text) <= MAX_TEXT else msgspec.structs.replace(line, text=line.text[:MAX_TEXT])

@@ -20,6 +20,7 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.scan.chunks import Chunk, ChunkCutter
 from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.redact import redact, redact_part
 
 if TYPE_CHECKING:
     from stallwatch_rules.matching.matcher import Matcher
@@ -37,6 +38,14 @@ class Match(NamedTuple):
     rule: str
     line: Line  #: its time is its own, else that of a line shortly before it, else the last one known
     captures: dict[str, str]
+
+    def masked(self) -> Match:
+        """Return it without the secrets of its line."""
+        clean = redact(self.line.text)
+        if clean == self.line.text:
+            return self
+        captures = {name: redact_part(value, clean) for name, value in self.captures.items()}
+        return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
         """The beginning of the period in which it fired."""

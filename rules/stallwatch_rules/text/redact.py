@@ -1,13 +1,16 @@
-"""Secrets out of text before it is stored, shown or sent.
+"""Secrets out of text before it is kept, shown, sent or learnt from.
 
-Known token shapes, credentials in URLs, webhook addresses, values assigned to secret-sounding names, and the
-user's name in home paths. Linear time (google-re2), and one quick look for text without any of them, which is
-nearly all. Line ends are never touched, so many lines may be redacted at once.
+``secret_shapes.json`` says what secrets look like: tokens of known services, credentials in addresses, values
+with secret-sounding names, the user's name in home paths. A site adds patterns of its own. Linear time
+(google-re2), and one quick look for text without any of them, which is nearly all. Line ends are never
+touched, so many lines may be redacted at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +20,46 @@ import re2
 from stallwatch_rules.text.lazy import lazy
 
 MASK = b"***"
+#: Patterns of a site, one a line: a variable, so that every process that is started from now on has them.
+SITE_PATTERNS = "STALLWATCH_REDACT_PATTERNS"
 
+_HERE = Path(__file__)
 _SCHEMES = msgspec.json.decode(
-    Path(__file__).with_name("chat_schemes.json").read_bytes(), type=dict[str, frozenset[str]]
+    _HERE.with_name("chat_schemes.json").read_bytes(), type=dict[str, frozenset[str]]
 )
 # Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol),
 # and two that earlier versions had. ``also_schemes`` takes what a later version adds, once Apprise is loaded.
 SECRET_SCHEMES = _SCHEMES["secret"]  #: all that follows is hidden: a token may stand where a host does
 HOST_SCHEMES = _SCHEMES["host"]  #: a server of the user's own: its address stays, the path may be a token
 OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret in them, or they are no chat's alone
+_chat_schemes = SECRET_SCHEMES
 
-_Replace = Callable[[Any], bytes]
+
+SITE = "site"  #: the source of patterns that a configuration has
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What one kind of secret looks like."""
+
+    id: str
+    hint: str  #: a pattern that is cheap to look for, and found wherever the shape is
+    pattern: str  #: group 1 stays before the mask; what a check needs is in the others
+    source: str = SITE
+    check: str = ""  #: which test of ``_CHECKS`` says that it is a secret
+    mask: str = "***"
+
+
+class _File(msgspec.Struct):
+    sources: dict[str, dict[str, str]]
+    fragments: dict[str, str]
+    words: dict[str, list[str]]
+    shapes: list[Shape]
+
+    def lowercase(self, name: str) -> frozenset[bytes]:
+        return frozenset(word.encode() for word in self.words[name])
+
+
+_FILE = msgspec.json.decode(_HERE.with_name("secret_shapes.json").read_bytes(), type=_File)
 
 
 def redact(text: str, *, homes: bool = True) -> str:
@@ -38,85 +70,282 @@ def redact(text: str, *, homes: bool = True) -> str:
     data = text.encode(
         "utf-8", "surrogatepass"
     )  # lone surrogates (undecodable bytes of a log) come back as is
-    if _HINTS.search(data) is None:
+    engine = _engine()
+    if engine.hints.search(data) is None:
         return text
-    # No rule reaches over a line's end, so all lines are done at once: a call costs more than a line.
-    # The set fails open when it runs out of memory; then every rule is tried.
-    for index in sorted(_WHICH.Match(data) or range(len(_RULES))):
-        if index == _HOMES and not homes:
-            continue
-        expression, replace = _RULES[index]
-        data = expression.sub(replace, data)
-    return data.decode("utf-8", "surrogatepass")
+    return engine.masked(data, homes).decode("utf-8", "surrogatepass")
 
 
-def _keep_prefix(match: Any) -> bytes:
-    """Group 1 tells the reader what was there; the rest is the secret."""
-    prefix: bytes = match.group(1) or b""
-    return prefix + MASK
+def secrets_in(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the ids of the shapes that are masked in a text, each with how often; home paths are none."""
+    found: dict[str, int] = {}
+    _engine().masked(text.encode("utf-8", "surrogatepass"), False, found)
+    yield from found.items()
 
 
-def _keep_letters(match: Any) -> bytes:
-    """The prefix by which the reader knows whose token it was."""
-    found = _PREFIX.match(match.group(1))
-    return (found[0] if found is not None else b"") + MASK
+class LineMasker:
+    """Masks the lines of one stream in any portions: the short last line of a key follows a long one."""
+
+    def __init__(self) -> None:
+        self.after_key = False  #: the last line was one of a private key
+
+    def __call__(self, line: str) -> str:
+        """Return the next line, masked."""
+        clean = redact(line)
+        if self.after_key:
+            clean = mask_key_end(clean)
+        self.after_key = is_key_line(line)
+        return clean
 
 
-def _keep_mixed(match: Any) -> bytes:
-    """A token has letters of both kinds; a time and a name behind it have not, nor has a hash."""
-    whole: bytes = match.group(0)
-    value = whole[len(match.group(1)) :]
-    return bytes(match.group(1)) + MASK if _is_mixed(value) else whole
+def redact_part(part: str, clean: str) -> str:
+    """Return a part of a line as the line has it once it is masked, so that no part of a secret is left."""
+    if part in clean:
+        return part
+    masked = redact(part)
+    return masked if masked in clean else MASK.decode()
 
 
-def _keep_unless_key(match: Any) -> bytes:
-    """A hash is no key: it is hexadecimal. Neither is one long word."""
-    whole, before, value = match.group(0), match.group(1), match.group(2)
-    mixed = _is_mixed(value) and any(char in b"0123456789" for char in value)
-    return bytes(whole.replace(value, MASK, 1)) if mixed and before is not None else bytes(whole)
+def mask_key_end(line: str) -> str:
+    """Return the line behind one of a private key, without what it has of the key."""
+    return _KEY_END.sub(lambda found: f"{found[1]}***", line)
 
 
-def _keep_prefix_unless_empty(match: Any) -> bytes:
-    """What follows on the line, such as the rest of the key with ``\\n`` in it; often nothing does."""
-    whole: bytes = match.group(0)
-    return _keep_prefix(match) if whole[len(match.group(1)) :].strip() else whole
+def is_key_line(line: str) -> bool:
+    """Whether a line is a full one of a private key, behind which its short last one may follow."""
+    found = _KEY_LINE.search(line) if len(line) >= _SHORTEST_KEY_LINE else None
+    return found is not None and _is_key_material(found[1].encode())
 
 
-def _is_mixed(value: bytes) -> bool:
-    return value != value.lower() and value != value.upper()
-
-
-_PREFIX = lazy(rb"nvapi-|[a-z]+_(?:live_|pat_)?|r8_|xai-|dapi|hvs\.|SG\.|LTAI|AKID")
-
-
-def _keep_name(match: Any) -> bytes:
-    """``name=value`` where the value is one that somebody would want to keep secret."""
-    prefix, name, value = match.group(1, 2, 3)
-    quote = value[:1] if value[:1] in (b'"', b"'", b"`") else b""
-    bare = value.strip(quote) if quote else value
-    ended = quote if len(value) > 1 and value.endswith(quote) else b""
-    masked = quote + MASK + ended if _looks_secret(bare, name.lower()) else value
-    return bytes(prefix + masked)
-
-
-# Before "_token": whose token it is. Models have tokens of their own (eos_token, cls_token, image_token).
-_TOKEN_OWNERS = frozenset(
-    b"access api auth bearer bot csrf face github gitlab hf hub huggingface id private refresh secret "
-    b"security session slack telegram user vault wandb".split()
+_SHORTEST_KEY_LINE = 60
+_KEY_LINE = lazy(r"(?:^|[ \t:|>\"'])([A-Za-z0-9+/]{60,76}={0,2})[ \t\r\n]*$")
+_KEY_END = lazy(
+    r"(^|[ \t:|>])(?=.*[A-Z0-9+/=])(?:[A-Za-z0-9+/]{4}){0,18}[A-Za-z0-9+/]{2,4}={0,2}(?=[ \t\r\n]*$)"
 )
 
 
-def _is_vague(name: bytes) -> bool:
-    """Whether the name may as well be a model's token."""
-    *owners, last = name.replace(b"-", b"_").split(b"_")
-    return last == b"token" and not (owners and owners[-1] in _TOKEN_OWNERS)
+def also_schemes(names: Iterable[str]) -> None:
+    """Take further schemes for addresses of chats: those of the installed Apprise, once it is loaded."""
+    global _chat_schemes
+    new = {name.lower() for name in names if name.isascii() and name.isalnum()}
+    new -= _chat_schemes | HOST_SCHEMES | OPEN_SCHEMES | {"http", "https", "file"}
+    if new:
+        _chat_schemes |= new
+        _engine.cache_clear()
+
+
+def use_site_patterns(patterns: Sequence[str]) -> None:
+    """Mask what these match, too: here, and in processes that are started from now on."""
+    before = os.environ.get(SITE_PATTERNS, "")
+    if (given := "\n".join(patterns)) != before:
+        os.environ[SITE_PATTERNS] = given
+        _engine.cache_clear()
+
+
+def pattern_problem(pattern: str) -> str:
+    """Return why a pattern cannot be a site's; empty if it can."""
+    try:
+        compiled = re2.compile(pattern.encode(), _options())
+    except re2.error as error:
+        reason = error.args[0] if error.args else b""
+        return f"{reason.decode() if isinstance(reason, bytes) else reason} (patterns are RE2's: linear time)"
+    return "it matches the empty text" if compiled.search(b"") is not None else ""
+
+
+# ---- the masking itself
+
+
+class _Engine:
+    """All shapes, compiled: each of them when it is first needed."""
+
+    def __init__(self, shapes: Sequence[Shape], key_hint: str) -> None:
+        self.shapes = shapes
+        self.hints = re2.compile("|".join(dict.fromkeys(shape.hint for shape in shapes)).encode(), _options())
+        self.keys = re2.compile(key_hint.encode(), _options())
+        self._which = re2.Set.SearchSet(_options())
+        for shape in shapes:
+            self._which.Add(shape.hint.encode())
+        self._which.Compile()
+        self._compiled: list[tuple[Any, Callable[[Any], bytes]] | None] = [None] * len(shapes)
+
+    def masked(self, data: bytes, homes: bool, found: dict[str, int] | None = None) -> bytes:
+        """Return the text masked; `found` takes how often each shape was."""
+        parts: list[bytes] = []
+        done = 0
+        while (hit := self.hints.search(data, done)) is not None:
+            start = data.rfind(b"\n", done, hit.start()) + 1 or done
+            end = data.find(b"\n", hit.end())
+            if end >= 0 and self.keys.search(data[start:end]) is not None:
+                end = data.find(b"\n", end + 1)  # the short last line of a key follows a long one
+            end = len(data) if end < 0 else end
+            parts += data[done:start], self._masked_line(data[start:end], homes, found)
+            done = end
+        return b"".join((*parts, data[done:]))
+
+    def _masked_line(self, line: bytes, homes: bool, found: dict[str, int] | None) -> bytes:
+        # The set fails open when it runs out of memory; then every shape is tried.
+        for index in sorted(self._which.Match(line) or range(len(self.shapes))):
+            shape = self.shapes[index]
+            if shape.mask != "***" and not homes:
+                continue
+            expression, replace = self._compiled[index] or self._compile(index)
+            before, line = line, expression.sub(replace, line)
+            if found is not None and line != before:
+                masks = line.count(MASK) - before.count(MASK)
+                found[shape.id] = found.get(shape.id, 0) + max(1, masks)
+        return line
+
+    def _compile(self, index: int) -> tuple[Any, Callable[[Any], bytes]]:
+        shape = self.shapes[index]
+        lines = r"\n" in shape.pattern and shape.source != SITE  # the one of a key's last line
+        expression = re2.compile(shape.pattern.encode(), _options(lines=lines))
+        made = self._compiled[index] = (expression, _replacement(shape, expression.groupindex))
+        return made
+
+
+@cache
+def _engine() -> _Engine:
+    fragments = _FILE.fragments | {
+        "SECRET_SCHEMES": _either(_chat_schemes),
+        "HOST_SCHEMES": _either(HOST_SCHEMES),
+    }
+
+    def filled(pattern: str) -> str:
+        return _FRAGMENT.sub(lambda found: fragments[found[1]], pattern)
+
+    own = [
+        msgspec.structs.replace(shape, hint=filled(shape.hint), pattern=filled(shape.pattern))
+        for shape in _FILE.shapes
+    ]
+    site = [
+        Shape(f"site-{number}", f"(?:{pattern})", f"()(?:{pattern})")
+        for number, pattern in enumerate(os.environ.get(SITE_PATTERNS, "").splitlines(), 1)
+        if not pattern_problem(pattern)
+    ]
+    return _Engine([*site, *own], fragments["KEY_LINE_HINT"])
+
+
+_FRAGMENT = lazy(r"\{\{(\w+)\}\}")
+
+
+def _either(names: Iterable[str]) -> str:
+    return "|".join(sorted(names, key=lambda name: (-len(name), name)))
+
+
+def _options(*, lines: bool = False) -> Any:
+    options = re2.Options()
+    options.never_nl = not lines  # nothing is found over a line's end
+    options.encoding = re2.Options.Encoding.LATIN1  # bytes as they come, also such that are no UTF-8
+    options.log_errors = False
+    options.max_mem = 64 << 20  # a set of so many hints needs more than the 8 MiB of the default
+    return options
+
+
+def _replacement(shape: Shape, groups: Mapping[bytes, int]) -> Callable[[Any], bytes]:
+    """Return what makes the text that takes a match's place."""
+    mask, check = shape.mask.encode(), _CHECKS[shape.check] if shape.check else None
+
+    def replace(match: Any) -> bytes:
+        whole: bytes = match.group(0)
+        if check is not None and not check(match):
+            return whole
+        if b"secret" not in groups:
+            return bytes((match.group(1) or b"") + mask)
+        secret: bytes = match.group(b"secret")
+        start, end = (at - match.start() for at in match.span(groups[b"secret"]))
+        quote = _QUOTE.match(secret)
+        opening = quote[0] if quote is not None and shape.check in _NAMED else b""
+        closing = opening if len(secret) > len(opening) and secret.endswith(opening) else b""
+        return bytes(whole[:start] + opening + mask + closing + whole[end:])
+
+    return replace
+
+
+_QUOTE = lazy(rb"\\?[\"'`]")
+_NAMED = ("named", "random")
+
+
+# ---- what looks like a secret, and what only looks like one
+
+
+def _is_mixed(match: Any) -> bool:
+    """A token has letters of both kinds; a time and a name behind it have not, nor has a hash."""
+    value: bytes = match.group(b"secret")
+    return value != value.lower() and value != value.upper()
+
+
+def _is_key(match: Any) -> bool:
+    return _is_key_material(match.group(b"secret"))
+
+
+def _is_key_material(value: bytes) -> bool:
+    """A hash is no key: it is hexadecimal. Neither is one long word."""
+    return value != value.lower() and value != value.upper() and any(char in b"0123456789" for char in value)
+
+
+def _ends_key(match: Any) -> bool:
+    """Base64 comes in fours, and the line before is one of a key."""
+    before = _KEY_LINE.search(match.group(1).partition(b"\n")[0].decode("latin-1"))
+    return before is not None and _is_key_material(before[1].encode()) and not len(match.group(b"secret")) % 4
+
+
+def _is_filled(match: Any) -> bool:
+    """What follows on the line, such as the rest of the key with ``\\n`` in it; often nothing does."""
+    return bool(match.group(b"secret").strip())
+
+
+def _is_no_revision(match: Any) -> bool:
+    """W&B's keys have the form of a commit's hash."""
+    return _REVISION.search(match.group(1)) is None
+
+
+def _is_no_placeholder(match: Any) -> bool:
+    """Code and commands name a variable, in braces or behind a dollar."""
+    return not match.group(b"secret").startswith((b"{", b"$", b"<", b"%"))
+
+
+def _is_random(match: Any) -> bool:
+    return _looks_random(match.group(b"secret").strip(b"\"'`\\"))
+
+
+def _is_named_secret(match: Any) -> bool:
+    """``name=value`` where the value is one that somebody would want to keep secret."""
+    value: bytes = match.group(b"secret")
+    return _looks_secret(value.strip(b"\"'`\\") if _QUOTE.match(value) else value, match.group(b"name"))
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "mixed": _is_mixed,
+    "key-material": _is_key,
+    "key-end": _ends_key,
+    "filled": _is_filled,
+    "no-revision": _is_no_revision,
+    "no-placeholder": _is_no_placeholder,
+    "random": _is_random,
+    "named": _is_named_secret,
+}
+_REVISION = lazy(rb"(?i)(?:commit|revision|\brev|sha1?|hash|digest|git|artifact|version)[^\n]{0,24}$")
+
+# Before "token" or "key": whose it is. Models have tokens of their own (eos_token, cls_token, image_token),
+# and tables have keys.
+_OWNERS = _FILE.lowercase("owners_of_secrets")
+_NO_OWNERS = _FILE.lowercase("owners_of_other_tokens_and_keys")
+_WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
+
+
+def _owner(name: bytes) -> bytes | None:
+    """Whose the token or key of this name is; ``None`` if it is a password or the like."""
+    *owners, last = [word.lower() for word in _WORDS.split(name) if word]
+    if last == b"id" and owners:
+        *owners, last = owners
+    if last not in (b"token", b"key"):
+        return None
+    return owners[-1] if owners else b""
 
 
 # Values that programs print where no secret is set, and code in tracebacks (``api_key=self.api_key``).
-_NOT_SECRET = {b"none", b"null", b"true", b"false", b"nil", b"str", b"undefined", b"unset", b"redacted"}
+_NO_VALUES = _FILE.lowercase("values_that_are_none")
 _CODE = tuple(b"self. os. args. config. cfg. kwargs optional[ str( < $ { [".split())
-
-
 _CALL = lazy(rb"[A-Za-z_][\w.]*[(\[]")
 _PLAIN = lazy(rb"[\w.~+/=-]{16,}")
 # ``hf_…`` in advice: at most a token's beginning. More than that may be a secret that somebody has cut.
@@ -125,14 +354,24 @@ _PLACEHOLDER = lazy(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
 
 def _looks_secret(value: bytes, name: bytes) -> bool:
     lowered = value.lower()
-    if lowered in _NOT_SECRET or lowered == name or not value.strip(b"*"):
+    if lowered in _NO_VALUES or lowered == name.lower() or not value.strip(b"*"):
         return False
     if lowered.startswith(_CODE) or _CALL.match(value) or _PLACEHOLDER.fullmatch(value):
         return False
-    if not _is_vague(name):
-        return len(value) >= 4
+    owner = _owner(name)
+    if owner in _NO_OWNERS:
+        return False
+    # Variables of the environment are in capitals.
+    if owner is None or owner in _OWNERS or (owner and name.isupper()):
+        return len(value) >= 4 and value[:1].isascii()
+    return _looks_random(value) and _PLAIN.fullmatch(value) is not None
+
+
+def _looks_random(value: bytes) -> bool:
+    """Digits and letters, and no number."""
+    lowered = value.lower()
     mixed = any(char in b"0123456789" for char in value) and any(char in _LETTERS for char in lowered)
-    return mixed and _PLAIN.fullmatch(value) is not None and not _is_number(value)
+    return mixed and not _is_number(value)
 
 
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
@@ -144,153 +383,3 @@ def _is_number(value: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-_NAMES = (
-    r"(?:\w+[_-])?(?:passw(?:or)?d|passphrase|secret|secret[_-]?key|secret[_-]access[_-]key|api[_-]?key"
-    r"|access[_-]key(?:[_-]id)?|account[_-]?key|private[_-]?key|credentials?|token)|pgpassword|mysql_pwd"
-)
-# A backtick ends a value where no word goes on: it is Markdown's around the assignment, or around the value.
-# A quote that nothing ends, in a line that was cut, reaches to the line's end.
-_VALUE = r"""(?:"[^"\n]*"?|'[^'\n]*'?|`[^`\s]+`|(?:[^\s"'`,;&)}\]]|`\w)+)"""
-
-_ADDRESS = r"[a-z0-9]://"
-
-
-def _chats(schemes: Iterable[str]) -> str:
-    names = "|".join(sorted(schemes, key=lambda name: (-len(name), name)))
-    return rf"""(?i)\b((?:{names})://)[^\s"'<>)*,;:][^\s"'<>)]*"""
-
-
-def _own_hosts() -> str:
-    names = "|".join(sorted(HOST_SCHEMES, key=lambda name: (-len(name), name)))
-    return rf"""(?i)\b((?:{names})://[^\s"'<>)/]+/)[^\s"'<>)*,;:][^\s"'<>)]*"""
-
-
-# What to look for quickly, what to replace, with what.
-_TABLE: tuple[tuple[str, str, _Replace], ...] = (
-    (r"hf_|api_org_", r"\b(hf_|api_org_)[A-Za-z0-9]{30,}", _keep_prefix),
-    (
-        r"sk-",
-        r"\b(sk-)(?:[A-Za-z0-9]{20,}|(?:ant|proj|svcacct|admin|or-v1|lf|None)-[\w-]{16,})",
-        _keep_prefix,
-    ),
-    (r"AKIA|ASIA", r"\b(AKIA|ASIA)[A-Z0-9]{16}\b", _keep_prefix),
-    (r"gh[pousr]_|github_pat_", r"\b(gh[pousr]_|github_pat_)\w{20,}", _keep_prefix),
-    (
-        r"gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt)-|npm_|pypi-",
-        r"\b(gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt)-|npm_|pypi-Ag)[\w.-]{20,}",
-        _keep_prefix,
-    ),
-    (r"xox|xapp-", r"\b(xox[a-z](?:\.xox[a-z])?-|xapp-)[\w-]{10,}", _keep_prefix),
-    (r"AIza|ya29\.|GOCSPX-", r"\b(AIza|ya29\.|GOCSPX-)[\w-]{20,}", _keep_prefix),
-    # Model hubs, clouds and services: each has a prefix of its own.
-    (
-        r"nvapi-|gsk_|xai-|r8_|dapi|hvs\.|dckr_pat_|SG\.|[sr]k_live_|LTAI|AKID|tk_",
-        r"\b(nvapi-[\w-]{20}|gsk_\w{20}|xai-\w{20}|r8_\w{20}|dapi[0-9a-f]{20}|hvs\.[\w-]{20}|dckr_pat_[\w-]{20}"
-        r"|SG\.[\w-]{20}|[sr]k_live_\w{10}|LTAI[A-Za-z0-9]{10}|AKID[A-Za-z0-9]{20}|tk_[a-z0-9]{20})[\w.-]*",
-        _keep_letters,
-    ),
-    # Telegram's bot tokens: a number, a colon, 35 characters.
-    (r"\d:[\w-]{30}", r"\b(\d{6,12}:)[\w-]{33,40}", _keep_mixed),
-    # DingTalk's signing secrets.
-    (r"SEC[0-9a-f]{32}", r"\b(SEC)[0-9a-f]{32,}\b", _keep_prefix),
-    # The lines of a private key or certificate: nothing but 60 to 76 characters of base64.
-    (
-        r"(?-i:[A-Za-z0-9+/]{60})",
-        r"(?m)(^|[ \t:|>\"'])([A-Za-z0-9+/]{60,76}={0,2})(?:[ \t\r]*$)",
-        _keep_unless_key,
-    ),
-    (r"BEGIN [A-Z ]*PRIVATE KEY", r"(BEGIN [A-Z ]*PRIVATE KEY-----)[^\n\"]*", _keep_prefix_unless_empty),
-    (r"eyJ", r"\b(eyJ)[\w-]{10,}\.[\w-]{10,}\.[\w-]*", _keep_prefix),
-    (
-        r"wandb_v1_|key[\"']?[ \t]*[:=]|wandb login",
-        r"(?i)(\bwandb_v1_|\bkey[\"']?[ \t]*[=:][ \t]*[\"']?|wandb login (?:--\S+ )*)"
-        r"(?:[0-9a-f]{40}\b|\w{60,})",
-        _keep_prefix,
-    ),
-    (
-        r"hooks\.|/webhook|/bot|ftqq",
-        r"(?i)(hooks\.slack(?:-gov)?\.com/[a-z]+/|discord(?:app)?\.com/api/(?:v\d+/)?webhooks/"
-        r"|open-apis/bot/(?:v2/)?hook/|webhook\.office\.com/webhookb2/|api\.telegram\.org/(?:file/)?bot"
-        r"""|sctapi\.ftqq\.com/)[^\s"'<>)]+""",
-        _keep_prefix,
-    ),
-    # Looked for as any address: in the quick look, two hundred names would cost more than they spare.
-    (_ADDRESS, _chats(SECRET_SCHEMES), _keep_prefix),
-    (_ADDRESS, _own_hosts(), _keep_prefix),
-    # Office 365 by Apprise: source, tenant, client id, secret. Other addresses of that name are of storage.
-    (_ADDRESS, r"""(?i)\b(azure://[^\s/]+/[^\s/]+/[0-9a-f]{8}-[0-9a-f-]{27}/)[^\s"'<>)]+""", _keep_prefix),
-    (r"mailtos?://", r"""(?i)\b(mailtos?://)[^\s"'<>?*]+@""", lambda m: bytes(m.group(1)) + MASK + b"@"),
-    (
-        r"[?&][\w-]+=",
-        r"(?i)([?&](?:access_token|token|key|api_?key|auth|secret|pass(?:word)?|sig|signature|x-amz-signature"
-        r"""|x-amz-credential|x-amz-security-token|x-goog-signature)=)[^\s&"'<>)#]{8,}""",
-        _keep_prefix,
-    ),
-    (r"://[^\s/]*@", r"""(://)(?:[^\s/:@"'<>]*:[^\s/"'<>]+|[\w.-]{20,})@""", lambda _: b"://" + MASK + b"@"),
-    (
-        r"authorization|bearer",
-        r"(?i)(\bauthorization[\"']?[ \t]*[:=][ \t]*[\"']?(?:bearer|basic|token)[ \t]+)[^\s\"',]+",
-        _keep_prefix,
-    ),
-    (
-        r"authorization[\"']?[ \t]*[:=]|cookie[\"']?:",
-        r"(?i)(\b(?:proxy-)?authorization[\"']?[ \t]*[:=][ \t]*[\"']?"
-        r"|\b(?:set-)?cookie[\"']?:[ \t]*[\"']?[\w.-]+=)"
-        r"([A-Za-z0-9._~+/=%-]{16,})",
-        _keep_prefix,
-    ),
-    (r"bearer", r"(?i)(\bbearer[ \t]+)[A-Za-z0-9._~+/=-]{20,}", _keep_prefix),
-    (
-        r"(?:passw|passphrase|pwd|secret|key|credential|token)[\w-]*[\"']?[ \t]*[:=]",
-        rf"(?i)(\b({_NAMES})[\"']?[ \t]*(?::=|[:=])[ \t]*)({_VALUE})",
-        _keep_name,
-    ),
-    (
-        r"--[\w-]*(?:passw|passphrase|secret|key|credential|token)",
-        rf"(?i)(--({_NAMES})[ \t]+)({_VALUE})",
-        _keep_name,
-    ),
-    (r"sshpass|-u ", r"(\bsshpass -p ?|\bcurl [^\n|;]*?-u [\w.@-]+:)[^\s'\"]+", _keep_prefix),
-    (r"\\Users\\", r"(?i)(\b[A-Z]:\\{1,2}Users\\{1,2})[^\\\s\"':;,]+", lambda m: bytes(m.group(1)) + b"~"),
-    # Only where a path begins: /data/home/alice is no home, and masked it would be a path that is not there.
-    (
-        r"/home/|/Users/",
-        r"""((?:^|[^\w./~*+@%$}\\-]|file://|(?:^|\s)-[ILB]|\\[nrt]|\x1b\[[\d;]*m))(?:/home/|/Users/)"""
-        r"""[^/\s"'`:,;)\]}>]+""",
-        lambda m: bytes(m.group(1)) + b"~",
-    ),
-)
-_HOMES = len(_TABLE) - 1  #: the last one
-
-
-def _options() -> Any:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # bytes as they come, also such that are no UTF-8
-    return options
-
-
-def _set_of(patterns: Iterable[str]) -> Any:
-    found = re2.Set.SearchSet(_options())
-    for pattern in patterns:
-        found.Add(f"(?i){pattern}".encode())
-    found.Compile()
-    return found
-
-
-_HINTS = re2.compile(("(?i)" + "|".join(hint for hint, _, _ in _TABLE)).encode(), _options())
-_WHICH = _set_of(hint for hint, _, _ in _TABLE)
-_RULES = [(re2.compile(pattern.encode(), _options()), replace) for _, pattern, replace in _TABLE]
-_OF_CHATS = next(at for at, row in enumerate(_TABLE) if row[1] == _chats(SECRET_SCHEMES))
-_chat_schemes = SECRET_SCHEMES
-
-
-def also_schemes(names: Iterable[str]) -> None:
-    """Take further schemes for addresses of chats: those of the installed Apprise, once it is loaded."""
-    global _chat_schemes
-    new = {name.lower() for name in names if name.isascii() and name.isalnum()}
-    new -= _chat_schemes | HOST_SCHEMES | OPEN_SCHEMES | {"http", "https", "file"}
-    if new:
-        _chat_schemes |= new
-        _RULES[_OF_CHATS] = (re2.compile(_chats(_chat_schemes).encode(), _options()), _keep_prefix)

@@ -1,4 +1,4 @@
-"""From a line to what a report says of it: a place with an ISO time, its text redacted and cut."""
+"""From a line to what a report says of it: a place with an ISO time, its text cut."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 
 from stallwatch_rules.records import Line, Place
-from stallwatch_rules.text.redact import redact
 
 MAX_TEXT = 600  #: characters of a log line that a report carries
 _SEEN_BEFORE = 80  # characters before what must be seen
@@ -25,11 +24,11 @@ def iso(time: float | None, *, zoned: bool = True) -> str | None:
 
 
 def shown(text: str, find: Callable[[str], int] | None = None) -> str:
-    """A log line as a report carries it: no secret, not endless.
+    """A log line as a report carries it: not endless.
 
     ``find`` tells where in a long text stands what must be seen of it.
     """
-    clean = redact(text.strip())
+    clean = text.strip()
     if len(clean) > MAX_TEXT and find is not None and (at := find(clean)) > MAX_TEXT - _SEEN_AFTER:
         clean = "…" + clean[clean.find(" ", at - _SEEN_BEFORE, at) + 1 or at :]
     return clean if len(clean) <= MAX_TEXT else clean[: MAX_TEXT - 1] + "…"

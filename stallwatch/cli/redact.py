@@ -1,0 +1,73 @@
+"""``stallwatch redact``: what Stallwatch would show of a file, or where its secrets are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import click
+
+from stallwatch.cli.context import App, any_key, progress_bar, tell_all
+
+_MOST = 1024 * 1024  #: bytes of a line that are masked at once
+_BETWEEN_WORDS = (b" ", b"\t", b'"', b"'", b",", b";", b"&")
+
+
+@click.command()
+@click.argument("path", metavar="FILE")
+@click.option("--list", "listed", is_flag=True, help="List the lines with secrets, without the secrets.")
+@click.pass_obj
+def redact(app: App, path: str, listed: bool) -> None:
+    """Print a file with its secrets masked, as Stallwatch keeps, shows and sends it.
+
+    FILE is a file, an archive (.gz .xz .zst .zip .tar.*), or - for standard input.
+
+    \b
+    stallwatch redact train.log > masked.log
+    stallwatch redact --list train.log
+
+    --list prints file, line number and the kind of secret; home paths, which are shortened, are not listed.
+
+    Exit code: 2 when FILE cannot be read, or the configuration is wrong; else 0.
+    """
+    from stallwatch_logs.inputs import InputProblem
+    from stallwatch_logs.log_files import ProgressReader, expand
+    from stallwatch_rules.text.redact import LineMasker, mask_key_end, secrets_in
+
+    app.config(any_key)
+    problems: list[InputProblem]
+    files, problems = expand([path])
+    with progress_bar() as progress:
+        reader = ProgressReader(files, progress)
+        for file in files:
+            masker = LineMasker()
+            for number, raw in pieces(reader.chunks(file, problems, _MOST)):
+                text = raw.decode("utf-8", "surrogateescape")
+                after_key = masker.after_key
+                clean = masker(text)
+                if not listed:
+                    click.echo(clean.encode("utf-8", "surrogateescape"), nl=False)
+                elif clean != text:
+                    found = list(secrets_in(text))
+                    if after_key and not masker.after_key and mask_key_end(text) != text:
+                        found.append(("private-key-end", 1))
+                    for kind, count in found:
+                        click.echo(f"{file.name}:{number}: {kind}{f' ({count})' if count > 1 else ''}")
+    tell_all(problems)
+    if problems:
+        raise click.exceptions.Exit(2)
+
+
+def pieces(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield each line and its number; one that is too long in pieces, cut between words."""
+    number, rest = 1, b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield number, line + b"\n"
+            number += 1
+        while len(rest) > _MOST:
+            cut = max(rest.rfind(mark, 0, _MOST) for mark in _BETWEEN_WORDS) + 1 or _MOST
+            yield number, rest[:cut]
+            rest = rest[cut:]
+    if rest:
+        yield number, rest
