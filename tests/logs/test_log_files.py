@@ -163,11 +163,11 @@ def test_a_name_that_is_no_text() -> None:
 def test_a_file_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests may run as root, who may read everything."""
 
-    def refuse(path: Path, mode: str) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
 
     write("secret.log")
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("stallwatch_logs.log_files._opened", refuse)
     found, problems = read("secret.log")
     assert found == {}
     assert [str(problem) for problem in problems] == [

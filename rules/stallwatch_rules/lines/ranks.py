@@ -9,10 +9,10 @@ ranks: then its number is the node's.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from itertools import pairwise
-from pathlib import PurePath
 
 from stallwatch_rules.text.lazy import lazy
 
@@ -261,7 +261,7 @@ _RANK_FOLDER = lazy(
 def rank_of_path(path: str) -> int | None:
     """The rank whose output a file holds, where its name or folder tells: ``rank_3.log``,
     ``attempt_0/3/stderr.log`` (torchrun's log folder), ``rank0/stdout.log``, ``workerlog.3``."""
-    parts = PurePath(path.replace("!", "/")).parts
+    parts = [part for part in path.replace("!", "/").replace(os.sep, "/").split("/") if part not in ("", ".")]
     if not parts:
         return None
     for before, digits in _RANK_WORD.findall(parts[-1]):
