@@ -64,10 +64,8 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
 def lead_of(head: bytes) -> Lead | None:
     """What stands before a text's lines, where that is sure, or where numbers are found behind it alone.
 
-    Long logs that begin alike but for their numbers, as those of a run's ranks do, have the same lead.
+    Logs that begin alike but for their numbers, as those of a run's ranks do, have the same lead.
     """
-    if len(head) < HEAD:
-        return _lead_of(head)
     beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
     if beginning not in _leads:
         if len(_leads) >= _MOST_ALIKE:
