@@ -5,8 +5,9 @@
 The logs are generated (*simulated*, the same with each call): every rank prints a line for each step, one
 runs out of memory, and a collective of the others times out ten minutes later. Printed for each version: logs
 of some megabytes against one of 20 kB; then N logs of 1 MB each against one log that holds all of them, with
-the peak of resident memory and whether the rank that failed first is named. Versions are run in turns, each
-with caches of its own that a first call fills; a figure is the least of ``--rounds`` calls.
+the peak of resident memory and whether the rank that failed first is named; then N logs of 2 kB each, one of
+which runs out of memory, in the same way. Versions are run in turns, each with caches of its own that a first
+call fills; a figure is the least of ``--rounds`` calls.
 """
 
 from __future__ import annotations
@@ -82,6 +83,21 @@ def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
     return out, first
 
 
+def small_folder(files: int, folder: Path) -> tuple[Path, int]:
+    """Write a folder with so many logs of 2 kB, of which one fails; return it and the rank of that one."""
+    rng, failed = random.Random(files), files * 3 // 5
+    out = folder / f"{files}-small"
+    for rank in range(files):
+        path = out / f"part-{rank // 1000:03d}" / f"rank{rank}.log"
+        if not rank % 1000:
+            path.parent.mkdir(parents=True)
+        written(path, rank, 1800, rng)
+        if rank == failed:
+            with path.open("a") as log:
+                log.write(out_of_memory(rank))
+    return out, failed
+
+
 def together(folder: Path, to: Path) -> Path:
     """Write one log that holds all those of a folder, one after the other."""
     with to.open("wb") as out:
@@ -118,6 +134,9 @@ def main() -> None:
     )
     parser.add_argument("versions", nargs="*", default=["stallwatch"], metavar="STALLWATCH")
     parser.add_argument("--ranks", nargs="*", type=int, default=[8, 64, 1024], help="numbers of logs of 1 MB")
+    parser.add_argument(
+        "--small", nargs="*", type=int, default=[1000, 10_000], help="numbers of logs of 2 kB"
+    )
     parser.add_argument("--sizes", nargs="*", type=int, default=[1, 4, 10], help="of a single log, in MB")
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
@@ -143,6 +162,13 @@ def main() -> None:
             base = show(f"1 log of {ranks} MB", versions, whole, rounds)
             whole.unlink()
             show(f"{ranks} logs of 1 MB", versions, logs, rounds, base, first)
+            shutil.rmtree(logs)
+        for files in asked.small:
+            logs, first = small_folder(files, folder)
+            whole = together(logs, folder / "together.log")
+            base = show(f"1 log of {2 * files // 1000} MB", versions, whole, 1)
+            whole.unlink()
+            show(f"{files:,} logs of 2 kB", versions, logs, 1, base, first)
             shutil.rmtree(logs)
 
 

@@ -39,6 +39,7 @@ class FileRead:
     problems: list[InputProblem] = field(default_factory=list)
     binary: list[str] = field(default_factory=list)  #: its name, if it was found but is no text
     out_of_time: bool = False  #: there was no time to read it to its end
+    alike: bool = False  #: it was only searched, as another file prints the same
 
 
 class Engines(NamedTuple):

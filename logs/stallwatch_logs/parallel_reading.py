@@ -21,13 +21,15 @@ from stallwatch_logs.file_reading import Engines, FileRead
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, on_bytes_read
 from stallwatch_logs.sharing import Sharing, batches, ranges_of
-from stallwatch_logs.workers import Board, Pages, Range, begin
+from stallwatch_logs.small_files import survey
+from stallwatch_logs.workers import NO_PAGES, Board, Pages, Range, begin
 from stallwatch_rules.failures.unexplained import Baseline
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Verdict
 from stallwatch_rules.scan.state import ScanSizes
 
+OPENING = 8 * 1024  #: bytes that could be searched while a file is opened
 WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
 WORTH_A_FORK = 32 * 1024 * 1024  #: the same of one that need not load anything
 MAX_WORKERS = 8
@@ -89,24 +91,22 @@ def read_all(
     With ``whole`` this process reads every line, without sampling.
     """
     parallel = parallel or Parallel()
-    engines = Engines(reading.matcher, lambda: None) if whole else Engines.of(reading.matcher)
-    sizes = ScanSizes() if whole else ScanSizes.of_run(file.size for file in files)
-    share = functools.partial(Sharing, files, engines, sizes, on_bytes, limits=limits)
     if whole:
-        yield from share().read(reading)
+        engines = Engines(reading.matcher, lambda: None)
+        yield from Sharing(files, engines, ScanSizes(), on_bytes, limits=limits).read(reading)
         return
-    away = () if reading.splits_starts else files  # what others read of a file is of one start
+    engines = Engines.of(reading.matcher)
+    read = functools.partial(_read, files, reading, engines, on_bytes, limits)
     if parallel.executor is not None:
-        pages, window = Pages.of(reading.catalogue), 2 * max(parallel.workers, MAX_WORKERS)
-        shared = share(executor=parallel.executor, window=window, jobs=batches(away), pages=pages)
-        yield from shared.read(reading)
+        window = 2 * max(parallel.workers, MAX_WORKERS)
+        yield from read(executor=parallel.executor, window=window, pages=Pages.of(reading.catalogue))
         return
     # A daemonic process may start none.
-    pays = sum(file.size for file in files if file.path) >= parallel.least
-    ranges = _ranges(files, parallel, engines, sizes) if pays else []
+    pays = sum(file.size + OPENING for file in files if file.path) >= parallel.least
+    ranges = _ranges(files, parallel, engines) if pays else []
     helpers = min(parallel.workers, sum(bool(file.path) for file in files) + len(ranges)) - 1
     if helpers < 1 or not pays or multiprocessing.current_process().daemon:
-        yield from share().read(reading)
+        yield from read()
         return
     if (engine := engines.scan()) is not None:
         engine.patterns.compile()  # here, so that the others only load it
@@ -114,17 +114,52 @@ def read_all(
     # This process reads, too: it is ready while the others still start. Between two portions it hands out the
     # next job, so none need lie with a process that is busy while another one has nothing left to do.
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
-        jobs = batches(away, ranges)
-        shared = share(executor=pool, window=helpers, jobs=jobs, board=board, pages=pages.named(), here=True)
-        yield from shared.read(reading)
+        yield from read(ranges, executor=pool, window=helpers, board=board, pages=pages.named(), here=True)
 
 
-def _ranges(files: Sequence[LogFile], parallel: Parallel, engines: Engines, sizes: ScanSizes) -> list[Range]:
+def _read(
+    files: Sequence[LogFile],
+    reading: RunReading,
+    engines: Engines,
+    on_bytes: OnBytes,
+    limits: Limits | None,
+    ranges: Sequence[Range] = (),
+    *,
+    executor: Executor | None = None,
+    window: int = 0,
+    board: Board | None = None,
+    pages: Pages = NO_PAGES,
+    here: bool = False,
+) -> Iterator[tuple[LogFile, FileRead]]:
+    """Search the small files, if there are many, and read those that are chosen and all large ones."""
+    found = survey(files, engines, limits, on_bytes, executor=executor, window=window, pages=pages)
+    reading.alike = found.alike
+    # What others read of a file is of one start.
+    away = () if executor is None or reading.splits_starts else files
+    shared = Sharing(
+        files,
+        engines,
+        ScanSizes.of_run(file.size for number, file in enumerate(files) if number not in found.unread),
+        on_bytes,
+        unread=found.unread,
+        executor=executor,
+        window=window,
+        jobs=batches(away, ranges, found.unread),
+        board=board,
+        pages=pages,
+        limits=limits,
+        here=here,
+    )
+    yield from shared.read(reading)
+
+
+def _ranges(files: Sequence[LogFile], parallel: Parallel, engines: Engines) -> list[Range]:
     """The ranges of large files, if reading files at the same time would leave processes without work, or one
     with most of it."""
     away = [file.size for file in files if file.path]
     if parallel.workers < 2 or (len(away) >= parallel.workers and max(away) <= sum(away) / 2):
         return []
+    sizes = ScanSizes.of_run(file.size for file in files)
     found = [one for file in files for one in ranges_of(file, sizes)]
     return found if found and engines.scan() is not None else []
 

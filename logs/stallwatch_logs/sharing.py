@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from stallwatch_logs.file_reading import Engines, FileRead, Within, in_time, read_apart, read_file
 from stallwatch_logs.inputs import Limits, TimeIsUp, is_sparse
 from stallwatch_logs.line_format import lead_of
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.portions import broken_at, edge, file_chunks
+from stallwatch_logs.small_files import Sizes
 from stallwatch_logs.workers import (
     NO_PAGES,
     Board,
@@ -38,6 +40,7 @@ from stallwatch_rules.scan.state import ScanSizes
 BATCH = 16 * 1024 * 1024  #: bytes on disk that are handed over at once, if the files are small
 _A_FILE = 32 * 1024  # what opening one costs, in bytes read
 _LATE = 2.0  # seconds that others may need to give up what they read
+_PAUSE = 20  # times what a report took, until the next one
 _EVERY = 0.1  # seconds between two looks at those who read, and two reports of the progress
 
 Tasks = tuple[Wanted | Range, ...]
@@ -58,16 +61,22 @@ def ranges_of(file: LogFile, sizes: ScanSizes) -> list[Range]:
     return [Range(file.path, one * sizes.section, (one + 1) * sizes.section, lead, texts) for one in numbers]
 
 
-def batches(files: Sequence[LogFile], ranges: Sequence[Range] = ()) -> list[Tasks]:
+def batches(
+    files: Sequence[LogFile], ranges: Sequence[Range] = (), unread: Container[int] = ()
+) -> list[Tasks]:
     """Those of the files that others can read, the largest first, small ones together.
 
     A large file that came last would keep one process busy alone. The files of the ``ranges`` are not read
-    by others as a whole.
+    by others as a whole, and the ``unread`` ones by nobody.
     """
     found: list[list[Wanted]] = []
     held = BATCH
     split = {one.path for one in ranges}
-    away = [(number, file) for number, file in enumerate(files) if file.path and file.path not in split]
+    away = [
+        (number, file)
+        for number, file in enumerate(files)
+        if file.path and file.path not in split and number not in unread
+    ]
     for number, file in sorted(away, key=lambda one: -one[1].size):
         cost = file.size + _A_FILE
         if held + cost > BATCH:
@@ -83,7 +92,7 @@ class Sharing:
 
     With ``here``, this process reads the last files while others read the first, and the ranges that it needs
     next. It reads what they fail to read in any case, and everything if there is no executor. ``pages`` go
-    with each job.
+    with each job. Of ``unread`` files only the sizes are reported.
     """
 
     def __init__(
@@ -93,6 +102,7 @@ class Sharing:
         sizes: ScanSizes,
         on_bytes: Callable[[int], None],
         *,
+        unread: Mapping[int, Sizes] = MappingProxyType({}),
         executor: Executor | None = None,
         window: int = 0,
         jobs: Sequence[Tasks] = (),
@@ -101,7 +111,7 @@ class Sharing:
         limits: Limits | None = None,
         here: bool = False,
     ) -> None:
-        self._files = files
+        self._files, self._unread = files, unread
         self._engines, self._sizes = engines, sizes
         self._board = board or Board(len(files), shared=False)
         self._on_bytes = on_bytes
@@ -121,7 +131,13 @@ class Sharing:
 
     def read(self, reading: RunReading) -> Iterator[tuple[LogFile, FileRead]]:
         """Read all files into the run's reading, in their order."""
+        for number in self._unread:
+            self._board.report(number, self._files[number].size)
         for number, file in enumerate(self._files):
+            if number in self._unread:
+                size, lines = self._unread[number]
+                yield file, FileRead(None, size, lines, alike=True)
+                continue
             wanted, within = Wanted.of(number, file), self._within(number)
             if file.path in self._ranges:
                 read = self._read_ranges(file, reading, within)
@@ -135,8 +151,9 @@ class Sharing:
             else:
                 read = read_file(file, reading, self._engines, within, self._sizes)
             self._board.report(number, file.size)
-            self._report(always=number == len(self._files) - 1)
+            self._report()
             yield file, replace(read, reading=None)
+        self._report(always=True)
 
     def _result(self, task: Wanted | Range) -> FileRead | ScannedRange:
         """What was read of a file or range; while others are busy with it, another one is read here."""
@@ -228,10 +245,11 @@ class Sharing:
     def _report(self, *, always: bool = False) -> None:
         now = time.monotonic()
         if always or now >= self._report_at:
-            self._report_at = now + _EVERY
             read = self._board.read()
             # A compressed file counts by its size on disk, once it is read.
             self._on_bytes(sum(min(part, file.size) for part, file in zip(read, self._files, strict=False)))
+            done = time.monotonic()
+            self._report_at = done + max(_EVERY, _PAUSE * (done - now))
 
     def _read_ranges(self, file: LogFile, reading: RunReading, within: Within) -> FileRead:
         """Read a file of which others scan ranges."""

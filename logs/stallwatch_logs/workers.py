@@ -172,7 +172,7 @@ def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     if engines is None:
-        _prepared(pages)
+        prepared(pages)
     else:
         _engines.clear()
         _engines[pages.digest] = engines
@@ -181,7 +181,7 @@ def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
 
 def read_away(job: Job) -> list[FileRead | ScannedRange]:
     """Read files and ranges in this process, for another one."""
-    engines = _prepared(job.pages)
+    engines = prepared(job.pages)
     return [
         _scan(task, job, engines) if isinstance(task, Range) else _read(task, job, engines)
         for task in job.tasks
@@ -216,7 +216,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
     return read_apart(file, engines, within, job.sizes)
 
 
-def _prepared(pages: Pages) -> Engines:
+def prepared(pages: Pages) -> Engines:
     """The compiled patterns, once for all jobs of a process."""
     with _lock:
         engines = _engines.get(pages.digest)

@@ -103,6 +103,7 @@ class RunReading:
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources of which nothing was read, as there are too many
+        self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
         self._streams_of: dict[str, int] = {}  # source → its streams
         self.splits_starts = starts
         self.starts = Starts()  #: that are over
@@ -112,11 +113,7 @@ class RunReading:
         self._gaps: dict[str, Gaps] = {}
         self._series = SeriesReader()
         self._keys: dict[Key, LineMasker] = {}  # streams whose last line was one of a private key
-        self._failures = frozenset(
-            page.id
-            for page in catalogue.pages.values()
-            if page.role in ("cause", "symptom") and page.harm != "harmless"
-        )
+        self._failures = catalogue.failures
         self._timeouts = catalogue.tagged("flight-data")
         self._start_rules = catalogue.tagged("start-failed")
         self._by_progress = frozenset(
@@ -286,7 +283,7 @@ class RunReading:
         if ending is not None:
             memory, left, codes = memory or ending.memory, left or ending.left, ending.codes
         context = RunContext(
-            ending, now, threshold, stalled, waited, ended_at, memory, left, elsewhere, watched
+            ending, now, threshold, stalled, waited, ended_at, memory, left, elsewhere, watched, self.alike
         )
         streams = with_codes(without_echoes(self.streams), codes)
         diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, context)

@@ -69,6 +69,18 @@ def crowd(folder: Path) -> None:
     (folder / "rank7.log").write_bytes(STEPS + OOM)
 
 
+def diagnosed_apart(folder: Path) -> tuple[str, str, int, int, int]:
+    """Verdict, root cause, files, problems and the peak of memory of a process that diagnoses a folder."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder), os.environ["STALLWATCH_CACHE"]],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    verdict, primary, files, problems, peak = json.loads(done.stdout)
+    return verdict, primary, files, problems, peak
+
+
 @pytest.mark.parametrize("make", [endless_line, endless_bar, hole, noise, crowd])
 @pytest.mark.skipif(
     sys.platform != "linux", reason="/proc tells the peak; getrusage counts the parent's, too"
@@ -77,13 +89,24 @@ def test_memory_is_bounded(tmp_path: Path, make: Callable[[Path], None]) -> None
     folder = tmp_path / "logs"
     folder.mkdir()
     make(folder)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder), os.environ["STALLWATCH_CACHE"]],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    verdict, primary, files, problems, peak = json.loads(done.stdout)
+    verdict, primary, files, problems, peak = diagnosed_apart(folder)
     assert (verdict, primary, problems) == ("failed", "cuda-oom", 0)
     assert files == len(list(folder.iterdir()))
     assert peak < LIMIT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak")
+def test_memory_hardly_grows_with_the_number_of_small_files(tmp_path: Path) -> None:
+    """A file that was not read takes 2 kB, and one that is read ten times that."""
+    pytest.importorskip("hyperscan", reason="without it, each file is read")
+    peaks = []
+    for files in (1000, 10_000):
+        folder = tmp_path / str(files)
+        folder.mkdir()
+        for number in range(files):
+            (folder / f"rank{number}.log").write_bytes(STEPS)
+        (folder / "rank7.log").write_bytes(STEPS + OOM)
+        verdict, primary, read, problems, peak = diagnosed_apart(folder)
+        assert (verdict, primary, read, problems) == ("failed", "cuda-oom", files, 0)
+        peaks.append(peak)
+    assert peaks[1] - peaks[0] < 9000 * 4096

@@ -190,7 +190,7 @@ def test_the_rules_lie_in_shared_memory_for_processes_that_are_started(
     pages = workers.Pages.of(catalogue)
     shared = pages.shared()
     assert not isinstance(shared.packed, bytes) and bytes(shared.packed) == pages.packed
-    assert workers._prepared(shared).matcher.catalogue == catalogue
+    assert workers.prepared(shared).matcher.catalogue == catalogue
 
 
 def test_the_progress_only_grows_and_ends_at_the_whole(catalogue: Catalogue, logs: list[str]) -> None:

@@ -22,7 +22,7 @@ from stallwatch_logs.parallel_reading import Parallel, read_all
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.locale import says
 from stallwatch_rules.matching.matcher import Matcher
-from stallwatch_rules.messages import Message, message
+from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.curve import series_of
 from stallwatch_rules.reading import MAX_STREAMS, RunReading
@@ -154,17 +154,19 @@ def out_of_time(files: int, unread: int) -> Message:
 
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
-) -> tuple[Stats, list[str]]:
+) -> tuple[Stats, list[Text]]:
     """Read the files; how much that was, and notes on what was left out."""
     stats = Stats()
-    notes: list[str] = []
+    notes: list[Text] = []
     binary: list[str] = []
+    alike = 0
     on_bytes = on_bytes_read(options.progress, files)
     for file, read in read_all(
         files, reading, on_bytes=on_bytes, parallel=options.parallel, limits=options.limits
     ):
         problems += read.problems
         binary += read.binary
+        alike += read.alike
         if read.bytes:
             stats.files += 1
             stats.bytes += read.bytes
@@ -182,6 +184,8 @@ def _read(
             )
     if reading.unread:
         problems.append(_too_many(len(reading.unread), min(reading.unread, key=natural)))
+    if alike:
+        notes.append(message("diagnosis.files-alike", files=len(files), read=len(files) - alike))
     if binary:
         notes.append(_passed_over(binary))
     return stats, notes

@@ -43,7 +43,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         notes += [counters] if counters else []
     uneven = None
     if diagnosis.in_trouble and not progress.finished:
-        uneven = uneven_end(tracker.steps)
+        uneven = uneven_end(run.last_steps)
     uneven = uneven or (None if other_runs else went_on_without(run.streams))
     if uneven is not None:
         progress.behind = sorted(uneven.behind)

@@ -260,6 +260,7 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
     if one is None:
         return set()
     ranks = {rank for _, rank in one.hits if rank is not None}
+    ranks.update(*(run.context.alike.get(source, ()) for source, _ in one.hits))
     return ranks | set(reporting(all_flights(run.streams))) if one.tagged("flight-data") else ranks
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +31,7 @@ class RunContext(msgspec.Struct, frozen=True):
     left: Sequence[Left] = ()
     elsewhere: bool = False
     watched: bool = False
+    alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
 
     @property
     def kind(self) -> str:
@@ -61,6 +62,18 @@ class Snapshot(msgspec.Struct, frozen=True):
     left: tuple[Left, ...]  #: ranks that ended by themselves, without an error, before the others
     left_line: Line | None  #: where the log says so
     restarts: Sequence[Restart]  #: of all its workers by their launcher
+
+    @property
+    def last_steps(self) -> dict[int | None, int]:
+        """The last step of each rank; of one that was not read, that of the rank that prints the same."""
+        known, alike = self.tracker.steps, self.context.alike
+        others: dict[int | None, int] = {
+            other: known[rank]
+            for source, rank in self.streams
+            if source in alike and rank in known
+            for other in alike[source]
+        }
+        return {**others, **known}
 
 
 class LeftOut(NamedTuple):

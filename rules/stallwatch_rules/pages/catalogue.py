@@ -103,6 +103,15 @@ class Catalogue:
         """Return the rules with this tag."""
         return frozenset(page.id for page in self.pages.values() if tag in page.tags)
 
+    @property
+    def failures(self) -> frozenset[str]:
+        """The rules that tell of a failure."""
+        return frozenset(
+            page.id
+            for page in self.pages.values()
+            if page.role in ("cause", "symptom") and page.harm != "harmless"
+        )
+
     def rule_tagged(self, tag: Tag) -> str:
         """Return the rule with this tag, a packaged one before a user's own; empty if there is none."""
         return next((page.id for page in self.pages.values() if tag in page.tags), "")

@@ -1,0 +1,172 @@
+"""Searches the many small files of a run, and chooses those of which the lines are read (``scan.alike``)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stallwatch_logs.file_reading import Engines
+from stallwatch_logs.inputs import InputProblem, Limits
+from stallwatch_logs.log_files import LogFile, expand
+from stallwatch_logs.workers import Pages, prepared
+from stallwatch_rules.scan.alike import MANY, Outline, choose, outlines, showing_failures
+from stallwatch_rules.scan.sources import UTF16_MARKS
+from stallwatch_rules.text.encodings import looks_binary
+
+SMALL = 64 * 1024  #: bytes of a file, decompressed
+_TOGETHER = 1024 * 1024  # bytes that are searched at once
+_TOGETHER_FILES = 512
+
+Sizes = tuple[int, int]  #: bytes, decompressed, and lines
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a search of a run's small files showed."""
+
+    unread: dict[int, Sizes]  #: files of which no line is read
+    alike: dict[str, list[int]]  #: name of a file that is read → ranks of files that print the same
+
+
+NO_SURVEY = Survey({}, {})
+
+
+class Search(NamedTuple):
+    """A job: small files to search, by their paths."""
+
+    files: tuple[tuple[str, bool], ...]  #: path, and whether its bytes are the log's own
+    limits: Limits | None
+    pages: Pages
+
+
+Found = list[tuple[Outline | None, int]]  # of each file, with its size
+
+
+def few_or_none(files: Sequence[LogFile]) -> bool:
+    """Whether a run has so few small files that all of them are read."""
+    return sum(0 < file.size <= SMALL for file in files) <= MANY
+
+
+def survey(
+    files: Sequence[LogFile],
+    engines: Engines,
+    limits: Limits | None,
+    on_bytes: Callable[[int], None],
+    *,
+    executor: Executor | None = None,
+    window: int = 0,
+    pages: Pages | None = None,
+) -> Survey:
+    """Search the small files, here and by an executor; none if there are few."""
+    if few_or_none(files) or engines.scan() is None:
+        return NO_SURVEY
+    found: list[tuple[Outline | None, int]] = [(None, 0)] * len(files)
+    waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
+    kinds: dict[bytes, bytes] = {}  # one object for each digest
+    done = 0  # bytes
+
+    def take(numbers: list[int], searched: Found) -> None:
+        for number, (outline, size) in zip(numbers, searched, strict=True):
+            if outline is not None:
+                kind, texts = (kinds.setdefault(one, one) for one in outline[:2])
+                found[number] = outline._replace(kind=kind, texts=texts), size
+        nonlocal done
+        done += sum(files[number].size for number in numbers)
+        on_bytes(done)
+
+    def here(numbers: list[int]) -> None:
+        take(numbers, outline_files([files[number] for number in numbers], engines))
+
+    while waiting or running:
+        while executor is not None and pages and waiting and len(running) < window:
+            numbers = waiting[0]
+            if not all(files[number].path for number in numbers):
+                break  # a member of an archive is read in its order
+            paths = tuple((files[number].path, files[number].plain) for number in numbers)
+            try:
+                running[executor.submit(search_away, Search(paths, limits, pages))] = waiting.popleft()
+            except (OSError, RuntimeError):  # it is broken, or the system refuses a process
+                executor = None
+        if waiting:
+            here(waiting.popleft() if not all(files[number].path for number in waiting[0]) else waiting.pop())
+        elif running:
+            wait(running, return_when=FIRST_COMPLETED)
+        for future in [future for future in running if future.done()]:
+            numbers = running.pop(future)
+            failed = future.cancelled() or future.exception() is not None
+            here(numbers) if failed else take(numbers, future.result())
+    chosen = choose([outline for outline, _ in found])
+    unread = {
+        number: (size, outline.lines)
+        for number, (outline, size) in enumerate(found)
+        if outline is not None and number not in chosen.numbers
+    }
+    alike = {
+        files[read].name: [rank for one in others if (rank := files[one].rank) is not None]
+        for read, others in chosen.alike.items()
+    }
+    return Survey(unread, alike)
+
+
+def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
+    """The numbers of small files that are searched at once; members of archives apart from files."""
+    batch: list[int] = []
+    held = 0
+    for number, file in enumerate(files):
+        if not 0 < file.size <= SMALL:
+            continue
+        if batch and (
+            held + file.size > _TOGETHER
+            or len(batch) >= _TOGETHER_FILES
+            or bool(file.path) != bool(files[batch[-1]].path)
+        ):
+            yield batch
+            batch, held = [], 0
+        batch.append(number)
+        held += file.size
+    if batch:
+        yield batch
+
+
+def outline_files(files: Sequence[LogFile], engines: Engines) -> Found:
+    """Search files together; those without an outline have to be read to know what they are."""
+    engine = engines.scan()
+    assert engine is not None, "files are searched where blocks can be scanned"
+    texts = [_text(file) for file in files]
+    failures = showing_failures(engine, engines.matcher.catalogue.failures)
+    found = iter(outlines(engine, failures, [text for text in texts if text]))
+    return [(next(found), len(text)) if text else (None, 0) for text in texts]
+
+
+def _text(file: LogFile) -> bytes | None:
+    """The text of a small file; ``None`` if it is large, no text, or cannot be read without trouble."""
+    text = b""
+    try:
+        if file.plain:
+            with open(file.path, "rb", buffering=0) as raw:  # noqa: PTH123 - in a third of the time
+                text = raw.read(SMALL + 1)
+        else:
+            problems: list[InputProblem] = []
+            for portion in file.chunks(problems, []):
+                text += portion
+                if len(text) > SMALL:
+                    break
+            if problems:
+                return None
+    except OSError:
+        return None
+    if len(text) > SMALL or text[:2] in UTF16_MARKS or looks_binary(text):
+        return None
+    return text
+
+
+def search_away(job: Search) -> Found:
+    """Search files in this process, for another one."""
+    files = []
+    for path, plain in job.files:
+        own = [] if plain else expand([path], limits=job.limits)[0]
+        files.append(own[0] if own else LogFile(path, None, False, 0, lambda: iter(()), path, plain))
+    return outline_files(files, prepared(job.pages))

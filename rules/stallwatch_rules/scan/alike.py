@@ -1,0 +1,159 @@
+"""Which of many small sources print the same, so that only some of each kind are read line by line.
+
+Reading a small source costs fifty times what searching it costs. So many of them are searched at once, as one
+text, for what a scan of a long log looks for (``patterns``): sources in which the same was found, and which
+end alike, are of one kind. What may have failed is read before what looks healthy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from typing import NamedTuple
+
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.scan.patterns import WATCHES, ScanEngine
+from stallwatch_rules.scan.segments import Segments, view_of
+from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.masking import template_key
+
+MANY = 512  #: small sources; of fewer, all are read
+MOST_FAILED, OF_FAILED = 3072, 1024  #: that are read of those that may have failed, and of one kind of them
+MOST_HEALTHY, OF_HEALTHY = 1024, 64  #: and of all others
+_TEXTS = 24  # of `OF_HEALTHY`, sources whose templates differ from those of the others
+_EXTREMES = 12  # with the fewest lines, and with the most
+_FAILED = ("traceback", "frame", "crash", "launcher")  # watches
+_LAST = 4096  # bytes in which the last line stands
+# A program's own word for how it ended, in which only the number tells success from failure.
+_CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
+
+Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines with a severe word
+
+
+class Outline(NamedTuple):
+    """What a search of a small source showed."""
+
+    kind: bytes  #: sources with the same signs and the same end have the same
+    texts: bytes  #: sources with the same templates have the same
+    lines: int
+    failed: bool  #: signs of a failure are among those found
+    ended: float  #: when it ended, if it failed; infinite where no line tells
+
+
+def outlines(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[Outline]:
+    """Search sources as one text; ``failures`` are the numbers of the targets that show a failure."""
+    views = [view_of(source) for source in sources]
+    views = [view if view[-1:] == b"\n" else view + b"\n" for view in views]
+    segments = Segments(b"".join(views))
+    behind = list(accumulate(view.count(b"\n") + view.count(b"\r") for view in views))
+    hits = engine.patterns.find(segments.view, segments)
+    signs: list[set[int | bytes]] = [set() for _ in views]
+    for order, pattern, _ in _by_source(behind, ((unit, pattern) for pattern, unit in hits.found)):
+        signs[order].add(engine.target_of[pattern])
+    for order, _, unit in _by_source(behind, ((unit, 0) for unit in hits.worded)):
+        signs[order].add(template_key(segments.text(unit)))
+    return [_outline(*one, failures) for one in zip(sources, views, signs, strict=True)]
+
+
+def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """The number of the source in which each of these segments lies, with what was found and the segment."""
+    order = 0
+    for unit, pattern in sorted(found):
+        while unit >= behind[order]:
+            order += 1
+        yield order, pattern, unit
+
+
+def _outline(source: bytes, view: bytes, signs: set[int | bytes], failures: Signs) -> Outline:
+    last = view[-_LAST:].replace(b"\r", b"\n").rstrip().rpartition(b"\n")[2]
+    code = _CODE.search(last)
+    ends = b"" if code is None else b"0" if not int(code[1]) else b"1"
+    kind = _digest(*sorted(map(repr, signs)), template_key(last), ends)
+    texts = _digest(*sorted(set(template_key(view).replace(b"\r", b"\n").split(b"\n"))))
+    failed = not failures.isdisjoint(signs)
+    lines = source.count(b"\n") + (source[-1:] != b"\n")
+    return Outline(kind, texts, lines, failed, _time_of(last) if failed else math.inf)
+
+
+def _digest(*parts: str | bytes) -> bytes:
+    encoded = [part.encode() if isinstance(part, str) else part for part in parts]
+    return hashlib.blake2b(b"\n".join(encoded), digest_size=8).digest()
+
+
+def _time_of(line: bytes) -> float:
+    reader = LineReader("")
+    times = [one.time for one in chain(reader.feed(line), reader.finish()) if one.time is not None]
+    return times[-1] if times else math.inf
+
+
+def showing_failures(engine: ScanEngine, rules: Collection[str]) -> Signs:
+    """The numbers of the targets that show a failure: of these rules, and tracebacks and the like."""
+    found = {number for number, target in enumerate(engine.targets) if target.rule in rules}
+    watches = len(engine.targets)
+    return frozenset(found | {watches + n for n, watch in enumerate(WATCHES) if watch.name in _FAILED})
+
+
+class Chosen(NamedTuple):
+    """Which sources to read, and which others print the same."""
+
+    numbers: set[int]
+    alike: dict[int, list[int]]  #: a usual one of a kind, of those to read → sources of its kind that are not
+
+
+def choose(found: Sequence[Outline | None]) -> Chosen:
+    """Choose the sources to read; those without an outline are not among them."""
+    kinds: dict[bytes, list[int]] = {}
+    for number, outline in enumerate(found):
+        if outline is not None:
+            kinds.setdefault(outline.kind, []).append(number)
+    known = [outline for outline in found if outline is not None]
+    compositions = Counter(outline.texts for outline in known)
+    firsts: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
+    others: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
+    for numbers in kinds.values():
+        outline = found[numbers[0]]
+        assert outline is not None
+        if outline.failed:
+            order = sorted(numbers, key=lambda number: (_of(found, number).ended, number))[:OF_FAILED]
+        else:
+            order = _healthy(numbers, found, compositions)
+        firsts[outline.failed].append((len(numbers), order[0]))
+        others[outline.failed] += ((_of(found, number).ended, number) for number in order[1:])
+    failed = [number for _, number in (*sorted(firsts[True]), *sorted(others[True]))]
+    healthy = [number for _, number in (*sorted(firsts[False]), *others[False])]
+    chosen = {*failed[:MOST_FAILED], *healthy[:MOST_HEALTHY]}
+    alike: dict[int, list[int]] = {}
+    for numbers in kinds.values():
+        left = [number for number in numbers if number not in chosen]
+        read = sorted((_of(found, number).lines, number) for number in numbers if number in chosen)
+        if left and read:
+            alike[read[len(read) // 2][1]] = left
+    return Chosen(chosen, alike)
+
+
+def _of(found: Sequence[Outline | None], number: int) -> Outline:
+    outline = found[number]
+    assert outline is not None
+    return outline
+
+
+def _healthy(
+    numbers: Sequence[int], found: Sequence[Outline | None], compositions: Counter[bytes]
+) -> list[int]:
+    """Those of one kind to read: with rare templates, the shortest, the longest, and others."""
+    if len(numbers) <= OF_HEALTHY:
+        return list(numbers)
+    first_of: dict[bytes, int] = {}
+    for number in numbers:
+        first_of.setdefault(_of(found, number).texts, number)
+    rare = sorted(first_of.items(), key=lambda one: (compositions[one[0]], one[1]))[:_TEXTS]
+    ordered = sorted(numbers, key=lambda number: (_of(found, number).lines, number))
+    picked = dict.fromkeys([number for _, number in rare])
+    picked |= dict.fromkeys(ordered[:_EXTREMES] + ordered[-_EXTREMES:])
+    left = max(2, OF_HEALTHY - len(picked))
+    last = len(ordered) - 1
+    picked |= dict.fromkeys(ordered[round(number * last / (left - 1))] for number in range(left))
+    return list(picked)
