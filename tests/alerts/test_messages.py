@@ -78,6 +78,20 @@ def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: 
     assert "自己的节奏" not in chinese and "在此之前上限是 1 分 30 秒" in chinese
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_the_end_of_a_run_says_where_its_record_is_if_not_in_the_state_folder(
+    stall: Stall, over: bool
+) -> None:
+    where = message(
+        "run.kept-elsewhere", path="/tmp/stallwatch-0-1/runs/myrun", why="No space left on device"
+    )
+    told = stall(kind="ended", ending=Ending("failed", 1), kept=where)
+    told.status = "resolved" if over else "open"
+    english, chinese = render(told, "en", None).text, render(told, "zh", None).text
+    assert "The record of the run is in /tmp/stallwatch-0-1/runs/myrun" in english
+    assert "/tmp/stallwatch-0-1/runs/myrun" in chinese and "状态文件夹无法写入" in chinese
+
+
 def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
     incident = stall(status="resolved", resolution="recovered", resolved_at=1190.0, updated_at=1190.0)
     message = render(incident, "en", None)

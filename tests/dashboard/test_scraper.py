@@ -10,8 +10,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from stallwatch_dashboard.data.metrics_page import ScrapeError
-from stallwatch_dashboard.data.scraper import Scraper
+from stallwatch_dashboard.data.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.data.store import MetricStore
+from stallwatch_dashboard.health import state_of
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_rules.messages import has, message
@@ -239,3 +240,10 @@ def test_the_thread_scrapes_until_it_is_closed(
         assert rounds.acquire(timeout=120)
     scraper.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "scraper"]
+
+
+def test_a_source_that_answered_in_the_future_is_late_until_it_answers_again() -> None:
+    """The clock was set back since, and how long ago that was nobody knows."""
+    status = TargetStatus("http://127.0.0.1:1/metrics", None, answered=10_000.0)
+    assert state_of(status, 10_001.0) == "answers"
+    assert state_of(status, 10_000.0 - 7200.0) == "late"

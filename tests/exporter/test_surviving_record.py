@@ -146,6 +146,17 @@ def test_a_run_that_leaves_nothing_but_its_record_still_failed(
     assert "No output of the run was kept: this diagnosis is from the record of its end." in found.notes
 
 
+def test_nor_does_a_run_that_went_well_need_its_output(
+    watch: Callable[..., Any], catalogue: Catalogue, temporary: Path
+) -> None:
+    run = watch()
+    run.steps(1, 10, total=10)
+    run.end("finished", 0)
+    (run.folder.path / "output.log").unlink()
+    found, problems = diagnose_paths([run.folder.path], Options(catalogue))
+    assert problems == [] and found.verdict == "finished"
+
+
 def test_room_that_comes_back_makes_the_record_whole(watch: Callable[..., Any], disk: Disk) -> None:
     run = watch()
     run.steps(1, 10)

@@ -36,8 +36,8 @@ class TargetStatus:
     error: Message | None = None  #: of the last scrape; None after a good one
 
     def lag(self, now: float) -> float | None:
-        """Seconds since its last answer."""
-        return None if self.answered is None else now - self.answered
+        """Seconds since its last answer; if the clock was set back since, the next answer shows them."""
+        return None if self.answered is None else abs(now - self.answered)
 
 
 class Scraper:

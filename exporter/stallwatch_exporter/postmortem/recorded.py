@@ -214,15 +214,15 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     if kept is None:
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
-    if left >= seen or (kept.primary is None and not kept.unknown):
+    if left >= seen or (diagnosis.stats.files and kept.primary is None and not kept.unknown):
         return diagnosis
     note = message("diagnosis.kept-diagnosis", left=f"{left:,}", seen=f"{seen:,}")
     return msgspec.structs.replace(kept, notes=[note, *kept.notes, *known.lacking])
 
 
 def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folder: Path) -> Diagnosis:
-    """Take out of `problems` that nothing was read, if the record of the run shows that it failed."""
-    if not diagnosis.in_trouble:
+    """Take out of `problems` that nothing was read, if the record of the run shows how it went."""
+    if not (diagnosis.stats.files or diagnosis.in_trouble):
         return diagnosis
     missing = [one for one in problems if Path(one.path).is_relative_to(folder)]
     problems[:] = [one for one in problems if one not in missing]
