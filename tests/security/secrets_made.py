@@ -132,6 +132,9 @@ CONTEXTS = [
     'WARNING: {{"detail": "unknown credential {}", "code": 401}}',
     "Namespace(lr=1e-05, extra='{}', seed=42)",
     "| extra | {} |",
+    "\x1b[32m{}\x1b[0m is refused",
+    "repr: 'one\\n{}\\ntwo'",
+    "GET /login?next=%2Fx%3Fcode%3D{}&n=1",
 ]
 #: Kind, alphabet and length of the secret, the line.
 NAMED = [
@@ -155,6 +158,12 @@ NAMED = [
     ("camel", "a", 20, '{{"accessToken":"{}"}}'),
     ("dots", "a", 24, "  wandb_api_key ................. {}"),
     ("argparse", "a", 24, "Namespace(hub_token='{}', lr=0.1)"),
+    ("setenv", "a", 12, "setenv RUNNER_TOKEN {}"),
+    ("fish", "a", 12, "set -gx RUNNER_KEY {}"),
+    ("xml", "a", 12, "<password>{}</password>"),
+    ("percent", "a", 16, "GET /cb?state=x%26access_token%3D{}%26n%3D1"),
+    ("repr-of-lines", "a", 12, "env: 'A=1\\nSITE_KEY={}\\nB=2'"),
+    ("coloured", "a", 12, "\x1b[1mDB_PASSWORD={}\x1b[0m"),
     ("flag", "a", 16, "python train.py --hub-token {} --lr 1e-5"),
     ("chinese-password", "a", 10, "登录失败，密码: {}"),
     ("chinese-passphrase", "a", 10, "口令：{}"),

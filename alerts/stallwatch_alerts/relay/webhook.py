@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 import msgspec
 
 from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.redact import redact
 
 VERSION = "4"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -94,7 +95,10 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
     for key, text in (("startsAt", alert.starts_at), ("endsAt", alert.ends_at)):
         if text and _moment(text) is None:
             raise WebhookProblem(f"{key} {text[:40]!r} is no time such as 2026-11-21T07:12:13Z (RFC 3339)")
-    return alert
+    labels, annotations = (
+        {name: redact(text) for name, text in texts.items()} for texts in (alert.labels, alert.annotations)
+    )
+    return msgspec.structs.replace(alert, labels=labels, annotations=annotations)
 
 
 def _moment(text: str) -> datetime | None:
