@@ -77,4 +77,4 @@ def _pieces(url: str) -> set[str]:
 def _written(piece: str) -> Iterator[str]:
     yield piece
     yield unquote(piece)
-    yield quote(unquote(piece), safe="/?&=:@")
+    yield quote(unquote(piece), safe="/?&=:@", errors="replace")

@@ -16,6 +16,7 @@ from stallwatch_alerts.storage.engine import make_file, migrate, open_engine, wr
 from stallwatch_alerts.storage.tables import HISTORY, INCIDENTS
 from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.settings import make_home
+from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ def _readable(payloads: Iterable[Any]) -> list[Incident]:
     for payload in payloads:
         try:
             found.append(_incident(payload))
-        except msgspec.ValidationError as error:
+        except NOT_JSON as error:
             _log.warning("an incident cannot be read and is left out: %s", error)
     return found
 

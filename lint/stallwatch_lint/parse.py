@@ -12,6 +12,7 @@ accelerate's own YAML is read as the DeepSpeed configuration that accelerate mak
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import DsConfig, Path, has_auto
 from stallwatch_rules.messages import message
+from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: a few lines of YAML aliases can stand for billions
 MAX_PLACED = 1 << 20  #: characters; finding the lines of keys takes seconds in longer texts
@@ -37,6 +39,7 @@ _TARGETS: Mapping[str, Path] = {
     "offload_param_device": ("zero_optimization", "offload_param", "device"),
     "offload_param_nvme_path": ("zero_optimization", "offload_param", "nvme_path"),
 }
+_QUOTED = lazy(r'"([^"]*)"')
 _DEFAULT_STAGE = 2  # ``ACCELERATE_DEEPSPEED_ZERO_STAGE``
 
 
@@ -53,8 +56,8 @@ def parse_json(text: str, file: str) -> Parsed:
     twice: list[str] = []
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in found]
-        twice.extend(sorted({name for name in names if names.count(name) > 1}))
+        names = Counter(name for name, _ in found)
+        twice.extend(sorted(name for name, count in names.items() if count > 1))
         return dict(found)
 
     def unreadable(reason: str) -> Parsed:
@@ -75,9 +78,10 @@ def parse_json(text: str, file: str) -> Parsed:
     if not isinstance(values, dict):
         return unreadable("lint.no-object")
     severity: Severity | None = "likely" if has_auto(values) else None
+    lines = text.splitlines() if twice else ()
+    last = {name: number for number, line in enumerate(lines, 1) for name in _QUOTED.findall(line)}
     for name in dict.fromkeys(twice):
-        places = [number for number, line in enumerate(text.splitlines(), 1) if f'"{name}"' in line]
-        place = (file, places[-1] if places else None)
+        place = (file, last.get(name))
         diagnostics.append(diagnostic("config-key-twice", place, severity=severity, name=name))
     return Parsed(DsConfig(values, file, key_lines(text)), diagnostics)
 
@@ -138,7 +142,7 @@ def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[st
     reason = what if column is None else message("lint.at-column", reason=what, column=column)
     try:
         values = hjson.loads(text, object_pairs_hook=pairs)
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, LookupError, RecursionError):  # what Hjson makes of broken tokens
         values = None
     if not isinstance(values, dict) or not values:
         return None, diagnostic("config-unreadable", place, reason=reason, file=file)

@@ -211,6 +211,10 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
             remedy = "write [[alerts.routes]], with two brackets, for each route"
         unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
+        unread = UNREAD if _CHATS.search(text) else ""
+        return config.report(file, None, f"cannot be read: {reason}", "write it in the usual form", unread)
     config.lines = text.splitlines()
     for section, table in tables.items():
         if section not in SECTIONS:

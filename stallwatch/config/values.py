@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from stallwatch.config.keys import Key, KindName
 from stallwatch_exporter.settings import user_path
 
 # A comma inside an Apprise URL is part of it; one in front of the next scheme separates, and so do blanks.
-_BETWEEN_URLS = re.compile(r"[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+_BETWEEN_URLS = re.compile(r"(?<![,\s])[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _AROUND_URLS = ", \t\r\n"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True}
 _BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
@@ -117,7 +118,8 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
     if key.kind == "reaction":
         return _reaction(value.strip())
     if key.kind in ("int", "number"):
-        if not math.isfinite(value) or not key.lowest <= value <= key.highest:
+        # Neither infinity nor NaN, nor an integer of hundreds of digits, which no float holds.
+        if not key.lowest <= value <= min(key.highest, sys.float_info.max):
             raise BadValue(f"must be {_range(key.lowest, key.highest)}, not {value}")
         return float(value) if key.kind == "number" else value
     if key.kind == "path":

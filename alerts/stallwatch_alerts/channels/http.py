@@ -12,6 +12,7 @@ from typing import Any
 import requests
 
 from stallwatch_alerts.channels.errors import ChannelError, reason_of
+from stallwatch_rules.text.foreign_json import read_json
 
 _TOO_MANY = 429
 _MOST_BYTES = 65_536  # of an answer: chats send the message back; error pages of proxies are no use
@@ -51,7 +52,7 @@ class Answer:
     def json(self) -> dict[str, Any]:
         """The JSON object in it; empty where it holds none."""
         try:
-            found = json.loads(self.text)
+            found = read_json(self.text)
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}

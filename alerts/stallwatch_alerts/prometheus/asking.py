@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
+from stallwatch_rules.text.foreign_json import read_json
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Server:
             if self._allowed:  # for this server, and none that it redirects to
                 request.add_unredirected_header("Authorization", self._allowed)
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-                return json.loads(answer.read(_MOST_BYTES))
+                return read_json(answer.read(_MOST_BYTES))
         except urllib.error.HTTPError as error:
             raise NoAnswer(f"{self.url} answered {error.code} {error.reason}") from error
         except (OSError, ValueError, http.client.HTTPException) as error:

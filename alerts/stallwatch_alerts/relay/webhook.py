@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
+from stallwatch_rules.text.foreign_json import NOT_JSON
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
@@ -75,7 +76,7 @@ def read_notification(body: bytes) -> Notification:
     """
     try:
         found = msgspec.json.decode(body, type=_Envelope)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise WebhookProblem(f"not a notification of Alertmanager: {error}") from error
     if found.version != VERSION:
         raise WebhookProblem(f"version {found.version[:20]!r} of Alertmanager's webhook; known is {VERSION}")
@@ -83,7 +84,7 @@ def read_notification(body: bytes) -> Notification:
     for number, raw in enumerate(found.alerts):
         try:
             alerts.append(_read_alert(raw))
-        except (msgspec.MsgspecError, UnicodeDecodeError, WebhookProblem) as error:
+        except NOT_JSON as error:
             problems.append(f"alerts[{number}]: {error}")
     return Notification(tuple(alerts), tuple(problems))
 

@@ -34,6 +34,7 @@ from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
+from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _LATE_SECONDS = 5.0  #: scraping that began later than this after the run misses its beginning
 _MOST_JOURNAL = 4 * 1024 * 1024  #: bytes read from the end of a run's incidents.jsonl
@@ -220,7 +221,7 @@ def said_at_the_end(folder: Path) -> _Ended:
     """The diagnosis that the agent wrote when the run ended; an empty one without it."""
     try:
         return msgspec.json.decode((folder / "diagnosis.json").read_bytes(), type=_Ended)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *NOT_JSON):
         return _Ended()
 
 

@@ -29,6 +29,7 @@ _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
 def safe_name(name: str, number: int) -> str:
     """The last part of an upload's name, fit for a file of its own; its rank and endings stay readable."""
     last = _UNFIT.sub("_", re.split(r"[/\\]", name)[-1]).strip()
+    last = last[-_LONGEST:]
     while len(last.encode("utf-8", "replace")) > _LONGEST:
         last = last[1:]
     if last in ("", ".", "..") or last.startswith("-"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from stallwatch_exporter.rings.presence import command_line, is_there, process_n
 from stallwatch_exporter.rings.reader import Batch, Record, RingReader
 from stallwatch_exporter.running.crashes import ProcessEnd
 from stallwatch_exporter.settings import make_home
+from stallwatch_rules.text.foreign_json import read_json
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
@@ -130,7 +130,7 @@ class RankProcess(RingReader):
         self._events_until += len(whole)
         for line in whole.splitlines():
             try:
-                event = json.loads(line.decode("utf-8", "replace"))
+                event = read_json(line)
             except ValueError:
                 continue
             if isinstance(event, dict):

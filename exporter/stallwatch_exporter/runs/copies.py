@@ -308,6 +308,9 @@ def parse_record(line: bytes) -> CriRecord | None:
     if found is None:
         return None
     year, month, day, hour, minute, second = (int(found[i]) for i in range(1, 7))
-    seconds = calendar.timegm((year, month, day, hour, minute, second))
+    try:
+        seconds = calendar.timegm((year, month, day, hour, minute, second))
+    except ValueError:  # no such day
+        return None
     nanos = int((found[7] or b"0").ljust(9, b"0"))
     return CriRecord(seconds * 1_000_000_000 + nanos, found[8].decode(), found[9] == b"F", found[10] or b"")

@@ -23,6 +23,7 @@ from stallwatch_exporter.settings import is_own, make_home, temporary_home
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.text.foreign_json import NOT_JSON
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
@@ -343,7 +344,7 @@ def read_record(path: Path, kind: type[_Record]) -> _Record | None:
     """What a JSON file of a run's folder holds; ``None`` where there is none that can be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *NOT_JSON):
         return None
 
 

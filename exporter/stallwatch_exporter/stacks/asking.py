@@ -3,7 +3,6 @@ py-spy, where that is installed."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from stallwatch_exporter.stacks.processes import PROC, children_of, handles
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
+from stallwatch_rules.text.foreign_json import read_json
 
 _SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is whole; a busy machine pauses within one
 
@@ -41,7 +41,7 @@ def answer(ring: Path, question: str, suffix: str = ANSWER) -> dict[str, Any] | 
     """Return this part of the rank's answer to the question, once it is there."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
-            found = json.loads(file.read(MOST_BYTES + 1))
+            found = read_json(file.read(MOST_BYTES + 1))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and found.get("asked") == question else None
@@ -55,7 +55,7 @@ def has_left(ring: Path, *, well: bool = False) -> bool:
     try:
         with ring.with_suffix(".jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LINE))
-            last = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+            last = read_json(file.read().rstrip(b"\n").rpartition(b"\n")[2])
     except (OSError, ValueError):
         return False
     left = isinstance(last, dict) and last.get("kind") == "left"

@@ -18,6 +18,7 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Phase, Primary
 from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.text.foreign_json import NOT_JSON
 from stallwatch_rules.text.redact import redact
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def read_journal(folder: Path, most: int = sys.maxsize) -> list[Incident]:
         with (folder / "incidents.jsonl").open("rb") as lines:
             lines.seek(max(0, lines.seek(0, 2) - most))
             for line in lines:
-                with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a line cut short
+                with contextlib.suppress(*NOT_JSON):  # a line cut short
                     found.append(msgspec.json.decode(line, type=Incident))
     except OSError:
         pass

@@ -14,6 +14,7 @@ import msgspec
 from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
 from stallwatch_rules.failures.tracebacks import MAX_FRAMES, MAX_MESSAGE, frame_in
 from stallwatch_rules.records import Line
+from stallwatch_rules.text.foreign_json import NOT_JSON
 from stallwatch_rules.text.lazy import lazy
 
 BLOCK_LINES = 80  #: how far the stack under a crash may go on
@@ -180,7 +181,7 @@ def read_error_file(line: Line, mark: Mark) -> Raised | None:
     """The exception in ``{"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "…"}}}``."""
     try:
         record = msgspec.json.decode(line.text)
-    except msgspec.DecodeError:  # cut, or no error file at all
+    except NOT_JSON:  # cut, or no error file at all
         return None
     inner = _entry(record, "message")
     told = _entry(inner, "message")

@@ -243,7 +243,7 @@ class TaskLabels:
             self._hosts_row.clear()
 
 
-_RANK_WORD = lazy(r"([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)
+_RANK_WORD = lazy(r"(?<![a-z])([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)
 _NOT_A_RANK = ("lora", "low", "node", "machine", "adapter", "matrix", "f", "c", "p")
 _NUMBERED_FILE = lazy(
     r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # MindSpore's msrun

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from stallwatch_rules.stacks.records import Frame, ThreadStack
+from stallwatch_rules.text.foreign_json import read_json
 from stallwatch_rules.text.lazy import lazy
 
 _MOST_FRAMES = 200
@@ -15,7 +15,7 @@ _OURS = "/probe/stacks.py"  # of the exporter
 _THREAD = lazy(
     r"^(?:Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
-_FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+_FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)$')
 
 
 def from_probe(answer: Any) -> tuple[ThreadStack, ...]:
@@ -64,7 +64,7 @@ def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
 def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
     """The threads in the output of ``py-spy dump --json``; none where it is no such output."""
     try:
-        told = json.loads(text)
+        told = read_json(text)
     except ValueError:
         return ()
     found = []

@@ -26,7 +26,7 @@ def duration(text: str) -> float | None:
         *before, second = text.rsplit(":", 2)
         hour, minute = before if len(before) == 2 else ("0", *before) if before else ("", "")
         if len(second) == 2 and 0 < len(minute) <= 2 and hour.isdecimal():
-            return int(hour) * 3600.0 + int(minute) * 60 + int(second)
+            return float(hour) * 3600 + int(minute) * 60 + int(second)
     found = _CLOCK.fullmatch(text) or (_UNITS.fullmatch(text) if text[-1:].isalpha() else None)
     if found is None:
         return None

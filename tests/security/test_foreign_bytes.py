@@ -1,0 +1,181 @@
+"""Attacks by bytes that nobody meant: nesting, huge numbers, halves of characters, odd dates, pickles."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallwatch.config.loading import load
+from stallwatch_alerts.relay.webhook import WebhookProblem, read_notification
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard.data import log_copies
+from stallwatch_dashboard.data.source import said_at_the_end
+from stallwatch_dashboard.uploads.reading import safe_name
+from stallwatch_exporter.checkpoints.checking import check_checkpoint
+from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.probe.layout import FIELDS, Header, pack_header, record_struct
+from stallwatch_exporter.rings.probing import RankProcess
+from stallwatch_exporter.runs.copies import parse_record
+from stallwatch_exporter.runs.runfolder import read_info
+from stallwatch_exporter.stacks import asking
+from stallwatch_exporter.watching.incidents import read_incidents
+from stallwatch_lint.parse import parse_json
+from stallwatch_rules.failures.crashes import read_error_file
+from stallwatch_rules.records import Line
+from stallwatch_rules.stacks.reading import from_faulthandler, from_py_spy
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+STORED = Path(__file__).parents[1] / "release_0_1" / "runs" / "sft"
+
+
+@pytest.fixture
+def incident() -> Incident:
+    return msgspec.json.decode((STORED / "incidents.jsonl").read_bytes().splitlines()[0], type=Incident)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> RankProcess:
+    """A rank's process, beside whose ring a test writes what it likes."""
+    size = record_struct(FIELDS).size
+    path = tmp_path / "0-1-1.ring"
+    path.write_bytes(pack_header(Header(size, 2, 0, 0, 1, 1.0, FIELDS)) + bytes(2 * size))
+    return RankProcess(path)
+
+
+def test_a_nested_webhook_is_refused_for_good() -> None:
+    """An answer that it was not stored would have Alertmanager send the same body again and again."""
+    body = b'{"version":"4","groupKey":"","status":"firing","alerts":[{"status":%s}]}' % DEEP
+    with pytest.raises(WebhookProblem):
+        read_notification(body)
+
+
+def test_a_nested_journal_line_hides_no_other_incident(tmp_path: Path, incident: Incident) -> None:
+    """Whoever can add a line to a run's journal must not blind those who read it."""
+    (tmp_path / "incidents.jsonl").write_bytes(DEEP + b"\n" + msgspec.json.encode(incident) + b"\n")
+    assert [one.id for one in read_incidents(tmp_path)] == [incident.id]
+
+
+def test_half_a_character_in_the_database_hides_no_other_incident(tmp_path: Path, incident: Incident) -> None:
+    """A row with half a surrogate pair, which no UTF-8 holds, is left out like any other unreadable row."""
+    store = IncidentStore.at_home(tmp_path)
+    store.upsert(incident)
+    store.upsert(msgspec.structs.replace(incident, id="other"))
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(
+            "update incidents set payload = json_set(payload, '$.severity', ?) where id = 'other'", ("XX",)
+        )
+        connection.exec_driver_sql(r"update incidents set payload = replace(payload, 'XX', '\ud800')")
+    assert [one.id for one in store.list()] == [incident.id]
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["agent.json", "diagnosis.json"])
+def test_a_nested_record_of_a_run_reads_as_none(name: str, tmp_path: Path) -> None:
+    """One folder of a shared home must not keep the others from being listed."""
+    (tmp_path / name).write_bytes(DEEP)
+    assert read_info(tmp_path) is None
+    assert not said_at_the_end(tmp_path).verdict
+
+
+def test_a_report_that_is_not_utf_8_reads_as_none(tmp_path: Path) -> None:
+    """The page of the run shows what else is known."""
+    (tmp_path / "diagnosis.json").write_bytes(b'{"verdict": "\xff\xfe"}')
+    assert not said_at_the_end(tmp_path).verdict
+
+
+def test_nested_events_of_a_rank_hide_no_others(process: RankProcess) -> None:
+    """Training code can write into its side file; the agent reads on behind what is no event."""
+    process.path.with_suffix(".jsonl").write_bytes(DEEP + b'\n{"kind": "left", "error": false}\n')
+    assert [event["kind"] for event in process.events()] == ["left"]
+    process.path.with_suffix(".jsonl").write_bytes(DEEP)
+    assert not asking.has_left(process.path)
+
+
+def test_numbers_beyond_a_float_are_infinite(process: RankProcess) -> None:
+    """A counter of 400 digits must not end the thread that gathers stacks."""
+    text = '{"asked": "q", "counters": {"step": %s, "name": "\\ud800"}}' % ("9" * 400)
+    process.path.with_suffix(asking.ANSWER).write_text(text)
+    answer = asking.answer(process.path, "q")
+    assert answer is not None
+    assert answer["counters"] == {"step": float("inf"), "name": "?"}
+
+
+def test_a_nested_answer_of_a_rank_is_none(process: RankProcess) -> None:
+    """It is as if the rank had not answered: other ways of asking follow."""
+    process.path.with_suffix(asking.ANSWER).write_bytes(DEEP)
+    assert asking.answer(process.path, "q") is None
+    assert from_py_spy(DEEP) == ()
+
+
+def test_a_line_number_of_thousands_of_digits_is_no_frame() -> None:
+    """Python refuses to convert it, and the other frames of the dump must not be lost for that."""
+    dump = 'Thread 0x01 (most recent call first):\n  File "a", line {} in f\n  File "b", line 2 in g\n'
+    assert [frame.file for frame in from_faulthandler(dump.format("9" * 5000))[0].frames] == ["b"]
+
+
+def test_a_nested_error_file_is_a_line_like_any_other() -> None:
+    """torchrun's error files are JSON in a log, which anything can print."""
+    assert read_error_file(Line(DEEP.decode(), "log", 1), (0, 0)) is None
+
+
+@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "9" * 5000], ids=["nested", "digits"])
+def test_a_configuration_that_cannot_be_read_is_named(value: str, tmp_path: Path) -> None:
+    """A command goes on with the defaults and names the file, whatever the file holds."""
+    file = tmp_path / "stallwatch.toml"
+    file.write_text(f"[alerts]\nurls = {value}\n")
+    config = load(file, {}, {"STALLWATCH_HOME": str(tmp_path)}, tmp_path)
+    assert str(file) in str(config.problems[0])
+    assert any("NOBODY WILL BE NOTIFIED" in str(problem) for problem in config.problems)
+
+
+def test_a_setting_of_hundreds_of_digits_is_out_of_range(tmp_path: Path) -> None:
+    """It is a number that no float holds, in a variable as well."""
+    variables = {"STALLWATCH_HOME": str(tmp_path), "STALLWATCH_ALERTS_KEEP_DAYS": "9" * 400}
+    config = load(None, {}, variables, tmp_path)
+    assert ["STALLWATCH_ALERTS_KEEP_DAYS" in str(problem) for problem in config.problems] == [True]
+
+
+@pytest.mark.parametrize("stamp", ["2026-13-01T00:00:00Z", "2026-00-00T00:00:00Z", "0000-01-01T00:00:00Z"])
+def test_a_copy_with_a_day_that_is_none_keeps_its_other_lines(stamp: str, tmp_path: Path) -> None:
+    """The page that shows the end of a log shows what is left."""
+    copy = tmp_path / "rank0.log"
+    copy.write_text(f"{stamp} stdout F odd\n2026-05-02T09:00:00Z stdout F even\n")
+    assert parse_record(f"{stamp} stdout F odd".encode()) is None
+    assert log_copies.tail(copy).endswith("even")
+
+
+@pytest.mark.parametrize("text", ['{"a": 1e999, b', "{a: -", "{'a", "{a: '''"])
+def test_a_broken_hjson_file_is_a_finding(text: str) -> None:
+    """The parser of Hjson fails in ways of its own on tokens that are cut."""
+    parsed = parse_json(text, "ds.json")
+    assert parsed.diagnostics or parsed.config is not None
+
+
+def test_a_pickle_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
+    """Its opcodes are read; what they would call is not even imported."""
+    mark, folder = tmp_path / "ran", tmp_path / "checkpoint"
+    folder.mkdir()
+    pickle = b"cpathlib\nPath.touch\n(cpathlib\nPath\n(S'%s'\ntRtR." % str(mark).encode()
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w") as archive:
+        archive.writestr("m/data.pkl", pickle)
+    (folder / "optimizer.pt").write_bytes(b"\x80\x02" + pickle)
+    check_checkpoint(folder)
+    assert not mark.exists()
+
+
+def test_the_name_of_an_upload_is_cut_at_once() -> None:
+    """A name of a megabyte would be cut byte by byte, each time as a whole."""
+    name = "x" * 1_000_000 + "é" * 70 + ".log"
+    assert len(safe_name(name, 1).encode()) <= 120
+    assert safe_name(name, 1).endswith("é.log")
+
+
+def test_a_key_that_stands_thousands_of_times_is_named_with_its_last_line() -> None:
+    """Each of many doubled keys was looked for in the whole file."""
+    text = "{" + ",\n".join(f'"k{number % 2000}": 1' for number in range(4000)) + "}"
+    found = {str(one.what.params["name"]): one.line for one in parse_json(text, "ds.json").diagnostics}
+    assert found["k0"] == 2001
+    assert len(found) == 2000
