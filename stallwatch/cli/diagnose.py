@@ -171,6 +171,7 @@ def diagnose(
         raise click.UsageError("--each and --html exclude each other: make a page of each log by itself")
     config = app.config()
     catalogue = catalogue_of(config)
+    paths = tuple(_where_kept(path) for path in paths)
     parallel = Parallel(workers=workers or default_workers(), may_fork=True)
     limits = read_limits(config, timeout)
     baseline, problems = _baseline(healthy, catalogue, parallel, limits)
@@ -218,6 +219,15 @@ def diagnose(
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
     raise click.exceptions.Exit(exit_code(judged, strict=strict or (as_json and schema == 2)))
+
+
+def _where_kept(path: str) -> str:
+    """The path, or where a run is that a state folder under this path had no room for."""
+    if Path(path).parent.name != "runs" or Path(path).exists():
+        return path
+    from stallwatch_exporter.runs.runfolder import where_kept
+
+    return str(where_kept(Path(path)))
 
 
 def exit_code(judged: Sequence[Diagnosis | JobTold], *, strict: bool) -> int:

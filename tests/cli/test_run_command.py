@@ -352,3 +352,5 @@ def test_a_run_whose_state_folder_cannot_be_written_is_kept_in_tmpdir(
     (row,) = process("runs").stdout.splitlines()
     assert row.split("\t")[:2] == ["sft", "failed"]
     assert process("diagnose", str(folder)).returncode == 1
+    named = process("diagnose", "--brief", str(tmp_path / "home" / "runs" / "sft"))
+    assert named.returncode == 1 and "cuda-oom" in named.stdout

@@ -228,7 +228,7 @@ class RunFolder:
             return
         # Where the whole state folder is gone, it is a mount that is: not to be made anew below.
         is_gone = self.problem is None and not self._home.is_dir()
-        self._lacks, self.info.partial = True, "the folder of the run could not be written at its end"
+        self._lacks, self.info.partial = True, "it was gone or read-only at the end"
         if why := f"gone: {self._home}" if is_gone else self._placed(self._home):
             self._move(why)
         if self._reserve is not None:
@@ -323,6 +323,13 @@ def latest_folder(folder: Path) -> Path:
         if _identity(other) == _identity(info):
             return runs_home(place) / other.run
     return folder
+
+
+def where_kept(folder: Path) -> Path:
+    """The folder; of a run that its state folder had no room for, that in ``$TMPDIR``."""
+    place = temporary_home(folder.absolute().parent.parent)
+    other = runs_home(place) / folder.name
+    return other if not folder.exists() and is_own(place) and other.is_dir() else folder
 
 
 def read_info(folder: Path) -> AgentInfo | None:
