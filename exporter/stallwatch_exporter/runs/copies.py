@@ -148,8 +148,9 @@ class RankCopies:
                 state.held_ns or self._stamp(time), state.name, full, piece[:-1] if full else piece
             )
             state.held_ns = 0
-            self._buffer.append((file, record.time_ns, format_record(record)))
-            self._buffered += len(self._buffer[-1][2])
+            line = format_record(record)
+            self._buffer.append((file, record.time_ns, line))
+            self._buffered += len(line)
             # After a carriage return another rank may go on; what a flush tore apart stays together.
             state.file = None if full or piece.endswith(b"\r") else file
         if self._stuck:
@@ -211,17 +212,20 @@ class RankCopies:
         files: defaultdict[str, list[bytes]] = defaultdict(list)
         for file, _, record in self._buffer:
             files[file].append(record)
-        written: set[str] = set()
+        done: set[str] = set()
         try:
             for file, records in files.items():
-                append_whole(self.folder / file, b"".join(records))
-                written.add(file)
+                data = b"".join(records)
+                append_whole(self.folder / file, data)
+                done.add(file)
+                self._written += len(data)
+                self._buffered -= len(data)
         finally:
-            self.files |= written
-            size = sum(len(record) for file in written for record in files[file])
-            self._written += size
-            self._buffer = deque(entry for entry in self._buffer if entry[0] not in written)
-            self._buffered = max(0, self._buffered - size) if self._buffer else 0
+            self.files |= done
+            if len(done) == len(files):
+                self._buffer.clear()
+            else:
+                self._buffer = deque(entry for entry in self._buffer if entry[0] not in done)
 
     def _hold(self, why: str, most: int) -> None:
         """Keep `most` bytes in memory. The oldest ones are lost: remember where they are missing."""
@@ -237,8 +241,6 @@ class RankCopies:
             else:
                 self.gaps.append(Gap(1, at, at))
             self._in_gap = True
-        if not self._buffer:
-            self._buffered = 0
         if why not in self._told:
             self._told.add(why)
             self._notice(why)
