@@ -50,7 +50,7 @@ def of_run(
 ) -> Verdict:
     say = reader.say
     if row.state == "stale":
-        ago = formats.seconds(reader.now - row.seen) if row.seen else formats.NOTHING
+        ago = formats.seconds(max(0.0, reader.now - row.seen)) if row.seen else formats.NOTHING
         return Verdict("warning", say("is_stale", ago), (say("is_stale_why"),))
     incident = newest(incidents) if row.ended_at is None else _last_word(incidents)
     headline, level = _headline(row, incident, pages, reader, last_step_at)
@@ -147,7 +147,7 @@ def _headline(
         return say(f"is_{row.state}", step), "warning" if troubled else level
     if row.state == "stalled":
         since = last_step_at or (stood_since(incident) if incident else now)
-        return say("is_stalled", formats.seconds(now - since)), "critical"
+        return say("is_stalled", formats.seconds(max(0.0, now - since))), "critical"
     if row.state == "degraded":
         return say("is_degraded"), "warning"
     if incident is not None:

@@ -104,6 +104,14 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     assert told(row("stalled"), asked, language=language).fixes == before.fixes
 
 
+def test_no_duration_is_below_zero_if_the_clock_was_set_back(make_incident: Callable[..., Incident]) -> None:
+    ahead = NOW + 7200
+    stall = make_incident(rule=SILENT_HANG, opened_at=ahead, updated_at=ahead)
+    assert "0 ms" in told(row("stalled"), stall, last=ahead).headline
+    assert "0 ms" in told(row("stale", seen=ahead)).headline
+    assert row("training", started_at=ahead).seconds(NOW) == 0.0
+
+
 def test_a_silence_without_an_alarm_yet_says_when_one_comes() -> None:
     found = told(row("waiting", alarm_at=NOW + 60), last=NOW - 882)
     assert found.level == "warning"

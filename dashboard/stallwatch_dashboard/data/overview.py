@@ -78,7 +78,8 @@ class RunRow(Numbers):
     def seconds(self, now: float) -> float | None:
         if self.started_at is None:
             return None
-        return (self.ended_at or (self.seen if self.state == "stale" else None) or now) - self.started_at
+        until = self.ended_at or (self.seen if self.state == "stale" else None) or now
+        return max(0.0, until - self.started_at)
 
     @property
     def seconds_left(self) -> float | None:
