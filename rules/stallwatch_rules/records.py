@@ -122,6 +122,7 @@ class Finding(msgspec.Struct):
     first: Place
     last: Place
     note: Text = ""  #: the evidence behind the harm
+    at_least: bool = False  #: files that print the same were not read: `count` and `ranks` are lower bounds
 
 
 class NearPage(msgspec.Struct):

@@ -21,6 +21,7 @@ from stallwatch_rules.messages import Message
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.phrases import finding_line
 from stallwatch_rules.scan.alike import MANY, OF_FAILED, OF_HEALTHY, Outline, choose, outlines
 from stallwatch_rules.scan.patterns import ScanEngine, scan_engine
 
@@ -129,7 +130,9 @@ def test_the_rank_that_did_not_report_what_all_others_did_is_named(
 
     diagnosis, _ = diagnose_paths([folder_of(tmp_path, text)], Options(catalogue))
     assert place(diagnosis)[:2] == ("nccl-collective-timeout", BAD)
-    assert len(diagnosis.findings[0].ranks) == 100
+    (finding,) = diagnosis.findings
+    assert (len(finding.ranks), finding.at_least) == (100, True)
+    assert "≥ 100 times" in finding_line(finding, diagnosis.primary, "en")
 
 
 @pytest.mark.usefixtures("engine")

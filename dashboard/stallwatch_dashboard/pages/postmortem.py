@@ -36,7 +36,14 @@ from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.jobtable import Table, shown_name, starts_table, table
 from stallwatch_rules.report.json import to_json
 from stallwatch_rules.report.markdown import to_markdown
-from stallwatch_rules.report.phrases import environment_line, new_line_where, progress_line, stats_line, word
+from stallwatch_rules.report.phrases import (
+    counted_times,
+    environment_line,
+    new_line_where,
+    progress_line,
+    stats_line,
+    word,
+)
 from stallwatch_rules.text.digest import fold_ranks
 
 _TOGETHER = ""  #: the choice of all files as one run: no job is called so
@@ -75,12 +82,13 @@ def _choose_job(jobs: Sequence[JobTold]) -> str:
 
 
 def _findings(found: Diagnosis) -> None:
+    bounds = any(f.at_least for f in found.findings)  # else numbers, by which a reader can sort
     st.dataframe(
         {
             say("rule"): [f.rule for f in found.findings],
             say("role"): [say(f"role_{f.role}") for f in found.findings],
             say("harm"): [say(f"harm_{f.harm}") for f in found.findings],
-            say("count"): [f.count for f in found.findings],
+            say("count"): [counted_times(f) if bounds else f.count for f in found.findings],
             say("ranks"): [fold_ranks(f.ranks) for f in found.findings],
             say("first"): [cell(_place(f.first)) for f in found.findings],
             say("note"): [cell(render(f.note)) for f in found.findings],

@@ -48,7 +48,10 @@ def conclude(
     diagnosis = Diagnosis(
         verdict=verdict,
         primary=primary_of(named, confidence, run, now) if named is not None else None,
-        findings=[one.record(title_of(one.page), tracker.last_step) for one in causal_order(now.found)],
+        findings=[
+            one.record(title_of(one.page), tracker.last_step, context.alike)
+            for one in causal_order(now.found)
+        ],
         unknown=now.exceptions.records(),
         progress=tracker.summary(),
         environment=environment_of(run),

@@ -147,8 +147,11 @@ class Found(msgspec.Struct, frozen=True):
         found = (cached_re2(pattern, encoded=False).search(text) for pattern in self.page.patterns)
         return min((match.start() for match in found if match is not None), default=0)
 
-    def record(self, title: Text, last_step: int | None) -> Finding:
-        """The finding of the diagnosis; what ended the run came at its last step, unless told otherwise."""
+    def record(self, title: Text, last_step: int | None, alike: Collection[str] = ()) -> Finding:
+        """The finding of the diagnosis; what ended the run came at its last step, unless told otherwise.
+
+        ``alike`` are sources that stand for others, which were not read.
+        """
         first, last = self.first, self.last
         streams = {*self.hits} or {at.stream for at in self.occurrences}
         if first is not None and last is not None:
@@ -170,6 +173,7 @@ class Found(msgspec.Struct, frozen=True):
             begin,
             end,
             self.note,
+            any(source in alike for source, _ in self.hits),
         )
 
 

@@ -124,11 +124,16 @@ def ranks_of(ranks: Sequence[int], language: str) -> str:
     return f"{word('rank' if len(ranks) == 1 else 'ranks', language)} {fold_ranks(ranks)}"
 
 
+def counted_times(finding: Finding) -> str:
+    """How often a rule matched; ``≥ 1024`` if files were left out in which it matches, too."""
+    return f"≥ {finding.count}" if finding.at_least else str(finding.count)
+
+
 def finding_line(finding: Finding, primary: Primary | None, language: str) -> str:
     """Count, ranks, role and harm of a finding, and how far in time it is from the primary."""
     parts = [f"{word(finding.role, language)}, {word(finding.harm, language)}"]
     if finding.count > 1:
-        parts.append(f"{finding.count} {word('times', language)}")
+        parts.append(f"{counted_times(finding)} {word('times', language)}")
     ranks = ranks_of(finding.ranks, language)
     if ranks:
         parts.append(ranks)
