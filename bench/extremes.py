@@ -86,6 +86,52 @@ def tiny_files(path: Path, scale: float) -> None:
         (folder / f"rank{number}.log").write_bytes(LINE % 1 + LINE % 2 + (END if number == 77 else b""))
 
 
+def crowd_of_ranks(path: Path, scale: float) -> None:
+    """A million lines, each of another rank; and some of ranks that nobody has."""
+    with path.open("wb") as out:
+        for rank in range(max(1, int(1_000_000 * scale))):
+            out.write(b"[rank%d]: step %d/900 loss 1.5\n" % (rank, rank % 900))
+        for rank in range(10**12, 10**12 + 1000):
+            out.write(b"[rank%d]: step 1/900 loss 1.5\n" % rank)
+        out.write(b"[rank3]: " + END)
+
+
+def absurd_numbers(path: Path, scale: float) -> None:
+    """Steps, totals and losses of up to 400 digits."""
+    with path.open("wb") as out:
+        for number in range(max(1, int(200_000 * scale))):
+            out.write(b"step %d/%d loss 1e%d\n" % (10 ** (number % 300), 10**400, number))
+            out.write(b"{'loss': %s, 'step': %d, 'epoch': 1e999}\n" % (b"9" * (number % 400), -(10**350)))
+        out.write(END)
+
+
+def _words(number: int) -> str:
+    """A word of its own for each number, without digits."""
+    return f"{number * 2654435761 % 2**32:x}".translate(_LETTERS) + "q"
+
+
+_LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopqrstuv")
+
+
+def countless_exceptions(path: Path, scale: float) -> None:
+    """A million tracebacks, each of another exception from another place."""
+    with path.open("wb") as out:
+        for number in range(max(1, int(1_000_000 * scale))):
+            word = _words(number)
+            trace = f'Traceback (most recent call last):\n  File "/{word}.py", line {number}, in {word}\n'
+            out.write(f"{trace}{word.title()}Error: {word[::-1]} is gone\n".encode())
+        out.write(END)
+
+
+def countless_wordings(path: Path, scale: float) -> None:
+    """Ten million lines of errors, no two of one wording."""
+    with path.open("wb") as out:
+        for number in range(max(1, int(10_000_000 * scale))):
+            word = _words(number)
+            out.write(f"ERROR {word} happened in {word[::-1]}\n".encode())
+        out.write(END)
+
+
 def stretched(size: int) -> Make:
     """A log of so many bytes: memory must not grow with it."""
 
@@ -107,6 +153,10 @@ EXTREMES: dict[str, Make] = {
     "random bytes, 256 MB": random_bytes,
     "a log that turns into noise, 256 MB": noise_in_a_log,
     "100,000 tiny files": tiny_files,
+    "a million ranks": crowd_of_ranks,
+    "numbers of 400 digits": absurd_numbers,
+    "a million exceptions": countless_exceptions,
+    "ten million wordings": countless_wordings,
     "a log of 100 MB": stretched(100_000_000),
     "a log of 3 GB": stretched(3_000_000_000),
 }

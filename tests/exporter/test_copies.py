@@ -32,6 +32,19 @@ def texts(path: Path) -> list[bytes]:
     return [record.text for record in read_records(path)]
 
 
+def test_a_crowd_of_ranks_gets_no_more_files_than_a_diagnosis_reads(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stallwatch_exporter.runs.copies.MOST_FILES", 10)
+    writer = copies(folder)
+    lines = [b"[rank%d]: one\n" % rank for rank in (*range(50), 10**12, 3, 49)]
+    writer.write("out", "stdout", b"".join(lines), 1.0)
+    writer.flush(1.0)
+    assert len(list((folder / "ranks").iterdir())) == 10
+    assert len(texts(folder / "ranks" / "rank3.log")) == 2
+    assert len(texts(folder / "output.log")) == len(lines) - 11
+
+
 def test_lines_are_filed_by_the_rank_they_name(folder: Path) -> None:
     writer = copies(folder)
     writer.write("out", "stdout", b"hello\n[rank1]: one\n[default0]:zero\n", 1.0)

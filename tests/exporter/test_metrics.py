@@ -54,6 +54,23 @@ def test_numbers_come_out_as_they_went_in() -> None:
     assert found["stallwatch_log_lines_total"] == 10
 
 
+def test_a_crowd_of_ranks_gets_no_series_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stallwatch_exporter.serving.metrics.MOST_LABELS", 5)
+    metrics = RunMetrics("sft-1")
+    for rank in (10**12, -1, *range(50), 3):
+        metrics.sample(Sample(rank, 1.0, values={"loss": float(rank)}))
+        metrics.stepped(rank, 1.0)
+        metrics.warning(rank)
+    metrics.ranks({2: True, 49: True})
+    found = series(metrics)
+    assert {name for name in found if name.startswith("stallwatch_loss")} == {
+        "stallwatch_loss",
+        *(f"stallwatch_loss{{rank={rank}}}" for rank in range(5)),
+    }
+    assert (found["stallwatch_warnings_total"], found["stallwatch_warnings_total{rank=3}"]) == (47, 2)
+    assert [name for name in found if "rank_up" in name] == ["stallwatch_rank_up{rank=2}"]
+
+
 def test_checkpoints_tell_the_longest_time_between_two() -> None:
     metrics = RunMetrics("sft-1")
     metrics.saved(1000.0)

@@ -37,6 +37,8 @@ _MOST_GAPS = 16
 # Left free on the disk, for the checkpoints of the run need it more; of a small disk, a part.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
+MOST_FILES = 20_000  #: what a diagnosis of the folder reads; a log may claim any number of ranks
+_UNRANKED = "output.log"
 
 
 class _Stream(msgspec.Struct):
@@ -71,6 +73,7 @@ class RankCopies:
         self.lost = 0  #: pieces that could not be written
         self.gaps: list[Gap] = []  #: where they are missing, in steady time
         self.files: set[str] = set()  #: what has been written to, relative to the folder
+        self._named: set[str] = set()  # the same, and what is buffered
         self._redact = redact
         self._notice = notice
         self._max_bytes = max_bytes
@@ -143,6 +146,10 @@ class RankCopies:
     def _keep(self, state: _Stream, pieces: list[bytes], time: float, rank: int | None) -> None:
         for piece in pieces:
             file = state.file or _file_of(rank, piece)
+            if file not in self._named:
+                if len(self._named) >= MOST_FILES:
+                    file = _UNRANKED
+                self._named.add(file)
             full = piece.endswith(b"\n")
             record = CriRecord(
                 state.held_ns or self._stamp(time), state.name, full, piece[:-1] if full else piece
@@ -269,7 +276,7 @@ def _file_of(rank: int | None, piece: bytes) -> str:
     if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # else no prefix can name a rank
         named, _ = take_rank(piece[:400].decode("utf-8", "replace"))
         rank = rank if named is None else named
-    return "output.log" if rank is None or rank >= _MOST_RANKS else f"ranks/rank{rank}.log"
+    return _UNRANKED if rank is None or rank >= _MOST_RANKS else f"ranks/rank{rank}.log"
 
 
 _RECORD = lazy(

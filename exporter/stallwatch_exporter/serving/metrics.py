@@ -21,6 +21,7 @@ from stallwatch_rules.text.lazy import lazy
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
+MOST_LABELS = 20_000  #: different ranks: a log may claim any number, and each has a dozen series
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
 # Gauges and counters by kind and labels: their names without "stallwatch_" and "_total", and what they mean.
 _FAMILIES: Mapping[tuple[Kind, tuple[str, ...]], Mapping[str, str]] = {
@@ -116,6 +117,7 @@ class RunMetrics:
         self._info = Info(
             "stallwatch_run", "The run and the versions it uses.", _BY_RUN, registry=self.registry
         )
+        self._labelled: set[int] = set()
         self._dropped_total = 0
         self._steps_at: int | None = None
         self._skipped_until: dict[str, float] = {}
@@ -140,7 +142,7 @@ class RunMetrics:
 
     def sample(self, sample: Sample, *, hooked: bool = False) -> None:
         """Numbers of one line, or with `hooked` of a rank itself."""
-        rank = _rank(sample.rank)
+        rank = self._rank(sample.rank)
         for key, value in sample.values.items():
             if key in _SHOWN and (hooked or key not in self._hooked):
                 self._series(_SHOWN[key], rank).set(value)
@@ -156,7 +158,7 @@ class RunMetrics:
 
     def hooked(self, record: Record) -> None:
         """What a rank told of itself."""
-        rank, values = _rank(record.rank), record.values
+        rank, values = self._rank(record.rank), record.values
         for key in values.keys() - self._hooked:
             if key in _SHOWN:  # what the log told, perhaps under no rank, would stand there for ever
                 self._families[_SHOWN[key]].clear()
@@ -181,12 +183,12 @@ class RunMetrics:
         """A rule fired."""
         self._series("rule_matches", match.rule).inc()
         if match.rule == TRACE_CACHE and _INVALIDATIONS[0] not in self._hooked:
-            self._series("trace_cache_invalidations", _rank(match.line.rank)).inc()
+            self._series("trace_cache_invalidations", self._rank(match.line.rank)).inc()
 
     def warning(self, rank: int | None) -> None:
         """A warning was logged."""
         if "warnings" not in self._hooked:  # else the ranks count their own
-            self._series("warnings", _rank(rank)).inc()
+            self._series("warnings", self._rank(rank)).inc()
 
     # ---- how it goes
 
@@ -206,7 +208,7 @@ class RunMetrics:
 
     def stepped(self, rank: int | None, when: float) -> None:
         """A rank made a step."""
-        self._series("last_step_timestamp_seconds", _rank(rank)).set(steady.wall(when))
+        self._series("last_step_timestamp_seconds", self._rank(rank)).set(steady.wall(when))
 
     def step_took(self, seconds: float, steps: int = 1) -> None:
         """The last `steps` steps took so long each."""
@@ -261,7 +263,8 @@ class RunMetrics:
     def ranks(self, up: Mapping[int, object]) -> None:
         """Each known rank, with something true while a process of it is there."""
         for rank, alive in up.items():
-            self._series("rank_up", str(rank)).set(1 if alive else 0)
+            if label := self._rank(rank):
+                self._series("rank_up", label).set(1 if alive else 0)
 
     def dropped(self, total: int) -> None:
         """How many records have been dropped until now."""
@@ -279,6 +282,10 @@ class RunMetrics:
             }
         )
 
-
-def _rank(rank: int | None) -> str:
-    return "" if rank is None or rank >= _MOST_RANKS else str(rank)
+    def _rank(self, rank: int | None) -> str:
+        """The label of a rank; none for those that nobody has and, in a crowd, for those seen last."""
+        if rank is None or not 0 <= rank < _MOST_RANKS:
+            return ""
+        if len(self._labelled) < MOST_LABELS:
+            self._labelled.add(rank)
+        return str(rank) if rank in self._labelled else ""
