@@ -52,6 +52,7 @@ SLOW = (
     "security/test_current_folder.py",
     "security/test_authentication.py",
     "security/test_host_and_origin.py",
+    "security/test_secrets.py::test_a_secret_is_read_from_no_report",
 )
 # What many tests need of the machine: ports, processes and a server.
 sys.path.append(str(Path(__file__).with_name("machine")))

@@ -164,6 +164,13 @@ NAMED = [
     ("percent", "a", 16, "GET /cb?state=x%26access_token%3D{}%26n%3D1"),
     ("repr-of-lines", "a", 12, "env: 'A=1\\nSITE_KEY={}\\nB=2'"),
     ("coloured", "a", 12, "\x1b[1mDB_PASSWORD={}\x1b[0m"),
+    ("bare-token", "a", 12, "TOKEN={}"),
+    ("bare-key", "a", 16, "KEY={}"),
+    ("api-key-in-words", "a", 16, "the API key is {} and it is refused"),
+    ("token-in-words", "x", 40, "Authorization header: Token {}"),
+    ("basic-in-words", "b", 24, "sent Basic {}"),
+    ("chinese-in-words", "a", 10, "密码 {}"),
+    ("prompt-with-realm", "a", 9, "Password for user bob (admin): {}"),
     ("flag", "a", 16, "python train.py --hub-token {} --lr 1e-5"),
     ("chinese-password", "a", 10, "登录失败，密码: {}"),
     ("chinese-passphrase", "a", 10, "口令：{}"),
@@ -213,10 +220,16 @@ def made(seed: int) -> list[Secret]:
     for kind, alphabet, length, context in NAMED:
         token = _random(chance, alphabet, length)
         found.append(Secret(kind, token, context.format(token)))
-    for kind, before, length in (("pem", "", 64), ("pem-of-a-rank", "[rank0]: ", 64), ("openssh", "", 70)):
-        lines = [_random(chance, "b", length) for _ in range(3)]
+    keys = (
+        ("pem", "", 64, 3),
+        ("ec-key", "", 64, 2),
+        ("pem-of-a-rank", "[rank0]: ", 64, 5),
+        ("ssh", "", 70, 3),
+    )
+    for kind, before, length, count in keys:
+        lines = [_random(chance, "b", length) for _ in range(count)]
         lines.append(_random(chance, "b", 22) + "==")
-        name = "OPENSSH PRIVATE KEY" if kind == "openssh" else "RSA PRIVATE KEY"
+        name = "OPENSSH PRIVATE KEY" if kind == "ssh" else "RSA PRIVATE KEY"
         whole = [f"-----BEGIN {name}-----", *lines, f"-----END {name}-----"]
         text = "\n".join(before + line for line in whole)
         found += [Secret(f"{kind}-{number}", line, text) for number, line in enumerate(lines)]
@@ -321,6 +334,8 @@ def benign(seed: int) -> list[str]:
         MASK_TOKEN: 103, CLS_TOKEN: 101, SEP_TOKEN: 102
         显存不足，令牌数 token: 12，密钥长度 token_count=4096
         请输入密码后继续；密码错误，请重试
+        没有密钥：`ssh-keygen -t ed25519`，再对每个节点 `ssh-copy-id HOST`
+        NoCredentialsError: Unable to locate credentials|Access Denied|Forbidden
         secretary problem, passwordless login, keyboard interrupt, monkey=1
         torch.Size([8, 1024, 4096]) dtype=torch.bfloat16 device='cuda:3'
         DefaultAzureCredential failed to retrieve a token from the included credentials.

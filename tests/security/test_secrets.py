@@ -31,6 +31,7 @@ from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.capture import Chunk
+from stallwatch_exporter.runs.copies import RankCopies
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.agent import Agent
@@ -478,3 +479,18 @@ def test_redact_reads_a_line_of_any_length_in_pieces() -> None:
 def test_a_hostile_line_is_masked_in_linear_time(unit: str) -> None:
     """Repeated beginnings of every kind: a quadratic look would take minutes, more than a test may."""
     assert redact(unit * (400_000 // len(unit)))
+
+
+def test_a_key_that_is_printed_line_by_line_is_in_no_log_copy(tmp_path: Path) -> None:
+    """Each line comes in a portion of its own: the short last one follows on a line of the portion before."""
+    (tmp_path / "ranks").mkdir()
+    copies = RankCopies(tmp_path, redact, notice=pytest.fail)
+    keys = {one.text for one in SECRETS if "PRIVATE KEY" in one.text}
+    for number, key in enumerate(sorted(keys)):
+        for line in key.split("\n"):
+            copies.write("pipe", "stdout", f"{line}\n".encode(), BEGIN + number)
+            copies.flush(BEGIN + number)
+    copies.flush(BEGIN + 60, everything=True)
+    written = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+    assert written.count("BEGIN") == len(keys)
+    assert_none_leaks(written)

@@ -175,8 +175,9 @@ class _Engine:
         while (hit := self.hints.search(data, done)) is not None:
             start = data.rfind(b"\n", done, hit.start()) + 1 or done
             end = data.find(b"\n", hit.end())
-            if end >= 0 and self.keys.search(data[start:end]) is not None:
-                end = data.find(b"\n", end + 1)  # the short last line of a key follows a long one
+            line = start
+            while end >= 0 and self.keys.search(data[line:end]) is not None:
+                line, end = end + 1, data.find(b"\n", end + 1)  # a key's short last line follows a long one
             end = len(data) if end < 0 else end
             parts += data[done:start], self._masked_line(data[start:end], homes, found)
             done = end
@@ -363,8 +364,9 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
         return False
     # Variables of the environment are in capitals.
     if owner is None or owner in _OWNERS or (owner and name.isupper()):
-        return len(value) >= 4 and value[:1].isascii()
-    return _looks_random(value) and _PLAIN.fullmatch(value) is not None
+        return len(value) >= (3 if name.isupper() else 4) and value[:1].isascii()
+    enough = len(value) >= 8 if name.isupper() else _PLAIN.fullmatch(value) is not None
+    return enough and _looks_random(value)
 
 
 def _looks_random(value: bytes) -> bool:
