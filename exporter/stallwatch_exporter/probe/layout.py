@@ -107,6 +107,6 @@ def unpack_header(page: bytes) -> Header:
         raise LayoutProblem(f"a ring of version {version}")
     names = page[_NAMES_AT:DRAFT_AT].rstrip(b"\0").decode("utf-8", "replace").split("\n")
     header = Header(size, capacity, rank, local_rank, pid, started, tuple(names))
-    if len(names) != count or size != record_struct(names).size or not 1 < capacity <= 1 << 24:
+    if len(names) != count or size != record_struct(names).size or not 1 < capacity <= 1 << 16:
         raise LayoutProblem("a header that contradicts itself")
     return header

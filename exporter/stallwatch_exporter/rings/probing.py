@@ -15,10 +15,11 @@ import psutil
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.probe.api import FOLDER_VARIABLE, SWITCH_VARIABLE
+from stallwatch_exporter.probe.events import MOST_BYTES
 from stallwatch_exporter.probe.layout import LayoutProblem
 from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import command_line, is_there, process_namespace
-from stallwatch_exporter.rings.reader import Batch, Record, RingReader
+from stallwatch_exporter.rings.reader import Batch, Record, RingReader, open_file
 from stallwatch_exporter.running.crashes import ProcessEnd
 from stallwatch_exporter.settings import make_home
 from stallwatch_rules.text.foreign_json import read_json
@@ -121,12 +122,15 @@ class RankProcess(RingReader):
     def events(self) -> Iterator[dict[str, Any]]:
         """Read the text events that are new."""
         try:
-            with self.path.with_suffix(".jsonl").open("rb") as file:
-                file.seek(self._events_until)
-                data = file.read()
+            with os.fdopen(open_file(self.path.with_suffix(".jsonl")), "rb") as file:
+                data = os.pread(file.fileno(), MOST_BYTES, self._events_until)
         except OSError:
             return
+        if self._events_until > MOST_BYTES:  # no probe writes more
+            return
         whole = data[: data.rfind(b"\n") + 1]
+        if not whole and len(data) == MOST_BYTES:  # of no probe either: an end of the line may never come
+            whole = data
         self._events_until += len(whole)
         for line in whole.splitlines():
             try:

@@ -53,13 +53,18 @@ class Batch(msgspec.Struct):
     lost: int = 0  #: overwritten before they were read
 
 
+def open_file(path: Path) -> int:
+    """A descriptor to read a rank's file; a pipe in its place, which nobody writes to, is opened at once."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 class RingReader:
     """Follows one ring; a `LayoutProblem` says that the file is none, an `OSError` that it did not open."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
         self._clock = clock
-        self._fd: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd: int | None = open_file(path)
         try:
             self.header: Header = unpack_header(os.pread(self._fd, HEADER_SIZE, 0))
             if os.fstat(self._fd).st_size < self.header.file_size:
@@ -104,7 +109,7 @@ class RingReader:
         rested = self._fd is None
         with contextlib.suppress(OSError):  # removed, or no descriptor is free: the next look finds the same
             if rested:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = open_file(self.path)
         try:
             yield
         finally:
