@@ -125,6 +125,23 @@ def test_the_reading_is_that_of_one_process(
     assert not isinstance(helper, Helper) or helper.jobs
 
 
+@pytest.mark.parametrize("looks", [2, 4])
+def test_the_time_may_be_over_between_two_ranges(
+    tmp_path: Path, engines: Engines, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """What was read until then counts."""
+    path = tmp_path / "train.log"
+    path.write_bytes(log_of(1, 200))
+    (file,), _ = expand([str(path)])
+    whole, read_whole = shared(file, engines, Helper(lambda _: None), SMALL, [])
+    left = iter([1.0] * (looks + 1))  # one more for the look at the head that says which ranges there are
+    monkeypatch.setattr(Limits, "time_left", property(lambda _: next(left, 0.0)))
+    reading, read = shared(file, engines, Helper(lambda _: None), SMALL, [])
+    assert read.out_of_time
+    assert 0 < read.bytes < read_whole.bytes == file.size
+    assert reading.diagnose().progress.last_step < whole.diagnose().progress.last_step
+
+
 def test_what_has_no_ranges(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_bytes(log_of(1, 200))
