@@ -10,21 +10,22 @@ All times handed in are steady (``stallwatch_exporter.steady``); the database ho
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, and_, func, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from stallwatch_alerts.delivery import pacing
 from stallwatch_alerts.delivery.claims import IN_ORDER, LOOKED_AT, Row, chosen, holder_is_gone, new_claim
 from stallwatch_alerts.delivery.grouping import Group, compact, stored_group
 from stallwatch_alerts.delivery.pacing import LONGEST_PAUSE, Limit, Moments
 from stallwatch_alerts.notice import key_of_planned
-from stallwatch_alerts.storage.engine import migrate, writing
+from stallwatch_alerts.storage.engine import is_unwritable, migrate, writing
 from stallwatch_alerts.storage.retention import prune
 from stallwatch_alerts.storage.tables import MESSAGES, NOTIFIED
 from stallwatch_exporter import steady
@@ -98,6 +99,7 @@ class Outbox:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._moments = Moments()
+        self._unwritten: dict[int, float] = {}  # messages whose try could not be noted: when to try again
         migrate(engine)
 
     def put(
@@ -149,6 +151,47 @@ class Outbox:
             pacing.note_send(connection, channel, now, self._moments)
             return self._claimed(connection, rows[first], expired, now)
 
+    def claim_or_read(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
+        """As `claim`; while the database cannot be written, the chat's oldest message without a claim.
+
+        Another process may send that, too: rather twice than after the disk has room again.
+        """
+        try:
+            self._note_sent()
+            return self.claim(channel, now, limits)
+        except DBAPIError as error:
+            if not is_unwritable(error):
+                raise
+        with self._engine.connect() as connection:
+            for row in self._waiting(connection, channel, now):
+                again = self._unwritten.get(row.id, 0.0)
+                if again > now or (row.claim and again == 0.0 and not holder_is_gone(row.claim)):
+                    return None
+                if again != math.inf:
+                    keys, is_deferred = tuple(row.keys or ()), bool(row.not_before)
+                    message = Claimed(row.id, stored_group(row), keys, is_deferred)
+                    return Batch("", (message,), row.attempts, self._moments.of(row.created_at, now))
+        return None
+
+    @contextlib.contextmanager
+    def _noted_here(self, batch: Batch, again_at: float) -> Iterator[None]:
+        """Remember what the disk does not take: when to try again, and infinity for what was sent."""
+        try:
+            yield
+        except DBAPIError as error:
+            if not is_unwritable(error):
+                raise
+            self._unwritten |= dict.fromkeys(batch.ids, again_at)
+
+    def _note_sent(self) -> None:
+        """Write down what was sent while that could not be done."""
+        if sent := [number for number, again in self._unwritten.items() if again == math.inf]:
+            given = {"state": "sent", "sent_at": steady.wall(steady.now()), "claim": "", "claimed_until": 0.0}
+            with writing(self._engine) as connection:
+                connection.execute(update(MESSAGES).where(MESSAGES.c.id.in_(sent)).values(given))
+            for number in sent:
+                del self._unwritten[number]
+
     def take_turn(self, channel: str, now: float, limits: Sequence[Limit]) -> bool:
         """Whether the chat takes one more request now, which then counts as sent."""
         with writing(self._engine) as connection:
@@ -159,7 +202,7 @@ class Outbox:
 
     def sent(self, batch: Batch, channel: str, now: float) -> None:
         """It arrived."""
-        with writing(self._engine) as connection:
+        with self._noted_here(batch, math.inf), writing(self._engine) as connection:
             self._finish(connection, batch, state="sent", sent_at=steady.wall(now), reason="")
             self._try_others(connection, channel, now)
             pacing.note_expired(connection, channel, batch.expired)
@@ -169,7 +212,7 @@ class Outbox:
     ) -> None:
         """It did not arrive, and is to be tried at `again_at`; with `pause`, so is all else of this chat."""
         wait, at = again_at - now, self._moments.store(now)
-        with writing(self._engine) as connection:
+        with self._noted_here(batch, again_at), writing(self._engine) as connection:
             self._finish(connection, batch, next_at=at + wait, tried_at=at, reason=reason[:1000])
             if pause or not batch.messages:
                 pacing.pause(connection, channel, wait, now, self._moments)
@@ -207,6 +250,11 @@ class Outbox:
             count = count.where(MESSAGES.c.not_before <= steady.wall(before))
         with self._engine.connect() as connection:
             return int(connection.scalar(count) or 0)
+
+    def incidents_waiting(self) -> set[str]:
+        """Return the ids of the incidents of which messages have not arrived yet."""
+        with self._engine.connect() as connection:
+            return set(connection.scalars(select(MESSAGES.c.about).where(MESSAGES.c.state == "waiting")))
 
     def notified(self, channel: str, keys: Iterable[str]) -> set[str]:
         """Return those of the `keys` that the chat was notified of, or will be."""

@@ -149,7 +149,14 @@ class DeliveryQueue:
             try:
                 if self._spool is None:
                     self._open()
-                self._keep(self._spool or self._in_memory(), some)
+                # News of an incident whose beginning waits in memory must not overtake it.
+                before = set() if self._memory is None else self._memory.incidents_waiting()
+                later = [letter for letter in some if letter.incident.id in before]
+                some = [letter for letter in some if letter.incident.id not in before]
+                if later:
+                    self._keep(self._in_memory(), later)
+                if some:
+                    self._keep(self._spool or self._in_memory(), some)
                 self._troubled = False
             except Exception as error:
                 self._without_disk(some, error)

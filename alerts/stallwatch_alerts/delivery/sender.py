@@ -110,7 +110,7 @@ class Sender:
     def look(self) -> bool:
         """Try the next messages that are due; whether there were any."""
         channel = self._fingerprint = self._fingerprint or fingerprint(self._url)
-        batch = self._outbox.claim(channel, self._clock(), self._limits)
+        batch = self._outbox.claim_or_read(channel, self._clock(), self._limits)
         if batch is None:
             return False
         if batch.escalates and self._is_acknowledged(batch.escalates):

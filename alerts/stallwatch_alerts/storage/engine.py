@@ -85,6 +85,12 @@ def may_pass(error: BaseException) -> bool:
     return error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
 
 
+def is_unwritable(error: BaseException) -> bool:
+    """Whether SQLite cannot write: its disk is full, fails or is read-only, or no descriptor is free."""
+    said = str(error.orig) if isinstance(error, DBAPIError) else ""
+    return any(word in said for word in ("full", "readonly", "disk I/O", "unable to open"))
+
+
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """A transaction that will write. SQLite takes its lock at the beginning, where it can be waited for.

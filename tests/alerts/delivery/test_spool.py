@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 
+from stallwatch_alerts.delivery import outbox as outbox_module
 from stallwatch_alerts.delivery.grouping import MOST_WAITING
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.notice import Notice
@@ -192,6 +195,62 @@ def test_an_end_follows_its_beginning_though_the_disk_fills_up_between_them(
     chat.wait_for(2)
     sink.close(60)
     assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
+
+
+class FullDisk:
+    """Takes no transaction that writes, while it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        self._writing = outbox_module.writing
+        monkeypatch.setattr(outbox_module, "writing", self._begin)
+
+    def _begin(self, engine: Engine) -> Any:
+        if self.is_full and engine.url.database:  # not the one in memory
+            raise OperationalError("UPDATE", {}, sqlite3.OperationalError("database or disk is full"))
+        return self._writing(engine)
+
+
+def test_what_waits_on_a_disk_that_is_full_by_now_is_sent_once_and_before_its_end(
+    chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(monkeypatch)
+    chat.always = 503
+    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool)
+    sink(stall())
+    while not chat.requests:
+        time.sleep(0.01)
+    disk.is_full = True
+    chat.always = None
+    chat.wait_for(1)
+    sink(stall(status="resolved", resolution="recovered", resolved_at=40.0))
+    chat.wait_for(2)
+    disk.is_full = False
+    assert sink.close(60)
+    assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
+    assert [one.state for one in spool.deliveries()] == ["sent"]
+
+
+def test_an_end_follows_its_beginning_that_waits_in_memory(
+    chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(monkeypatch)
+    disk.is_full = True
+    chat.always = 503
+    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool)
+    sink(stall())
+    while not chat.requests:
+        time.sleep(0.01)
+    disk.is_full = False
+    sink(stall(status="resolved", resolution="recovered", resolved_at=40.0))
+    sink(stall(id="another/1"))
+    while not spool.deliveries():
+        time.sleep(0.01)
+    chat.always = None
+    chat.wait_for(3)
+    assert sink.close(60)
+    assert [body["status"] for body in chat.bodies if body["id"] != "another/1"] == ["open", "resolved"]
+    assert [one.run for one in spool.deliveries()] == [stall().run]  # the other one: the disk takes it
 
 
 def test_a_spool_that_cannot_be_opened_is_done_without_and_taken_when_it_can(
