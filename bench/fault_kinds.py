@@ -351,9 +351,9 @@ def log_rotated(trial: Trial) -> None:
 
     def rotate(number: int) -> None:
         part = log.with_name(f"train.log.{number}")
-        log.rename(part)
-        assert trial.parts is not None
-        trial.parts.append(part)
+        if log.exists() and trial.parts is not None:  # it has not been opened anew yet
+            log.rename(part)
+            trial.parts.append(part)
 
     moments = sorted(trial.random.uniform(0.0, 1.2) for _ in range(trial.random.choice((1, 1, 2))))
     for number, moment in enumerate(moments):

@@ -409,10 +409,11 @@ class Trial:
         messages = [body for body in self.chat.taken if body.get("kind") != "test"]
         self._check_order(messages)
         for name in self.names:
-            self._check_run([body for body in messages if str(body.get("run", "")).startswith(name)])
+            mine = [body for body in messages if any(one.startswith(f"{name}/") for one, _ in stages([body]))]
+            self._check_run(name, mine)
 
-    def _check_run(self, trial: list[dict[str, Any]]) -> None:
-        self._count(trial)
+    def _check_run(self, name: str, trial: list[dict[str, Any]]) -> None:
+        self._count(name, trial)
         expected = SCENARIOS[self.scenario]
         if self.log is not None:  # a log says nothing of exit codes
             expected = (("open", None),) if expected else ()
@@ -424,9 +425,10 @@ class Trial:
         if lost:
             self._judge_losses(lost, trial)
 
-    def _count(self, bodies: list[dict[str, Any]]) -> None:
+    def _count(self, run: str, bodies: list[dict[str, Any]]) -> None:
         # A warning that turns critical is one message more.
-        seen = Counter(stages([body for body in bodies if body["severity"] == "critical"]))
+        found = stages([body for body in bodies if body["severity"] == "critical"])
+        seen = Counter(stage for stage in found if stage[0].startswith(f"{run}/"))
         self.result.once += sum(count == 1 for count in seen.values())
         self.result.twice += sum(count == 2 for count in seen.values())
         for key, count in seen.items():
