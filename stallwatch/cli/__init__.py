@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +36,7 @@ _COMMANDS = {
     "demo": "runs",
 }
 _INTERNAL_ERROR = 70  # EX_SOFTWARE
+_EXIT_SECONDS = 10.0  # that the interpreter may take to end
 _UNWRITTEN = 2
 _OBJECTS = 100_000  #: made since the last collection, until the next one
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: what only a write fails with
@@ -135,5 +137,18 @@ def main() -> None:
     gc.set_threshold(_OBJECTS)
     try:
         cli(prog_name="stallwatch")
+    except SystemExit as end:
+        _limit_exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
     finally:
         gc.freeze()  # the interpreter looks through what is left twice as it ends
+
+
+def _limit_exit(code: int) -> None:
+    """Exit with `code` in any case: as it ends, the interpreter waits for threads of libraries.
+
+    One that could not start for want of memory never ends, and the exit code may be a training's.
+    """
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(code))
+        signal.setitimer(signal.ITIMER_REAL, _EXIT_SECONDS)

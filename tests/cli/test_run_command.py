@@ -354,3 +354,15 @@ def test_a_run_whose_state_folder_cannot_be_written_is_kept_in_tmpdir(
     assert process("diagnose", str(folder)).returncode == 1
     named = process("diagnose", "--brief", str(tmp_path / "home" / "runs" / "sft"))
     assert named.returncode == 1 and "cuda-oom" in named.stdout
+
+
+def test_a_thread_that_never_ends_does_not_hold_up_the_exit_code(tmp_path: Path) -> None:
+    code = (
+        "import sys, threading, stallwatch.cli as cli\n"
+        "cli._EXIT_SECONDS = 0.1\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "sys.argv[1:] = ['run', '--no-metrics', '--', sys.executable, '-c', 'raise SystemExit(5)']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run(python(code), cwd=tmp_path, capture_output=True, timeout=120)
+    assert done.returncode == 5
