@@ -63,7 +63,12 @@ def agent_terminated(trial: Trial) -> None:
 
 
 def agent_stopped(trial: Trial) -> None:
-    """SIGSTOP, and SIGCONT a while later."""
+    """SIGSTOP, and SIGCONT a while later.
+
+    A hang that is over when the agent goes on is nobody's news: here it ends in a crash.
+    """
+    if trial.scenario == "hang":
+        trial.scenario = trial.result.scenario = "lingering-crash"
     moment, length = trial.moment, trial.random.uniform(0.3, 2.5)
     trial.at(moment, lambda: trial.kill(signal.SIGSTOP))
     trial.at(moment + length, lambda: trial.kill(signal.SIGCONT))
