@@ -24,6 +24,7 @@ COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live faults gpu-check bench-probe bench-dashboard bench-alerts clean
+.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live gpu-check bench-probe bench-dashboard bench-alerts fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -129,6 +130,9 @@ bench-probe: $(VENVS)/loggers/.made ## what a step costs a rank: the probe again
 
 bench-alerts: $(VENV)/.dev ## from a line in a log to a chat, embedded and through Prometheus; 10,000 incidents in a minute
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/alerts.py
+
+fuzz: $(VENV)/.dev ## ten million odd inputs for every parser of foreign bytes, some hours; goes on where it was (FUZZ_ARGS=…)
+	$(BIN)/python bench/fuzz.py --state $(VENV)/fuzz.json $(FUZZ_ARGS)
 
 bench-dashboard: $(VENV)/.dev ## what the pages cost their server: 200 runs of 64 ranks over a day
 	$(BIN)/python bench/dashboard.py

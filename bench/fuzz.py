@@ -1,0 +1,199 @@
+"""Feed every parser that takes foreign bytes with inputs that nobody meant: does each hold?
+
+    python bench/fuzz.py [--inputs 10000000] [--seed 1] [--jobs 2] [--only GLOB …] [--minutes M]
+
+Each parser (``fuzzing/targets.py``) gets real samples, spliced and broken (``fuzzing/mutation.py``); one that
+is cheap gets more of them. An input fails if it raises what the parser's documentation does not name, takes
+more than ten times the parser's median time per byte (three times in a row, above 10 ms), hangs, or takes
+memory without bound. Every failure is a line in ``--failures``, with the numbers that make it again:
+
+    python bench/fuzz.py --again TARGET:SEED:NUMBER
+
+``--state FILE`` keeps what was done, and goes on there. ``--growth`` stretches every sample and token
+instead, and looks for parsers whose time grows faster than their input; ``--patterns`` does the same with
+every regular expression of the product. ``--engine atheris`` has libFuzzer follow the coverage of one parser
+(``pip install atheris``).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from fuzzing.running import Failure, Result, as_line, make, run
+from fuzzing.targets import BY_NAME, TARGETS, Target, wrong
+
+_PART = 30.0  # seconds that a part of a target's inputs should take
+
+
+def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:
+    """How many inputs each target gets: by its cost, but at least a tenth of a hundredth of an even share."""
+    weights = {target.name: 1 / (30 + target.cost) for target in targets}
+    every = sum(weights.values())
+    return {name: max(1, round(inputs * weight / every)) for name, weight in weights.items()}
+
+
+@click.command(help=__doc__)
+@click.option("--inputs", type=int, default=10_000_000, show_default=True, help="Of all parsers together.")
+@click.option("--minutes", type=float, help="Stop after this long.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--jobs", type=int, default=1, show_default=True, help="Processes at once.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Parsers by name.")
+@click.option("--state", type=click.Path(path_type=Path), help="What was done; the same file goes on.")
+@click.option(
+    "--failures", type=click.Path(path_type=Path), default=Path("fuzz-failures.jsonl"), show_default=True
+)
+@click.option("--again", metavar="TARGET:SEED:NUMBER", help="Make one input again, and show what it does.")
+@click.option("--growth", is_flag=True, help="Stretch inputs, and compare the times.")
+@click.option("--patterns", is_flag=True, help="Attack the regular expressions of the product.")
+@click.option("--engine", type=click.Choice(["own", "atheris"]), default="own", show_default=True)
+@click.option("--list", "listed", is_flag=True, help="List the parsers.")
+def main(
+    inputs: int,
+    minutes: float | None,
+    seed: int,
+    jobs: int,
+    only: tuple[str, ...],
+    state: Path | None,
+    failures: Path,
+    again: str | None,
+    growth: bool,
+    patterns: bool,
+    engine: str,
+    listed: bool,
+) -> None:
+    targets = [one for one in TARGETS if not only or any(fnmatch.fnmatch(one.name, glob) for glob in only)]
+    if listed:
+        for target in targets:
+            click.echo(
+                f"{target.name:20} {target.cost:6} µs  {', '.join(e.__name__ for e in target.raises) or '-'}"
+            )
+    elif again is not None:
+        _again(again)
+    elif growth or patterns:
+        from fuzzing import growth as stretching
+        from fuzzing import patterns as attacks
+
+        found = stretching.search(targets, click.echo) if growth else attacks.search(click.echo)
+        sys.exit(1 if found else 0)
+    elif engine == "atheris":
+        from fuzzing.guided import follow
+
+        follow(targets, inputs, seed)
+    else:
+        results = fuzz(targets, inputs, seed, jobs, minutes, state, failures)
+        show(results)
+        sys.exit(1 if any(one.failures for one in results.values()) else 0)
+
+
+def fuzz(
+    targets: Sequence[Target],
+    inputs: int,
+    seed: int,
+    jobs: int = 1,
+    minutes: float | None = None,
+    state: Path | None = None,
+    failures: Path | None = None,
+) -> dict[str, Result]:
+    """Fuzz the targets with so many inputs in all; each failure is written as it is found."""
+    end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
+    wanted, results = shares(targets, inputs), _kept(state, seed)
+    parts: list[tuple[float, Target, int, int]] = []
+    for target in targets:
+        results.setdefault(target.name, Result(target.name))
+        first, last = results[target.name].inputs, wanted[target.name]
+        step = max(100, int(_PART * 1e6 / (60 + target.cost)))
+        parts += [
+            ((begin - first) / max(1, last - first), target, begin, min(last, begin + step))
+            for begin in range(first, last, step)
+        ]
+    parts.sort(key=lambda part: (part[0], part[1].name))  # all parsers come on alike
+
+    def one(part: tuple[float, Target, int, int]) -> Result | None:
+        _, target, first, last = part
+        return run(target, seed, first, last, end=end) if time.monotonic() < end else None
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in as_completed([pool.submit(one, part) for part in parts]):
+            part = done.result()
+            if part is None:
+                continue
+            _add(results[part.target], part)
+            for failure in part.failures:
+                click.echo(
+                    f"{failure.target}:{failure.seed}:{failure.number} {failure.kind}: {failure.what}",
+                    err=True,
+                )
+                if failures is not None:
+                    with failures.open("a") as out:
+                        out.write(as_line(failure) + "\n")
+            if state is not None:
+                _keep(state, seed, results)
+    return {name: one for name, one in results.items() if name in wanted}
+
+
+def _add(total: Result, part: Result) -> None:
+    total.inputs += part.inputs
+    total.seconds += part.seconds
+    total.slowest, total.peak = max(total.slowest, part.slowest), max(total.peak, part.peak)
+    total.failures += part.failures
+
+
+def _kept(state: Path | None, seed: int) -> dict[str, Result]:
+    """What an earlier call with this seed did; another seed begins anew."""
+    if state is None or not state.exists():
+        return {}
+    told: dict[str, Any] = json.loads(state.read_text())
+    if told["seed"] != seed:
+        raise click.ClickException(f"{state} is of seed {told['seed']}; give that one, or another file")
+    results = {name: Result(**one) for name, one in told["results"].items()}
+    for one in results.values():
+        one.failures = [Failure(**failure) for failure in one.failures]  # type: ignore[arg-type]
+    return results
+
+
+def _keep(state: Path, seed: int, results: dict[str, Result]) -> None:
+    fresh = state.with_suffix(".new")
+    fresh.write_text(
+        json.dumps({"seed": seed, "results": {name: asdict(one) for name, one in results.items()}})
+    )
+    fresh.replace(state)
+
+
+def show(results: dict[str, Result]) -> None:
+    """Print the table."""
+    click.echo("| parser | inputs | inputs/s | failures | slowest, times the median | peak, MiB |")
+    click.echo("|---|--:|--:|--:|--:|--:|")
+    for one in results.values():
+        rate = one.inputs / one.seconds if one.seconds else 0
+        slowest = f"{one.slowest:.1f}" if one.slowest else "-"
+        told = (one.target, f"{one.inputs:,}", f"{rate:,.0f}", len(one.failures), slowest, one.peak >> 20)
+        click.echo(f"| {' | '.join(map(str, told))} |")
+    every = list(results.values())
+    seconds = sum(one.seconds for one in every) or 1
+    inputs, failed = sum(one.inputs for one in every), sum(len(one.failures) for one in every)
+    peak = max(one.peak for one in every) >> 20
+    click.echo(f"| all {len(every)} | {inputs:,} | {inputs / seconds:,.0f} | {failed} | | {peak} |")
+
+
+def _again(what: str) -> None:
+    name, seed, number = what.rsplit(":", 2)
+    data = make(BY_NAME[name], int(seed), int(number))
+    click.echo(repr(data[:2000]))
+    began = time.process_time()
+    said = wrong(BY_NAME[name], data)
+    click.echo(f"{len(data)} bytes, {time.process_time() - began:.6f} s: {said or 'well'}")
+    BY_NAME[name].parse(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Stretch inputs, and look for parsers whose time grows faster than what they read.
+
+Four times the input may take four times as long, not eight. What is stretched are the tokens and the lines of a
+parser's samples, pairs of them, and what attacks the regular expressions of the product (``patterns``), each as one
+long line and as many lines.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from fuzzing import patterns
+from fuzzing.mutation import TOKENS
+from fuzzing.targets import Target, wrong
+
+_SIZES = (16_000, 64_000)
+_FASTER = 8.0
+_FLOOR = 0.02  #: seconds for the longer one
+_LINES = 60  # samples' lines that are stretched
+_PAIRED = 120
+_NESTED = (
+    b"[",
+    b'{"a":',
+    b"(",
+    b"- ",
+    b"a: {",
+    b"'",
+    b'"',
+    b"\\",
+    b"  ",
+    b"if x:\n ",
+    b"-",
+    b"not ",
+    b"a.",
+    b"a=",
+    b"lambda:",
+)
+
+
+def units(target: Target) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """What stands before, what is repeated, and what ends it."""
+    chance = random.Random(target.name)
+    tokens = [*target.tokens, *TOKENS]
+    lines = [line for sample in target.samples() for line in sample.split(b"\n") if 0 < len(line) < 200]
+    some = chance.sample(lines, min(_LINES, len(lines)))
+    for token in (*tokens, *_NESTED, *some):
+        yield b"", token, b""
+        if token in some:
+            yield b"", token + b"\n", b""
+            yield b"", token + b"\r", b"\n"
+    for _ in range(_PAIRED):
+        one, other = chance.choice([*tokens, *some]), chance.choice(tokens)
+        yield b"", one + other, chance.choice((b"", b"\n", b"!"))
+    # JSON and the like are not made of what patterns look for.
+    if not target.json:
+        for pattern in patterns.every_pattern():
+            text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+            for one in patterns.texts(text, pattern.flags if isinstance(pattern.pattern, str) else 0)[::4]:
+                yield tuple(part.encode("utf-8", "replace") for part in one)  # type: ignore[misc]
+
+
+def stretched(unit: tuple[bytes, bytes, bytes], size: int) -> bytes:
+    """The unit many times, about `size` bytes in all."""
+    before, middle, end = unit
+    return before + middle * max(1, size // len(middle)) + end
+
+
+def slow(
+    target: Target, unit: tuple[bytes, bytes, bytes], sizes: Sequence[int] = _SIZES
+) -> tuple[float, float] | None:
+    """By how much the time grows, and the time of the longer input; ``None`` for as much as the input."""
+    small, large = (stretched(unit, size) for size in sizes)
+    took = _time(target, large)
+    if took < _FLOOR:
+        return None
+    for _ in range(3):  # every time: the machine may have been busy, or a cache cold
+        before, took = max(_time(target, small), 1e-4), min(took, _time(target, large))
+        if took < _FLOOR or took / before < _FASTER * (sizes[1] / sizes[0]) / 4:
+            return None
+    return took / before, took
+
+
+def search(targets: Sequence[Target], report: Callable[[str], None]) -> int:
+    """Stretch all units of all targets, and report where time grows faster than the input."""
+    found = 0
+    for target in targets:
+        count, worst, seen = 0, 0.0, 0
+        for unit in dict.fromkeys(units(target)):
+            count += 1
+            if not unit[1] or (told := slow(target, unit)) is None:
+                continue
+            found, seen, worst = found + 1, seen + 1, max(worst, told[1])
+            if seen <= 8:
+                report(f"{target.name}: ×{told[0]:.0f}, {told[1]:.2f} s for 64 kB: {unit!r}"[:300])
+        report(
+            f"{target.name}: {seen} of {count} grow faster than the input"
+            + (f", {worst:.2f} s at most" if seen else "")
+        )
+    return found
+
+
+def _time(target: Target, data: bytes) -> float:
+    began = time.process_time()
+    wrong(target, data)
+    return time.process_time() - began

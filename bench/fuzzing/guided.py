@@ -1,0 +1,37 @@
+"""Has libFuzzer, through atheris, follow the coverage of one parser: it keeps what reaches new code."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fuzzing.running import make
+from fuzzing.targets import Target, wrong
+
+_SAMPLES = 200  # that it begins with
+
+
+def follow(targets: Sequence[Target], inputs: int, seed: int) -> None:
+    """Fuzz a parser until an input fails; libFuzzer keeps that one in a file of this folder, and says so."""
+    try:
+        import atheris
+    except ImportError:
+        raise click.ClickException("atheris is not installed; pip install atheris") from None
+    if len(targets) != 1:
+        raise click.ClickException("libFuzzer follows one parser at a time; name it with --only")
+    target = targets[0]
+
+    def one(data: bytes) -> None:
+        if (said := wrong(target, data)) is not None:
+            raise AssertionError(said)
+
+    folder = Path(tempfile.mkdtemp(prefix="stallwatch-fuzz-"))
+    for number in range(_SAMPLES):
+        (folder / str(number)).write_bytes(make(target, seed, number))
+    atheris.instrument_all()
+    atheris.Setup([sys.argv[0], f"-runs={inputs}", f"-seed={seed}", "-max_len=4096", str(folder)], one)
+    atheris.Fuzz()

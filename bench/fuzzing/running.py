@@ -1,0 +1,227 @@
+"""Runs the inputs of a target in a process of its own, bounded in memory, that the caller watches.
+
+The process writes the number of the input that it is at where the caller sees it: what hangs or kills it is
+known, and the fuzzing goes on behind it.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import math
+import multiprocessing
+import random
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fuzzing.mutation import Mutator
+from fuzzing.targets import BY_NAME, Target, wrong
+
+FLOOR_SECONDS = 0.01  #: below, a time is not judged: it is the machine's more than the parser's
+MOST_TIMES = 10  #: the median time per byte
+HANG_SECONDS = 60.0  #: of wall time for one input
+GROWTH = 192 * 1024 * 1024  #: bytes that one input may make the peak of memory grow by
+_MEMORY = 3 * 1024**3  # of addresses beyond what the process has at the start
+_LEARNT = 300  # inputs by whose times others are judged first
+_KEPT = 4000  # bytes of an input in a report
+_RETRIES = 3
+_OF_A_KIND = 3  # failures of one process that are reported
+
+
+@dataclass
+class Failure:
+    """An input that a parser could not take, and how to make it again."""
+
+    target: str
+    seed: int
+    number: int
+    kind: str  #: raised, slow, memory, hang, killed
+    what: str
+    size: int = 0
+    input: str = ""  #: base64, of its beginning
+
+
+@dataclass
+class Result:
+    """What came of a target's inputs."""
+
+    target: str
+    inputs: int = 0
+    seconds: float = 0.0
+    slowest: float = 0.0  #: times the median time per byte, of what took longer than the floor
+    peak: int = 0  #: bytes of memory that the process took at most
+    failures: list[Failure] = field(default_factory=list)
+
+
+def make(target: Target, seed: int, number: int, mutator: Mutator | None = None) -> bytes:
+    """Return input `number` of a target: every tenth is a sample as it is, as long as there are some."""
+    mutator = mutator or Mutator(target.samples(), target.tokens, json_lines=target.json)
+    if number % 10 == 0 and number // 10 < len(mutator.samples):
+        return mutator.samples[number // 10]
+    return mutator.make(random.Random(f"{seed}/{target.name}/{number}"))
+
+
+class Judge:
+    """Judges the processor time of an input by the median of the target's own, per byte.
+
+    What an empty input costs is taken off: of a short one it is most.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._least = min(self._time(b"") for _ in range(5))
+        self._rates: list[float] = []
+        self._median = 0.0
+
+    def take(self, data: bytes, seconds: float) -> float:
+        """Return how many times the median this input took, once that is sure; 0 below the floor."""
+        rate = max(0.0, seconds - self._least) / max(64, len(data))
+        if len(self._rates) < 4 * _LEARNT:
+            self._rates.append(rate)
+            if len(self._rates) % _LEARNT == 0:
+                self._median = statistics.median(self._rates)
+        if seconds < FLOOR_SECONDS or not self._median or rate < MOST_TIMES * self._median:
+            return rate / self._median if self._median and seconds >= FLOOR_SECONDS else 0.0
+        again = min(self._time(data) for _ in range(_RETRIES))  # the machine may have been busy
+        if again < FLOOR_SECONDS:
+            return 0.0
+        return max(0.0, again - self._least) / max(64, len(data)) / self._median
+
+    def _time(self, data: bytes) -> float:
+        began = time.process_time()
+        wrong(self._target, data)
+        return time.process_time() - began
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _limit_memory() -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, resource.RLIM_INFINITY))
+
+
+def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, at: Any, out: Any) -> None:
+    """Run inputs `first` up to `last`; send failures as they come, and a result at the end."""
+    target = BY_NAME[name]
+    mutator = Mutator(target.samples(), target.tokens, json_lines=target.json)
+    for sample in mutator.samples[:20] if timed else ():  # compiles patterns, fills caches
+        wrong(target, sample)
+    _limit_memory()
+    judge = Judge(target) if timed else None
+    result = Result(name)
+    peak, seen = _peak(), dict[str, int]()
+
+    def fail(kind: str, what: str, data: bytes, number: int) -> None:
+        key = what.partition(": ")[0] if kind == "raised" else kind
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= _OF_A_KIND:
+            kept = base64.b64encode(data[:_KEPT]).decode()
+            out.send(Failure(name, seed, number, kind, what, len(data), kept))
+
+    for number in range(first, last):
+        if time.monotonic() > end:
+            break
+        result.inputs += 1
+        data = make(target, seed, number, mutator)
+        at.value = number
+        began = time.process_time()
+        error = wrong(target, data)
+        took = time.process_time() - began
+        result.seconds += took
+        if error is not None:
+            fail("raised", error, data, number)
+        if judge is not None and (times := judge.take(data, took)):
+            result.slowest = max(result.slowest, times)
+            if times > MOST_TIMES:
+                fail(
+                    "slow", f"{times:.0f} times the median, {took:.3f} s for {len(data)} bytes", data, number
+                )
+        if number % 64 == 0 or took > FLOOR_SECONDS:
+            grown, peak = _peak() - peak, _peak()
+            if grown > GROWTH:
+                fail("memory", f"the peak grew by {grown >> 20} MiB", data, number)
+        if number % 20_000 == 0:
+            gc.collect()
+    result.peak = _peak()
+    out.send(result)
+
+
+def run(
+    target: Target, seed: int, first: int, last: int, *, timed: bool = True, end: float = math.inf
+) -> Result:
+    """Run inputs `first` up to `last` of a target, over whatever ends the process that reads them.
+
+    At `end`, by the monotonic clock, it stops.
+    """
+    total = Result(target.name)
+    began = first
+    while began < last:
+        for part in _one_process(target, seed, began, last, timed, end):
+            if isinstance(part, Failure):
+                total.failures.append(part)
+                if part.kind in ("hang", "killed"):
+                    total.inputs += part.number + 1 - began
+                    began = part.number + 1
+            else:
+                total.inputs += part.inputs
+                total.seconds += part.seconds
+                total.slowest, total.peak = max(total.slowest, part.slowest), max(total.peak, part.peak)
+                began = last
+    return total
+
+
+def _one_process(
+    target: Target, seed: int, first: int, last: int, timed: bool, end: float
+) -> Iterator[Failure | Result]:
+    context = multiprocessing.get_context("fork")
+    at = context.Value("q", first, lock=False)
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_work, args=(target.name, seed, first, last, timed, end, at, theirs), daemon=True
+    )
+    sys.stdout.flush()
+    process.start()
+    theirs.close()
+    seen, since = first, time.monotonic()
+    try:
+        while True:
+            if mine.poll(1.0):
+                try:
+                    part = mine.recv()
+                except EOFError:
+                    process.join()
+                    yield _ended(
+                        target, seed, at.value, f"the process ended with {process.exitcode}", "killed"
+                    )
+                    return
+                yield part
+                if isinstance(part, Result):
+                    return
+            if at.value != seen:
+                seen, since = at.value, time.monotonic()
+            elif time.monotonic() - since > HANG_SECONDS:
+                yield _ended(target, seed, at.value, f"longer than {HANG_SECONDS:.0f} s", "hang")
+                return
+    finally:
+        process.kill()
+        process.join()
+        mine.close()
+
+
+def _ended(target: Target, seed: int, number: int, what: str, kind: str) -> Failure:
+    data = make(target, seed, number)
+    return Failure(target.name, seed, number, kind, what, len(data), base64.b64encode(data[:_KEPT]).decode())
+
+
+def as_line(failure: Failure) -> str:
+    """The failure as a line of JSON."""
+    return json.dumps(asdict(failure), ensure_ascii=True)
