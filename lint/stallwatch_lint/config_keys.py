@@ -108,7 +108,7 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
     where one that DeepSpeed reads is nearly the same.
     """
     for key in () if config.accelerate else config.values:
-        if key in KNOWN.top:
+        if not isinstance(key, str) or key in KNOWN.top:  # YAML has keys of every kind
             continue
         if key in KNOWN.sections[_ZERO].keys:
             fix: Message | None = message("lint.config-key-ignored-inside", section=_ZERO)
@@ -181,7 +181,7 @@ def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path
         if deepspeed is None or deepspeed >= Version(section.since):
             path = tuple(name.split("."))
             for key, value in config.section(*path).items():
-                if value != AUTO:
+                if isinstance(key, str) and value != AUTO:
                     yield (*path, key), value, section
 
 

@@ -75,6 +75,8 @@ def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
         ("scheduler", scheduler, KNOWN.schedulers.get(scheduler) if isinstance(scheduler, str) else None),
     ):
         for key, value in config.section(part, "params").items():
+            if not isinstance(key, str):
+                continue
             place = config.at(part, "params", key)
             if known is not None and key not in known:
                 near = did_you_mean(key, known) or message("lint.take-it-out")

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import DsConfig, Path, has_auto
 from stallwatch_rules.messages import message
+from stallwatch_rules.pages.frontmatter import LOADER
 from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: a few lines of YAML aliases can stand for billions
@@ -94,7 +95,7 @@ def strict(found: Diagnostic) -> Diagnostic:
 def parse_accelerate(text: str, file: str) -> Parsed:
     """Read accelerate's YAML; ``config`` is ``None`` without a diagnostic if there is no DeepSpeed in it."""
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, LOADER)
         if not isinstance(values, dict):
             raise ValueError("no keys at the top")
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -118,7 +119,7 @@ def key_lines(text: str) -> dict[Path, int]:
     if len(text) > MAX_PLACED:
         return {}
     try:
-        node = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
+        node = yaml.compose(text.replace("\t", " "), Loader=LOADER)
     except (yaml.YAMLError, RecursionError):
         return {}
     lines: dict[Path, int] = {}

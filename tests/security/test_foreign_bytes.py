@@ -22,10 +22,13 @@ from stallwatch_exporter.runs.copies import parse_record
 from stallwatch_exporter.runs.runfolder import read_info
 from stallwatch_exporter.stacks import asking
 from stallwatch_exporter.watching.incidents import read_incidents
-from stallwatch_lint.parse import parse_json
+from stallwatch_lint.check_run import check_run
+from stallwatch_lint.parse import parse_accelerate, parse_json
 from stallwatch_rules.failures.crashes import read_error_file
+from stallwatch_rules.lines.ranks import TaskLabels
 from stallwatch_rules.records import Line
 from stallwatch_rules.stacks.reading import from_faulthandler, from_py_spy
+from stallwatch_rules.text.masking import masked, repeats
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 STORED = Path(__file__).parents[1] / "release_0_1" / "runs" / "sft"
@@ -179,3 +182,37 @@ def test_a_key_that_stands_thousands_of_times_is_named_with_its_last_line() -> N
     found = {str(one.what.params["name"]): one.line for one in parse_json(text, "ds.json").diagnostics}
     assert found["k0"] == 2001
     assert len(found) == 2000
+
+
+@pytest.mark.parametrize("text", ["zero_optimization: " + "{" * 4000, "[" * 4000, "? " * 4000])
+def test_a_nested_yaml_file_is_refused_at_once(text: str) -> None:
+    """PyYAML's own scanner takes minutes for four thousand brackets; libyaml's refuses them."""
+    assert [one.check for one in parse_accelerate(text, "a.yaml").diagnostics] == ["config-unreadable"]
+
+
+def test_yaml_keys_that_are_no_text_are_no_keys() -> None:
+    """YAML has keys that are null, numbers and dates; DeepSpeed knows none of them."""
+    text = "zero_optimization: {stage: 2, 3: 4}\n?\n: 1\n"
+    text += "2026-01-01: x\noptimizer: {type: Adam, params: {1: 2}}\n"
+    config = parse_accelerate(text, "a.yaml").config
+    assert config is not None
+    assert check_run(config) == []
+
+
+@pytest.mark.parametrize("unit", ["-", " ", ".", "~", "a/", "0a"])
+def test_a_line_of_one_repeated_character_has_its_template(unit: str) -> None:
+    """From each of 200,000 characters the rest of the line was searched: minutes for one line."""
+    assert masked(unit * 200_000)
+
+
+def test_a_line_of_a_repeated_command_has_its_rank_taken_off() -> None:
+    """From each "srun" of a line the rest was searched."""
+    labels = TaskLabels()
+    assert labels.take("srun " * 200_000) == (None, "srun " * 200_000)
+
+
+def test_a_count_of_thousands_of_digits_is_part_of_the_message() -> None:
+    """Ray folds at most what memory holds."""
+    text = f"x [repeated {'9' * 5000}x across cluster]"
+    assert repeats(text) == (text, 1)
+    assert repeats("x  [repeated 3x across cluster] y") == ("x", 3)

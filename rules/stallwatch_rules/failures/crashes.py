@@ -46,7 +46,7 @@ _PLAIN = lazy(r"terminate called (?P<m>without an active exception|recursively)"
 _FATAL = lazy(r"(?P<name>Fatal Python error): (?P<m>.+)")
 _SIGNAL = lazy(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
 _MPI = lazy(r"\*\*\* Process received signal \*\*\*")
-_CHECK = lazy(r"(?:^|\s)F\d{4} .*?\] (?P<name>Check failed): (?P<m>.+)")
+_CHECK = lazy(r"(?:^|\s)F\d{4} .{0,300}?\] (?P<name>Check failed): (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
 #: Of glibc (assert/assert.c); CUDA's quotes end otherwise, and a rule knows them.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")

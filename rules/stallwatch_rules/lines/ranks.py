@@ -136,6 +136,7 @@ _STARTED = lazy(
     r"\bsrun\b(?=.*?\s(?:-\w*l|--label)\b).*?\s(?:\S*torchrun|\S*accelerate launch"
     r"|-m torch\.distributed\.(?:run|launch))\s(?!.*--nproc[-_]per[-_]node[= ]1\b)"
 )
+_LONGEST_COMMAND = 4000  # characters: from each of many words "srun" the rest would be searched
 _SURE_HOSTS = 20  # so many lines in a row, all labelled by a few hosts, are a launcher's too
 _FIRST_LINES = 1000  # a launcher labels all lines or none
 
@@ -197,7 +198,7 @@ class TaskLabels:
 
     def _search(self, text: str) -> None:
         self._lines += 1
-        if "srun" in text and _STARTED.search(text):
+        if "srun" in text and _STARTED.search(text, 0, _LONGEST_COMMAND):
             self._of_nodes = True
         number = _NUMBER.match(text)
         if number is None:

@@ -73,7 +73,7 @@ _MAY_BE_STAMP = lazy(r"\d[:-]\d|/[\w.-]*[A-Za-z]|0x|\w:\d|^[A-Z]|\d\.\d+\.\d")
 _NUMBER = lazy(r"[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\d.]*\d)|\b(?:nan|inf)\b")
 _OF = lazy(r"\s{0,2}(?:/|\s[^\W\d_]{2,3}\s)\s{0,9}")  # "3/20", "3 of 20", "3 de 20"
 _FAILS = lazy(
-    r"\w+(?:Error|Exception|Warning)\b|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b[Aa]ssert|\b[Ff]ail|\\n"
+    r"\b\w+(?:Error|Exception|Warning)\b|\b(?:ERROR|FATAL|CRITICAL|WARN(?:ING)?)\b|\b[Aa]ssert|\b[Ff]ail|\\n"
 )
 _DIGIT = lazy(r"\d")
 _FINE = lazy(r"\.\d{3}")  # tables of scores for people have fewer digits

@@ -15,7 +15,7 @@ __all__ = ["masked", "repeats", "skeleton", "template_key"]
 _VARYING = lazy(
     r"(?P<url>\b[a-z][a-z0-9+]{1,9}://[^\s'\"<>)\]]+)"
     r"|(?P<path>(?<![\w/.])(?:[A-Za-z]:)?(?:[\\/~.]{1,3}[\w@+%=-][\w.@+%=-]*){2,}[\\/]?"
-    r"|(?<![\w/.])[\w.-]+(?:/[\w.@+%=-]+){2,}/?)"
+    r"|(?<![\w/.-])[\w.-]+(?:/[\w.@+%=-]+){2,}/?)"
     r"|(?P<id>\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
     r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{8,}\b|\b(?=[A-F]*\d)(?=\d*[A-F])[0-9A-F]{8,}\b)"
     r"|(?P<time>\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
@@ -23,7 +23,7 @@ _VARYING = lazy(
     r"|(?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b)"
     r"|(?P<n>\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+)?)"
 )
-_REPEATED = lazy(r"\s*\[repeated (\d+)x across cluster\].*$")
+_REPEATED = lazy(r"(?<!\s)\s*\[repeated (\d{1,9})x across cluster\].*$")
 #: What a line's key leaves out: the digits, the letters of hexadecimal numbers and what joins them.
 _DROPPED = b"0123456789abcdefABCDEF.,+-:_ \t"
 

@@ -1,0 +1,365 @@
+"""The parsers of lines and of whole logs, and what shows their text: each is called with bytes."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import html.parser
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from stallwatch_alerts.neutral import neutralise
+from stallwatch_dashboard import safetext
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_rules.failures.crashes import read_error_file
+from stallwatch_rules.failures.environment import versions_in
+from stallwatch_rules.failures.flight import FlightData, apart, mismatched
+from stallwatch_rules.failures.launchers import LauncherSummary
+from stallwatch_rules.failures.raised import kind_of as kind_of_exception
+from stallwatch_rules.failures.tracebacks import TracebackReader
+from stallwatch_rules.lines.containers import record_of
+from stallwatch_rules.lines.datatext import is_data
+from stallwatch_rules.lines.leads import likely_leads, sure_lead
+from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks, take_rank
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.lines.unescape import as_printed, pieces, unfolded, with_ascii_colon
+from stallwatch_rules.lines.wrapped import as_pasted, likely_fold, wrap_width
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.progress.phases import is_answer, sign_of
+from stallwatch_rules.reading import RunReading
+from stallwatch_rules.records import Diagnosis, Line
+from stallwatch_rules.report import markdown
+from stallwatch_rules.report.html import to_html
+from stallwatch_rules.report.json import to_json
+from stallwatch_rules.report.terminal import renderable
+from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.bulk import BulkReader
+from stallwatch_rules.samples.table import RowReader
+from stallwatch_rules.scan.matches import MatchPatterns, MatchScan
+from stallwatch_rules.text.controls import TERMINAL_CODES, printable, without_controls
+from stallwatch_rules.text.digest import parse_iso
+from stallwatch_rules.text.encodings import decode_cut, decode_foreign, decode_rest, looks_binary
+from stallwatch_rules.text.masking import masked, repeats, skeleton, template_key
+from stallwatch_rules.text.numbers import duration, number
+from stallwatch_rules.text.redact import redact
+
+
+class Broken(AssertionError):
+    """The parser gave something that it must never give."""
+
+
+def text_of(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def from_system(data: bytes) -> str:
+    """As Python gives what the system has: file names, variables, arguments."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+@functools.cache
+def own_folder() -> Path:
+    """A folder of this process, in memory where there is one."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="stallwatch-fuzz-", dir=memory if memory.is_dir() else None))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def file_of(data: bytes, name: str) -> Path:
+    """The bytes as a file of this name."""
+    path = own_folder() / name
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    return path
+
+
+@functools.cache
+def the_matcher() -> Matcher:
+    return Matcher(load_catalogue())
+
+
+def one_line(data: bytes) -> Line:
+    return Line(text_of(data), "fuzz.log", 1, None, None)
+
+
+def read_lines(data: bytes) -> list[Line]:
+    reader = LineReader("fuzz.log").look_ahead(data[:65536])
+    return [*reader.feed(data), *reader.finish()]
+
+
+# ---------------------------------------------------------------- lines
+
+
+def parse_line_reader(data: bytes) -> None:
+    whole = LineReader("fuzz.log")
+    lines = [*whole.feed(data), *whole.finish()]
+    cut, parted = len(data) * 7 // 13, LineReader("fuzz.log")
+    again = [*parted.feed(data[:cut]), *parted.feed(data[cut:]), *parted.finish()]
+    if lines != again:
+        raise Broken("the lines depend on where the bytes were cut")
+
+
+def parse_wrapped_lines(data: bytes) -> None:
+    as_pasted(data)
+    wrap_width(data)
+    width = likely_fold(data)
+    leads = likely_leads(data)
+    lead = sure_lead(data) or next(iter(leads), None)
+    reader = LineReader("fuzz.log", 3, width or 80, bool(width), lead).look_ahead(data)
+    for at in range(0, len(data), 999):
+        reader.feed(data[at : at + 999], 1.7e9)
+    reader.idle(1.8e9)
+    reader.skip(3)
+    reader.finish(1.9e9)
+
+
+def parse_prefixes(data: bytes) -> None:
+    text = text_of(data)
+    take_rank(text)
+    record_of(text)
+    rank_of_path(text)
+    ranks_of_tasks([text, text + "1"])
+    is_data(text)
+
+
+def parse_timestamps(data: bytes) -> None:
+    text = text_of(data)
+    own_time(text)
+    own_time(text, 1.7e9)
+
+
+def iso_times(data: bytes) -> None:
+    parse_iso(text_of(data))
+
+
+def parse_unescaping(data: bytes) -> None:
+    text = text_of(data)
+    pieces(text)
+    as_printed(text)
+    with_ascii_colon(text)
+    unfolded(text)
+
+
+def numbers(data: bytes) -> None:
+    text = text_of(data)
+    duration(text)
+    number(text)  # of what a pattern took for one, so that a ValueError is the caller's fault
+
+
+def samples_in(data: bytes) -> None:
+    for text in text_of(data).split("\n"):
+        sample = extract(Line(text, "fuzz.log", 1))
+        if sample is not None and any(not isinstance(value, float) for value in sample.values.values()):
+            raise Broken("a value that is no number")
+
+
+def samples_bulk(data: bytes) -> None:
+    reader = LineReader("fuzz.log", 0)
+    rows = RowReader("fuzz.log")
+    BulkReader(reader, rows).read(data[: data.rfind(b"\n") + 1])
+    rows.finish()
+
+
+def parse_phases(data: bytes) -> None:
+    for text in text_of(data).split("\n"):
+        sign_of(text)
+        is_answer(text)
+
+
+def parse_tracebacks(data: bytes) -> None:
+    reader = TracebackReader()
+    raised = [reader.feed(line) for line in read_lines(data)]
+    for one in (*raised, *reader.left()):
+        if one is not None:
+            kind_of_exception(one)
+
+
+def parse_launchers(data: bytes) -> None:
+    summary, flights = LauncherSummary(), FlightData()
+    for line in read_lines(data):
+        summary.see(line)
+        flights.see(line.text, line.rank)
+        versions_in(line.text)
+        if line.text.startswith("{"):
+            read_error_file(line, (0, 0))
+    _ = (summary.culprits, summary.left_early)
+    apart(flights.ranks)
+    mismatched(flights.ranks)
+
+
+def parse_matching(data: bytes) -> None:
+    the_matcher().match_text(text_of(data))
+
+
+@functools.cache
+def parse_scanned() -> MatchPatterns:
+    return MatchPatterns(the_matcher())
+
+
+def parse_match_scan(data: bytes) -> None:
+    scan = MatchScan(parse_scanned(), "fuzz.log", None, None)
+    list(scan.feed(data[:2000]))
+    list(scan.feed(data[2000:]))
+    list(scan.finish())
+
+
+def parse_diagnosed(data: bytes) -> Diagnosis:
+    reading = RunReading(the_matcher().catalogue, the_matcher(), starts=True)
+    reading.feed(read_lines(data))
+    return reading.diagnose(None)
+
+
+def parse_diagnose(data: bytes) -> None:
+    diagnosis = parse_diagnosed(data)
+    language = "zh" if len(data) % 2 else "en"
+    json.loads(to_json(diagnosis, language, schema=1 + len(data) % 2))  # type: ignore[arg-type]
+    parse_as_html(to_html(diagnosis, language))
+    markdown.to_markdown(diagnosis, language)
+    renderable(diagnosis, language, explain=True)
+
+
+def parse_diagnose_files(data: bytes) -> None:
+    path = file_of(data, "logs/train_rank0.log")
+    diagnose_paths([path.parent], Options(the_matcher().catalogue))
+
+
+# ---------------------------------------------------------------- text that is shown
+
+
+def redacting(data: bytes) -> None:
+    text = text_of(data)
+    redact(text)
+    redact(text, homes=False)
+
+
+def parse_templates(data: bytes) -> None:
+    text = text_of(data)
+    template_key(data)
+    skeleton(text)
+    masked(text)
+    repeats(text)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def parse_terminal(data: bytes) -> None:
+    text = TERMINAL_CODES.sub("", text_of(data))
+    if _CONTROL.search(without_controls(text).replace("\r", "")) or "\x1b" in printable(text):
+        raise Broken("a control character reaches the terminal")
+
+
+def decoding(data: bytes) -> None:
+    decode_foreign(data)
+    decode_cut(data)
+    decode_rest(data)
+    looks_binary(data)
+
+
+class _Tags(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.add(tag)
+        if any(name.startswith("on") or (value or "").startswith("javascript:") for name, value in attrs):
+            raise Broken(f"markup of the log's own: <{tag} {attrs[0][0]}=…>")
+
+
+_OUR_TAGS = frozenset(
+    [
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "main",
+        "header",
+        "h1",
+        "h2",
+        "h3",
+        "p",
+        "ul",
+        "ol",
+        "li",
+        "dl",
+        "dt",
+        "dd",
+        "pre",
+        "code",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "section",
+        "details",
+        "summary",
+        "span",
+        "div",
+        "strong",
+        "em",
+        "b",
+        "i",
+        "a",
+        "br",
+        "svg",
+        "g",
+        "path",
+        "polyline",
+        "line",
+        "text",
+        "rect",
+        "circle",
+        "footer",
+        "small",
+        "figure",
+        "figcaption",
+        "nav",
+        "time",
+        "link",
+        "caption",
+        "colgroup",
+        "col",
+        "article",
+    ]
+)
+
+
+def parse_as_html(page: str) -> None:
+    tags = _Tags()
+    tags.feed(page)
+    if strange := tags.found - _OUR_TAGS:
+        raise Broken(f"markup of the log's own: {sorted(strange)}")
+
+
+def parse_page_text(data: bytes) -> None:
+    text = text_of(data)
+    for shown in (safetext.plain(text), safetext.cell(text), safetext.verbatim(text)):
+        shown.encode()
+    safetext.markdown(text).encode()
+    safetext.advice(text).encode()
+    safetext.own_words(text)
+    safetext.first_sentence(text)
+    if "<" in safetext.label(text):
+        raise Broken("markup in a label of a chart")
+    markdown.code(text)
+    markdown.plain(text)
+    markdown.fence(text.splitlines())
+
+
+def parse_chat_text(data: bytes) -> None:
+    shown = neutralise(text_of(data), 300)
+    if len(shown) > 300 or re.search(r"[<>`\r\n]|@(?=\S)|\x1b", shown):
+        raise Broken("a mention, markup or a line end reaches a chat")
+    neutralise(text_of(data))
