@@ -54,6 +54,9 @@ def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> d
     report |= {"verdict": schema_1_verdict(diagnosis), "schema": 1}
     del report["series"], report["interrupted_by"], report["starts"]
     del report["stats"]["unread_files"], report["stats"]["unread_bytes"]
+    for finding in report["findings"]:
+        if not finding["at_least"]:
+            del finding["at_least"]  # a report of which every line was read is as it was
     if jobs:
         report["jobs"] = [cleaned_job(rendered(job, language)) for job in jobs]
         for job, known in zip(report["jobs"], jobs, strict=True):
