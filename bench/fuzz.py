@@ -32,7 +32,7 @@ import click
 from fuzzing.running import Failure, Result, as_line, make, run
 from fuzzing.targets import BY_NAME, TARGETS, Target, wrong
 
-_PART = 30.0  # seconds that a part of a target's inputs should take
+_PART = 3.0  # seconds that a part of a target's inputs should take: all come on alike
 
 
 def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:
@@ -109,6 +109,7 @@ def fuzz(
     wanted, results = shares(targets, inputs), _kept(state, seed)
     parts: list[tuple[float, Target, int, int]] = []
     for target in targets:
+        target.samples()  # made once, before the processes that use them
         results.setdefault(target.name, Result(target.name))
         first, last = results[target.name].inputs, wanted[target.name]
         step = max(100, int(_PART * 1e6 / (60 + target.cost)))

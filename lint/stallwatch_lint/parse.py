@@ -24,6 +24,7 @@ from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import DsConfig, Path, has_auto
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.frontmatter import LOADER
+from stallwatch_rules.text.foreign_json import sound
 from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: a few lines of YAML aliases can stand for billions
@@ -57,6 +58,7 @@ def parse_json(text: str, file: str) -> Parsed:
     twice: list[str] = []
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = sound([list(pair) for pair in found])
         names = Counter(name for name, _ in found)
         twice.extend(sorted(name for name, count in names.items() if count > 1))
         return dict(found)

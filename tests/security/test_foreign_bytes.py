@@ -157,6 +157,16 @@ def test_a_broken_hjson_file_is_a_finding(text: str) -> None:
     assert parsed.diagnostics or parsed.config is not None
 
 
+def test_half_a_character_in_a_configuration_is_a_question_mark() -> None:
+    """A diagnostic that names such a key can be written nowhere."""
+    config = parse_json(
+        '{"gradient_clippin": "\\ud800", "\\ud800": 1, "fp16": {"\\udfff": []}}', "ds.json"
+    ).config
+    assert config is not None
+    assert config.values == {"gradient_clippin": "?", "?": 1, "fp16": {"?": []}}
+    assert check_run(config)
+
+
 def test_a_pickle_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
     """Its opcodes are read; what they would call is not even imported."""
     mark, folder = tmp_path / "ran", tmp_path / "checkpoint"

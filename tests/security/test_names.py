@@ -74,7 +74,7 @@ def test_link_to_itself(tmp_path: Path, diagnosed: Diagnose) -> None:
     (tmp_path / "rank1.log").symlink_to("rank1.log")
     (tmp_path / "folder").symlink_to(".")
     diagnosis, problems = diagnosed(tmp_path)
-    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
+    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1), problems
     assert [Path(problem.path).name for problem in problems] == ["rank1.log"]
 
 
@@ -109,10 +109,19 @@ def test_device_without_an_end(diagnosed: Diagnose, device: str) -> None:
     assert [problem.message for problem in problems] == ["is a binary file, not a log"]
 
 
-def test_folders_a_thousand_deep(tmp_path: Path, diagnosed: Diagnose) -> None:
+@pytest.fixture
+def deep(tmp_path: Path) -> Iterator[Path]:
+    """A folder in which folders lie so deep that Python cannot remove them."""
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    yield folder
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+def test_folders_a_thousand_deep(deep: Path, diagnosed: Diagnose) -> None:
     """No depth that the system allows ends the search, nor the process."""
     before = Path.cwd()
-    os.chdir(tmp_path)
+    os.chdir(deep)
     try:
         for _ in range(1100):
             Path("d").mkdir()
@@ -120,17 +129,17 @@ def test_folders_a_thousand_deep(tmp_path: Path, diagnosed: Diagnose) -> None:
         Path("rank0.log").write_bytes(LOG)
     finally:
         os.chdir(before)
-    diagnosis, problems = diagnosed(tmp_path)
+    diagnosis, problems = diagnosed(deep)
     assert (diagnosis.verdict, problems) == ("failed", [])
     print_report(diagnosis, _nowhere(), "en")
     assert "rank0.log" in to_markdown(diagnosis, "en")
 
 
-def test_path_longer_than_the_system_takes(tmp_path: Path, diagnosed: Diagnose) -> None:
+def test_path_longer_than_the_system_takes(deep: Path, diagnosed: Diagnose) -> None:
     """Folders that cannot be reached by their path are named, and the rest is read."""
-    (tmp_path / "rank0.log").write_bytes(LOG)
+    (deep / "rank0.log").write_bytes(LOG)
     before = Path.cwd()
-    os.chdir(tmp_path)
+    os.chdir(deep)
     try:
         for _ in range(20):
             Path("d" * 250).mkdir()
@@ -138,8 +147,8 @@ def test_path_longer_than_the_system_takes(tmp_path: Path, diagnosed: Diagnose) 
         Path("rank1.log").write_bytes(LOG)
     finally:
         os.chdir(before)
-    diagnosis, problems = diagnosed(tmp_path)
-    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
+    diagnosis, problems = diagnosed(deep)
+    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1), problems
     assert len(problems) == 1 and "name too long" in problems[0].message.lower()
 
 
@@ -166,7 +175,7 @@ def test_log_that_may_not_be_read(somebody: Path, diagnosed: Diagnose) -> None:
     (somebody / "rank1.log").chmod(0)
     without_rights()
     diagnosis, problems = diagnosed(somebody)
-    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
+    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1), problems
     (problem,) = problems
     assert problem.path == str(somebody / "rank1.log")
     assert "Permission denied" in problem.message and problem.remedy == "check who may read it"
@@ -230,7 +239,7 @@ def test_log_that_is_gone_before_it_is_read(tmp_path: Path, catalogue: Catalogue
     from stallwatch_exporter.postmortem.diagnose import diagnose_run
 
     diagnosis = diagnose_run(files, problems, [tmp_path], options).diagnosis
-    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1)
+    assert (diagnosis.verdict, diagnosis.stats.files) == ("failed", 1), problems
     assert [Path(problem.path).name for problem in problems] == ["rank0.log"]
 
 

@@ -21,7 +21,7 @@ def read_json(data: str | bytes) -> Any:
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     try:
         found = json.loads(text, parse_int=_whole)
-        return _sound(found) if "\\u" in text else found
+        return sound(found) if "\\u" in text else found
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -30,11 +30,12 @@ def _whole(digits: str) -> int | float:
     return int(digits) if len(digits) <= _LONGEST_WHOLE else float(digits)
 
 
-def _sound(value: Any) -> Any:
+def sound(value: Any) -> Any:
+    """Return the value with question marks for halves of surrogates in its texts."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
-        return [_sound(each) for each in value]
+        return [sound(each) for each in value]
     if isinstance(value, dict):
-        return {_sound(key): _sound(each) for key, each in value.items()}
+        return {sound(key): sound(each) for key, each in value.items()}
     return value
