@@ -97,9 +97,13 @@ def isolated_session(tmp_path_factory: pytest.TempPathFactory, cache_folder: Pat
 
 
 @pytest.fixture(autouse=True)
-def isolated_state(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the user's runs or configuration, or leaves something among them."""
+def isolated_state(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test sees the user's runs or configuration, or leaves something among them, or its umask."""
     _isolate(monkeypatch, tmp_path, cache_folder)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    yield
+    os.umask(umask)
 
 
 def _isolate(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:

@@ -172,6 +172,7 @@ def test_log_that_may_not_be_read(somebody: Path, diagnosed: Diagnose) -> None:
     """It is named with what to do, and the others are read."""
     (somebody / "rank0.log").write_bytes(LOG)
     (somebody / "rank1.log").write_bytes(LOG)
+    (somebody / "rank0.log").chmod(0o644)
     (somebody / "rank1.log").chmod(0)
     without_rights()
     diagnosis, problems = diagnosed(somebody)
