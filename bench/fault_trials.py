@@ -360,8 +360,10 @@ class Trial:
                     stdout=out,
                     stderr=out,
                 )
-            if self._waited(done, "the next stallwatch run did not end") != 0:
-                self.problems.append("the next stallwatch run failed")
+            code = self._waited(done, "the next stallwatch run did not end")
+            if code:
+                end = said.read_text(errors="replace").strip().rpartition("\n")[2]
+                self.problems.append(f"the next stallwatch run ended with {code}: {end}")
             if b"kept on disk" not in said.read_bytes():
                 break
 

@@ -301,7 +301,7 @@ def parse_stored_report(data: bytes) -> None:
     folder = file_of(data, "report/diagnosis.json").parent
     said_at_the_end(folder)
     known = recorded([folder])._replace(folder=folder)
-    diagnosis = with_kept(Diagnosis("healthy"), [], known)
+    diagnosis = with_kept(Diagnosis("healthy"), known)
     to_json(diagnosis)
     parse_as_html(to_html(diagnosis))
     markdown.to_markdown(diagnosis)

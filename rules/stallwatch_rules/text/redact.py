@@ -145,10 +145,11 @@ def use_site_patterns(patterns: Sequence[str]) -> None:
 def pattern_problem(pattern: str) -> str:
     """Return why a pattern cannot be a site's; empty if it can."""
     try:
-        compiled = re2.compile(pattern.encode(), _options())
+        compiled = re2.compile(pattern.encode("utf-8", "surrogatepass"), _options())
     except re2.error as error:
         reason = error.args[0] if error.args else b""
-        return f"{reason.decode() if isinstance(reason, bytes) else reason} (patterns are RE2's: linear time)"
+        reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+        return f"{reason} (patterns are RE2's: linear time)"
     return "it matches the empty text" if compiled.search(b"") is not None else ""
 
 
@@ -199,7 +200,7 @@ class _Engine:
     def _compile(self, index: int) -> tuple[Any, Callable[[Any], bytes]]:
         shape = self.shapes[index]
         lines = r"\n" in shape.pattern and shape.source != SITE  # the one of a key's last line
-        expression = re2.compile(shape.pattern.encode(), _options(lines=lines))
+        expression = re2.compile(shape.pattern.encode("utf-8", "surrogatepass"), _options(lines=lines))
         made = self._compiled[index] = (expression, _replacement(shape, expression.groupindex))
         return made
 
