@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import json
-import logging
 import re
 
 import msgspec
@@ -63,7 +62,6 @@ from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe, from_py_spy
 from stallwatch_rules.text.redact import redact
 
-logging.getLogger("stallwatch_alerts").setLevel(logging.ERROR)  # which reports what it leaves out
 _MOST_EXPANDED = 1024 * 1024
 
 
