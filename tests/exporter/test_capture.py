@@ -169,8 +169,10 @@ def test_a_command_gets_the_descriptors_that_we_would_have_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     popen = subprocess.Popen
+    umasks: list[int] = []
 
     def start(command: Any, **given: Any) -> Any:
+        umasks.append(given["umask"])
         if given["stdout"] != stdout.fileno():
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return popen(command, **given)
@@ -178,6 +180,7 @@ def test_a_command_gets_the_descriptors_that_we_would_have_used(
     monkeypatch.setattr("stallwatch_exporter.running.keeper.Keeper.__init__", lambda *_: None)
     monkeypatch.setattr("stallwatch_exporter.running.keeper.Keeper.dismiss", lambda _: None)
     monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr("stallwatch_exporter.running.capture.usual_umask", lambda: 0o027)
     with (tmp_path / "out").open("wb") as stdout:
         command = [sys.executable, "-c", "print('trained'); raise SystemExit(3)"]
         capture = Capture(command, ByteQueue(), stdout=stdout.fileno(), stderr=2)
@@ -185,6 +188,7 @@ def test_a_command_gets_the_descriptors_that_we_would_have_used(
         capture.drain()
     assert ((tmp_path / "out").read_bytes(), code) == (b"trained\n", 3)
     assert capture.problem == "OSError: [Errno 24] Too many open files"
+    assert umasks == [0o027, 0o027]
 
 
 def test_a_grandchild_that_keeps_the_output_open_does_not_hang_us(tmp_path: Path) -> None:

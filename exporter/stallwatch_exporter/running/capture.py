@@ -255,10 +255,12 @@ class Capture:
         if not os.isatty(out):
             # Python keeps back up to 8 KiB of what it prints into a pipe: at a hang, the lines that matter.
             environment.setdefault("PYTHONUNBUFFERED", "1")
+
+        def start(out: int, err: int) -> subprocess.Popen[bytes]:
+            return subprocess.Popen(command, stdout=out, stderr=err, env=environment, umask=usual_umask())
+
         try:
-            self._child = subprocess.Popen(
-                command, stdout=out, stderr=err, env=environment, umask=usual_umask()
-            )
+            self._child = start(out, err)
         except OSError as error:
             self._let_go(channels)
             if error.errno not in _SCARCE or self.problem is not None:
@@ -266,7 +268,7 @@ class Capture:
             # What we opened may be what it lacks.
             self.problem = f"{type(error).__name__}: {error}"
             try:
-                self._child = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
+                self._child = start(stdout, stderr)
             except OSError as problem:
                 raise start_problem(command[0], problem) from problem
         for fd in channels:
