@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+
+import pytest
 
 from stallwatch_exporter.runs.prune import KEEP, prune
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.settings import ExporterSettings, temporary_home
+from stallwatch_exporter.watching.opening import open_agent
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
 NOW = 100 * 86400.0
@@ -51,6 +57,30 @@ def test_kept_running_linked_and_foreign_folders_stay(tmp_path: Path) -> None:
     assert prune(tmp_path, 30, 0, NOW, told.append) == []
     assert left(tmp_path) == {"kept", "running", "foreign", "linked"}
     assert told == []
+
+
+@pytest.mark.parametrize("how", ["private", "group", "mounted", "link", "in TMPDIR"])
+def test_each_new_run_makes_room_in_whatever_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalogue: Catalogue, how: str
+) -> None:
+    """One that a group shares, a mounted volume, a link, the one in ``$TMPDIR``."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    home = tmp_path / "home"
+    place = temporary_home(home) if how == "in TMPDIR" else tmp_path / "volume" if how == "link" else home
+    place.mkdir(mode=0o700)
+    ended(place, "old", 31)
+    if how == "link":
+        home.symlink_to(place)
+    elif how == "group":
+        place.chmod(0o2770)
+    elif how == "mounted":
+        place.chmod(0o777)
+    settings = ExporterSettings(home=home)
+    open_agent([], settings, [], catalogue, name="new", metrics=False, notice=lambda _: None, started=NOW)
+    for thread in threading.enumerate():
+        if thread.name == "stallwatch prune":
+            thread.join()
+    assert "old" not in left(place) and "new" in left(home)
 
 
 def test_an_agent_that_died_without_a_word_counts_as_ended(tmp_path: Path) -> None:

@@ -48,14 +48,18 @@ def open_agent(
     wanted = (name or "").strip() or None
     folder = RunFolder.create(wanted, command, home=settings.home, now=started, reuse=reuse)
     if folder.problem is not None:
-        notice(f"no place can be written to keep this run in ({folder.problem}); the run goes on")
+        notice(
+            f"no place can be written to keep this run in ({folder.problem}); the run goes on."
+            " To keep the next one, set STALLWATCH_HOME or TMPDIR to a folder that can be written"
+        )
     elif folder.moved:
         notice(f"the state folder cannot be written ({folder.moved}): this run is kept in {folder.path}")
     if name is not None and (why := _why_renamed(name, folder.run)):
         notice(f"{why}: this run is called {folder.run}")
 
     def make_room() -> None:
-        for home in filter(is_own, (settings.home, temporary_home(settings.home))):
+        elsewhere = temporary_home(settings.home)
+        for home in (settings.home, *[elsewhere] * is_own(elsewhere)):
             prune(home, settings.keep_days, settings.keep_gb, started, notice)
 
     threading.Thread(target=make_room, name="stallwatch prune", daemon=True).start()
