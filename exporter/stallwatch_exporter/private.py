@@ -34,7 +34,7 @@ def keep_private(home: Path) -> None:
     with contextlib.suppress(OSError):
         make_home(home)
     with contextlib.suppress(OSError):
-        closed = _OTHERS & ~home.stat().st_mode
+        closed = _OTHERS & ~_mode(home)
         before = os.umask(closed)
         os.umask(before | closed)  # never more than the user's allows
         _usual = before if _usual < 0 else _usual
@@ -42,6 +42,14 @@ def keep_private(home: Path) -> None:
             for entry in entries:
                 with contextlib.suppress(OSError):  # of another account
                     _close(entry, closed)
+
+
+def _mode(home: Path) -> int:
+    with contextlib.suppress(OSError):
+        mode = home.stat().st_mode
+        if stat.S_ISDIR(mode):
+            return mode
+    return 0  # what would be in it is kept elsewhere, for the user alone
 
 
 def _close(entry: os.DirEntry[str], closed: int) -> None:

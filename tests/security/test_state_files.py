@@ -142,6 +142,20 @@ def test_folder_that_a_group_shares(tmp_path: Path, python: Python) -> None:
     assert [path for path in home.rglob("*") if mode(path) & 0o007] == []
 
 
+def test_folder_that_cannot_be_made(tmp_path: Path, python: Python) -> None:
+    """What is kept elsewhere is for the user alone, too."""
+    home, place = Path("/proc/no-home"), tmp_path / "tmp"
+    place.mkdir(mode=0o700)
+    code = f"import os; os.environ |= {{'TMPDIR': {str(place)!r}, 'STALLWATCH_HOME': {str(home)!r}}}; {RUN}"
+    done = python(code, "run", "--name", "sft", "--port", "0", "--", sys.executable, "-c", TRAINING)
+    assert done.returncode == 1, done.stderr
+    assert {path.name for path in place.rglob("*")} >= {"sft", "agent.json", "diagnosis.json"}
+    assert open_to_others(place) == []
+    assert (tmp_path / "umask").read_text() == "0o22"
+    found = python(code, "diagnose", home / "runs" / "sft")
+    assert found.returncode == 1 and "step 1 – 2 of 9" in found.stdout
+
+
 def test_stricter_umask_of_the_user(tmp_path: Path) -> None:
     """Nothing becomes more open than the user's own umask allows, whatever the folder's mode."""
     home = tmp_path / "home"
