@@ -26,7 +26,7 @@ def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> l
     for folder, info in kept_runs(home):
         if not info.reported and _is_gone(info, now):
             Episodes(tell).replay(read_journal(folder))
-            found.append(RunFolder(info.run, folder, info))
+            found.append(RunFolder.reopened(folder, info))
     return found
 
 

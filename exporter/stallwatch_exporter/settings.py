@@ -12,6 +12,9 @@ from pathlib import Path
 
 import platformdirs
 
+_FOREIGN = stat.S_IWGRP | stat.S_IWOTH
+_NOBODY = 65534
+
 
 def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
     """The folder that holds all state: ``$STALLWATCH_HOME``, else the platform's user state folder."""
@@ -35,17 +38,40 @@ def make_home(home: Path) -> None:
 def temporary_home(home: Path) -> Path:
     """Where runs are kept while this state folder cannot be written: a folder of the user in ``$TMPDIR``."""
     of = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
-    return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{os.geteuid()}-{of}"
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{_user()}-{of}"
+
+
+def _user() -> int:
+    return os.geteuid() if hasattr(os, "geteuid") else 0  # Windows: st_uid is 0, too
 
 
 def is_own(folder: Path) -> bool:
-    """Return whether it is a folder, and no link to one, that no other account can write."""
+    """Return whether it is a folder in a temporary one that no other account can write, or replace."""
+    return not why_not_own(folder)
+
+
+def why_not_own(folder: Path) -> str:
+    """Say why another account could write or replace this folder, and what to do; empty if none can."""
     try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    foreign = stat.S_IWGRP | stat.S_IWOTH
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & foreign
+        status, around = folder.lstat(), folder.parent.stat()
+    except OSError as error:
+        return f"{error.strerror}: {error.filename}"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{folder} is not a folder (remove it, or set TMPDIR)"
+    if not hasattr(os, "geteuid"):
+        return ""
+    remedy = "set TMPDIR to a folder of your own"
+    if status.st_uid != _user():
+        return f"{folder} belongs to another account, uid {status.st_uid} ({remedy})"
+    if status.st_mode & _FOREIGN:
+        return f"other accounts can write {folder} (chmod 700, or {remedy})"
+    # In a sticky folder, a name is changed by the owner of what bears it or of the folder only. A container
+    # without root shows root's folders as those of nobody.
+    if around.st_mode & stat.S_ISVTX:
+        safe = around.st_uid in (0, _user(), _NOBODY)
+    else:
+        safe = around.st_uid in (0, _user()) and not around.st_mode & _FOREIGN
+    return "" if safe else f"other accounts can replace what is in {folder.parent} ({remedy})"
 
 
 def user_path(text: str, folder: Path) -> Path:

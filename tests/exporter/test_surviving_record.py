@@ -33,7 +33,7 @@ class Disk:
         self.left = 10**9
         self.error = errno.ENOSPC
         self._home = str(home)
-        write, pwrite, mkdir, write_bytes = os.write, os.pwrite, Path.mkdir, Path.write_bytes
+        write, pwrite, mkdir = os.write, os.pwrite, Path.mkdir
 
         def name(fd: int) -> str:
             return str(Path(f"/proc/self/fd/{fd}").readlink())
@@ -52,14 +52,9 @@ class Disk:
                 self._take(str(path))
             mkdir(path, *args, **options)
 
-        def patched_write_bytes(path: Path, data: bytes) -> int:
-            self._take(str(path))
-            return write_bytes(path, data)
-
         monkeypatch.setattr(os, "write", patched_write)
         monkeypatch.setattr(os, "pwrite", patched_pwrite)
         monkeypatch.setattr(Path, "mkdir", patched_mkdir)
-        monkeypatch.setattr(Path, "write_bytes", patched_write_bytes)
 
     def _take(self, path: str) -> None:
         if path.startswith(self._home):
@@ -128,6 +123,30 @@ def test_a_full_disk_leaves_the_ending_in_the_reserved_block(
     info = read_info(folder)
     assert info is not None and info.partial == os.strerror(errno.ENOSPC)
     assert [gap.lines for gap in info.gaps] == [5]  # the last step's, and the exception's
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["its agent", "the next agent"])
+@pytest.mark.parametrize("room", [0, 1, 99], ids="{} writes".format)
+def test_the_verdict_outlives_what_is_noted_after_the_end(
+    watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk, room: int, killed: bool
+) -> None:
+    """That its incidents were sent is noted then, too."""
+    run = watch()
+    run.folder.write_info(reported=False)
+    run.steps(1, 10)
+    disk.left = 0
+    run.say(*OOM)
+    run.wait(5)
+    run.end()
+    info = read_info(run.folder.path)
+    assert info is not None and not info.reported
+    disk.left = room
+    folder = RunFolder.reopened(run.folder.path, info) if killed else run.folder
+    folder.write_info(reported=True)
+    info = read_info(run.folder.path)
+    assert info is not None and info.reported
+    assert kept_verdict(tmp_path / "home", catalogue) == ("failed", "cuda-oom")
+    assert (run.folder.path / NAME).exists() == (room < 99)
 
 
 def test_a_run_that_leaves_nothing_but_its_record_still_failed(

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.rings.probing import make_folder
+from stallwatch_exporter.runs.runfolder import RunFolder, kept_runs
 from stallwatch_exporter.sampling.files import replacing
+from stallwatch_exporter.settings import temporary_home
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.pages.catalogue import keep_pages, kept_pages
 
@@ -109,6 +111,41 @@ def test_the_ranks_rings_go_to_a_folder_that_others_prepared(
     first, second = make_folder(tmp_path / "home"), make_folder(tmp_path / "home")
     assert first.parent == second.parent == shared and first != second
     assert mode(first) == mode(second) == 0o700
+
+
+@pytest.mark.parametrize("how", ["writable", "another's", "sticky, but another's", "sticky"])
+def test_the_folder_of_a_run_in_tmpdir_is_swapped(
+    eves: Eves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Whoever can rename what lies in ``$TMPDIR`` could put another folder there: it is not used then."""
+    place, home = tmp_path / "tmp", tmp_path / "home"
+    place.mkdir()
+    place.chmod({"writable": 0o777, "another's": 0o755}.get(how, 0o1777))
+    if "another's" in how:
+        eves(place)
+    monkeypatch.setenv("TMPDIR", str(place))
+    home.write_text("no folder")
+    folder = RunFolder.create("sft", ["x"], home=home)
+    if how == "sticky":
+        assert folder.problem is None and [run for _, run in kept_runs(home)] == [folder.info]
+        return
+    assert folder.problem is not None and f"can replace what is in {place} (set TMPDIR" in folder.problem
+    assert list(temporary_home(home).iterdir()) == []
+    monkeypatch.setattr("stallwatch_exporter.runs.runfolder.why_not_own", lambda _: "")
+    assert RunFolder.create("sft", ["x"], home=home).problem is None
+    assert kept_runs(home) == []  # what is planted there is not read
+
+
+@pytest.mark.parametrize("name", [".agent.json.new", "agent.json", "incidents.jsonl"])
+def test_a_link_waits_in_the_folder_of_a_run(shared: Path, victim: Path, name: str) -> None:
+    """In a state folder that a team shares, nothing of a run is written through a link."""
+    folder = RunFolder.create("sft", ["x"], home=shared)
+    (folder.path / name).unlink(missing_ok=True)
+    (folder.path / name).symlink_to(victim)
+    folder.append_event({})
+    folder._append("incidents.jsonl", {})
+    folder.write_info(state="training")
+    assert victim.read_text() == "mine" and not (folder.path / "agent.json").is_symlink()
 
 
 def test_the_state_folder_is_made_while_the_umask_is_open(attacked: Attacked, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 NAME = "record.json"  #: of the reserved block, in a run's folder
 SIZE = 32 * 1024
+_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Reserve:
@@ -18,15 +19,27 @@ class Reserve:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o666)  # less the umask, as the run's other files
-        self._close = weakref.finalize(self, os.close, self._fd)
+        self._open(path, os.O_CREAT)
         try:
             self._overwrite(b"")
         except OSError:
             self.remove()
             raise
+
+    @classmethod
+    def reopened(cls, path: Path) -> Reserve:
+        """The block of an agent that is gone, with what it holds."""
+        reserve = cls.__new__(cls)
+        reserve._open(path, 0)
+        reserve._is_blank = False
+        return reserve
+
+    def _open(self, path: Path, creating: int) -> None:
+        self._path = path
+        self._fd = os.open(
+            path, os.O_RDWR | creating | _FLAGS, 0o666
+        )  # less the umask, as the run's other files
+        self._close = weakref.finalize(self, os.close, self._fd)
 
     def write(self, data: bytes) -> bool:
         """Keep `data`, of `SIZE` bytes at most; return whether it is read by whoever opens the file."""
@@ -36,7 +49,13 @@ class Reserve:
         except OSError:
             return False
 
+    def blank(self) -> None:
+        """Empty the block, if it holds anything: a file of the folder has what is newer."""
+        if not self._is_blank:
+            self.write(b"")
+
     def _overwrite(self, data: bytes) -> None:
+        self._is_blank = not data
         left, at = memoryview(data.ljust(SIZE)), 0
         while left:
             count = os.pwrite(self._fd, left, at)
@@ -50,9 +69,27 @@ class Reserve:
             self._path.unlink()
 
 
+def replace_whole(path: Path, data: bytes) -> None:
+    """Write the file in one piece: a reader sees the old one or the new one. No link is followed."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        fresh.unlink(missing_ok=True)  # of an agent that was killed, or planted
+        fd, left = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666), memoryview(data)
+        try:
+            while left:
+                left = left[os.write(fd, left) :]
+        finally:
+            os.close(fd)
+        fresh.replace(path)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink()
+        raise
+
+
 def append_whole(path: Path, data: bytes) -> None:
     """Append `data` to the file, or nothing of it: a line that is cut short takes the next one with it."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS, 0o666)
     try:
         size, left = os.fstat(fd).st_size, memoryview(data)
         try:

@@ -18,8 +18,8 @@ import msgspec
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.runs.copies import Gap
-from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole
-from stallwatch_exporter.settings import is_own, make_home, temporary_home
+from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole, replace_whole
+from stallwatch_exporter.settings import is_own, make_home, temporary_home, why_not_own
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.records import Diagnosis
@@ -122,6 +122,7 @@ class RunFolder:
         self.failed_writes = 0
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
+        self._diagnosis: Diagnosis | None = None  # of the end, while not all of the record is in its files
         self._waiting: deque[tuple[str, bytes]] = deque()  # lines, each with the name of its file
         self._waiting_bytes = 0
         self._lacks = False  # something that no later write makes good
@@ -152,6 +153,16 @@ class RunFolder:
         folder = cls(base, runs_home(home) / base, info)
         if why := folder._placed(home, reuse=reuse):
             folder._move(why)
+        return folder
+
+    @classmethod
+    def reopened(cls, path: Path, info: AgentInfo) -> RunFolder:
+        """The folder of an agent that is gone, to note in it what became of the run."""
+        folder = cls(info.run, path, info)
+        if (kept := read_record(path / NAME, Kept)) is not None:
+            folder._diagnosis = kept.diagnosis
+            with suppress(OSError):
+                folder._reserve = Reserve.reopened(path / NAME)
         return folder
 
     def _placed(self, home: Path, *, reuse: bool = False) -> str:
@@ -187,16 +198,31 @@ class RunFolder:
         self._reserve, self.moved = None, why
         with suppress(OSError):
             make_home(home)
-        other = self._placed(home) if is_own(home) else f"not a folder of this user alone: {home}"
+        other = why_not_own(home) or self._placed(home)
         self.problem = f"{why}; {other}" if other else None
 
     def write_info(self, **changes: Any) -> None:
-        """Take over `changes` and write ``agent.json`` in one piece: a reader sees the old or the new one."""
+        """Take over `changes` and write ``agent.json``, at the end of a run with its diagnosis.
+
+        What cannot be written goes into the reserve, which is given back once the files hold all of it.
+        """
         for key, value in changes.items():
             setattr(self.info, key, value)
         self._write_waiting()
-        if not self.write_json("agent.json", self.info) and self._reserve is not None:
-            self._reserve.write(_smallest(self.info, None))
+        ended = self._diagnosis is not None
+        whole = not ended or self.write_json("diagnosis.json", self._diagnosis)
+        if ended and whole and not self._waiting and not self._lacks:
+            self.info.partial = ""
+        whole = self.write_json("agent.json", self.info) and whole
+        if self._reserve is not None and not whole:
+            self._reserve.write(_smallest(self.info, self._diagnosis))
+        elif self._reserve is not None and not ended:
+            self._reserve.blank()
+        elif self._reserve is not None:
+            self._reserve.remove()
+            self._reserve = None
+        if whole:
+            self._diagnosis = None
 
     def write_json(self, name: str, record: Any) -> bool:
         """Write one record as a JSON file of this folder, in one piece; return whether that succeeded."""
@@ -211,17 +237,11 @@ class RunFolder:
         return True
 
     def _write(self, name: str, record: Any) -> None:
-        fresh = self.path / f".{name}.new"
-        try:
-            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2))
-            fresh.replace(self.path / name)
-        except OSError:
-            with suppress(OSError):
-                fresh.unlink()
-            raise
+        replace_whole(self.path / name, msgspec.json.format(msgspec.json.encode(record), indent=2))
 
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
         """Keep how the run ended, before anything else of its end is written: in place, or elsewhere."""
+        self._diagnosis = diagnosis
         for key, value in changes.items():
             setattr(self.info, key, value)
         if self._reserve is not None and self._reserve.write(_smallest(self.info, diagnosis)):
@@ -236,19 +256,8 @@ class RunFolder:
 
     def close(self, diagnosis: Diagnosis, **changes: Any) -> None:
         """Write the whole record of a run that ended. Where it fits, the reserve is given back."""
-        whole = self.write_json("diagnosis.json", diagnosis)
-        for key, value in changes.items():
-            setattr(self.info, key, value)
-        self._write_waiting()
-        if whole and not self._waiting and not self._lacks:
-            self.info.partial = ""
-        whole = self.write_json("agent.json", self.info) and whole
-        if self._reserve is None:
-            return
-        if whole:
-            self._reserve.remove()
-        else:
-            self._reserve.write(_smallest(self.info, diagnosis))
+        self._diagnosis = diagnosis
+        self.write_info(**changes)
 
     def kept_elsewhere(self) -> Message | str:
         """Say where the run is kept, if that is not the state folder."""
