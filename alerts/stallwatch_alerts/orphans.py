@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.runs.runfolder import AgentInfo, RunFolder, agent_alive, kept_runs
+from stallwatch_exporter.runs.runfolder import (
+    AgentInfo,
+    RunFolder,
+    agent_alive,
+    kept_runs,
+    reported_until,
+)
 from stallwatch_exporter.watching.episodes import Episodes
 from stallwatch_exporter.watching.incidents import read_incidents, read_journal
 
@@ -18,14 +25,15 @@ _FRESH_SECONDS = 60.0
 def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> list[RunFolder]:
     """Report again what agents recorded that were killed before their messages were stored.
 
-    Between an incident's record and its message lies a moment. `tell` gets every change of such a run: who
-    was notified is noted beside the messages. The folders of these runs are returned, to be marked as
-    `reported` once all is stored.
+    Between an incident's record and its message lies a moment: `tell` gets what changed shortly before such
+    an agent was gone. Who was notified is noted beside the messages. The folders of these runs are returned,
+    to be marked as `reported` once all is stored.
     """
     found: list[RunFolder] = []
     for folder, info in kept_runs(home):
-        if not info.reported and _is_gone(info, now):
-            Episodes(tell).replay(read_journal(folder))
+        until = reported_until(info, now)
+        if until < math.inf and _is_gone(info, now):
+            Episodes(tell, read_journal(folder), until)
             found.append(RunFolder.reopened(folder, info))
     return found
 

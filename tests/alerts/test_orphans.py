@@ -67,11 +67,12 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
 def test_what_an_agent_recorded_and_did_not_send_is_sent_by_the_next(
     tmp_path: Path, stall: Stall, chat_server: Any, catalogue: Catalogue, ended: bool
 ) -> None:
+    at = time.time() - 150
     crash = stall(
         id="dead/ended/cuda-oom/1", run="dead", kind="ended", rule="cuda-oom", status="resolved",
-        resolution="run-failed",
+        resolution="run-failed", opened_at=at, updated_at=at,
     )  # fmt: skip
-    stalled = stall(id="dead/stall/silent-hang-no-error/1", run="dead")
+    stalled = stall(id="dead/stall/silent-hang-no-error/1", run="dead", opened_at=at, updated_at=at)
     path = run(tmp_path, "dead", *([crash] if ended else [stalled]), dead=True)
     info = read_info(path)
     assert info is not None
@@ -87,6 +88,28 @@ def test_what_an_agent_recorded_and_did_not_send_is_sent_by_the_next(
     assert [body["id"] for body in chat_server.bodies] == [(crash if ended else stalled).id]
     found[0].write_info(reported=True)
     assert report_unsent(tmp_path, time.time(), pytest.fail) == []
+
+
+def test_an_old_story_is_not_new_to_anybody(tmp_path: Path, stall: Stall) -> None:
+    now = time.time()
+
+    def left(name: str, gone: float) -> None:
+        at = now - gone
+        before = stall(id=f"{name}/stall/x/1", run=name, opened_at=at - 7200, updated_at=at - 7200)
+        over = msgspec.structs.replace(
+            before, status="resolved", resolution="recovered", updated_at=at - 7000, resolved_at=at - 7000
+        )
+        last = stall(id=f"{name}/stall/y/1", run=name, opened_at=at - 60, updated_at=at - 60)
+        path = run(tmp_path, name, before, over, last, dead=True)
+        info = read_info(path)
+        assert info is not None
+        RunFolder(name, path, info).write_info(reported=False, updated_at=at)
+
+    left("old", 20 * 86400)
+    left("new", 3600)
+    told: list[Incident] = []
+    assert [folder.run for folder in report_unsent(tmp_path, now, told.append)] == ["new"]
+    assert [(one.id, one.status) for one in told] == [("new/stall/y/1", "open")]
 
 
 def test_an_agent_that_wrote_a_moment_ago_is_no_dead_one(tmp_path: Path, stall: Stall) -> None:

@@ -41,3 +41,18 @@ def test_a_torn_record_of_incidents_is_passed_over(run: Any) -> None:
     run.restart()
     run.steps(11, 12)
     assert run.changes == [(HANG + "/1", "resolved", "recovered")]
+
+
+def test_what_a_killed_agent_may_not_have_sent_is_sent_by_the_next(run: Any) -> None:
+    run.folder.write_info(reported=False)
+    run.steps(1, 10)
+    run.wait(40)
+    run.steps(11, 20)
+    run.wait(700)  # what was reported so long ago is stored
+    first = run.changes
+    run.restart()
+    assert first[:2] == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "recovered")]
+    assert run.changes == [(HANG + "/2", "open", "")]
+    run.folder.write_info(reported=True)
+    run.restart()
+    assert run.changes == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -38,6 +39,8 @@ SILENT_SECONDS = 300.0
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # by which the clock of a host that writes may be ahead of ours
 _LOOK_SECONDS = 0.5
+_UNSENT_SECONDS = 600.0  # for so long, messages may have waited for one that explains them, or for a lock
+_AWAITED_SECONDS = 86400.0
 _MOST_WAITING = 1024 * 1024  # bytes of lines that could not be written yet
 _SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
 
@@ -120,6 +123,7 @@ class RunFolder:
         self.problem: str | None = None  #: why nothing is kept, or None
         self.moved = ""  #: why it is not in the state folder, if it is not
         self.failed_writes = 0
+        self.reported_until = math.inf  #: of what earlier agents kept in it; see the function
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
         self._diagnosis: Diagnosis | None = None  # of the end, while not all of the record is in its files
@@ -173,6 +177,8 @@ class RunFolder:
             parent.mkdir(exist_ok=True)
             path, is_new = _claim(parent, self.run, reuse, self._is_anothers)
             made = path if is_new else None
+            if (before := read_info(path)) is not None:
+                self.reported_until = reported_until(before, self.info.started_at)
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
             self.path, self.run, self.info.run = path, path.name, path.name
@@ -382,6 +388,15 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
         return True
     # What an older version wrote tells no namespace: believed where either sign speaks for it.
     return here and not info.namespace and is_there(info.pid, up)
+
+
+def reported_until(info: AgentInfo, now: float) -> float:
+    """Up to when the changes of this run's incidents were reported, once its agent is gone; else infinity.
+
+    An agent that was killed had its last messages not stored yet. After a day, nobody waits for them.
+    """
+    is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
+    return info.updated_at - _UNSENT_SECONDS if is_due else math.inf
 
 
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:

@@ -6,6 +6,7 @@ troubles, stacks and causes are updates of it; it closes when its critical troub
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
@@ -51,11 +52,18 @@ class _Episode(msgspec.Struct):
 class Episodes:
     """``take`` every change of a trouble, ``flush`` once a look is done; `report` gets the incidents.
 
-    `past`: the changes that earlier agents of this run kept, which are reported already.
+    `past`: the changes that earlier agents of this run kept, which are reported already until that time.
     """
 
-    def __init__(self, report: Callable[[Incident], None], past: Iterable[Incident] = ()) -> None:
-        self._report: Callable[[Incident], None] = lambda _: None
+    def __init__(
+        self,
+        report: Callable[[Incident], None],
+        past: Iterable[Incident] = (),
+        reported_until: float = math.inf,
+    ) -> None:
+        self._report: Callable[[Incident], None] = lambda incident: (
+            report(incident) if incident.updated_at > reported_until else None
+        )
         self._episodes: list[_Episode] = []
         self.replay(past)
         self._report = report

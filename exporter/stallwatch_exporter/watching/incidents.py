@@ -270,7 +270,7 @@ class Reporting:
         # opened, so all its times are by that clock.
         self._moved = dict.fromkeys(past, 0.0)
         self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())
-        self.episodes = Episodes(self._report, journal)
+        self.episodes = Episodes(self._report, journal, folder.reported_until)
         for adopted in self.book.all_open:
             metrics.incident(adopted.rule, adopted.severity, True)
 
