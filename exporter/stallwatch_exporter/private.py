@@ -7,6 +7,7 @@ journals). What the process starts for the user, such as the training, has the u
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import sys
@@ -21,6 +22,24 @@ _usual = -1  # nothing was changed
 def usual_umask() -> int:
     """That of the user, for ``subprocess.Popen``."""
     return _usual
+
+
+def make_open(folder: Path) -> None:
+    """Make a folder that is not ours alone, and those above it, as the user's own umask has it.
+
+    Raises `OSError` if it cannot be made.
+    """
+    missing = list(itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        if _usual >= 0:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # no link put in its place
+            try:
+                inherited = os.fstat(handle).st_mode & stat.S_ISGID
+                os.fchmod(handle, inherited | 0o777 & ~_usual)
+            finally:
+                os.close(handle)
+    folder.mkdir(exist_ok=True)  # no folder: an error that says so
 
 
 def keep_private(home: Path) -> None:

@@ -86,6 +86,19 @@ def test_files_of_a_run(tmp_path: Path, python: Python) -> None:
     assert mode(tmp_path / "checkpoint.bin") == 0o644
 
 
+def test_folder_that_prometheus_reads(tmp_path: Path, python: Python) -> None:
+    """What is private must not be all: the folder of announcements is made for Prometheus's account, too."""
+    folder = tmp_path / "var" / "stallwatch" / "targets"
+    training = (
+        "import sys; from pathlib import Path; folder = Path(sys.argv[1]); (file,) = folder.glob('*.json');"
+        "print([oct(path.stat().st_mode & 0o7777) for path in (file, folder, *folder.parents[:2])])"
+    )
+    done = python(RUN, "run", "--port", "0", "--sd-dir", folder, "--", sys.executable, "-c", training, folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "['0o644', '0o755', '0o755', '0o755']"
+    assert mode(tmp_path / "home") == 0o700
+
+
 def test_files_of_the_dashboard(tmp_path: Path, python: Python) -> None:
     """Neither the numbers nor the journal beside them, nor the secret of the cookies, is open to others."""
     done = python(KEEPS_NUMBERS, tmp_path / "home")

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stallwatch_exporter.private import make_open
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 
 _META = "__meta_stallwatch_"  # Prometheus drops labels with two underscores after relabelling
@@ -27,7 +28,7 @@ def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
 
     Files of ours whose processes are gone are removed first. Raises `OSError` if the folder is not writable.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_open(folder)  # Prometheus has an account of its own
     _remove_stale(folder)
     port = target.rpartition(":")[2]
     labels = {
