@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from stallwatch_exporter.serving.authentication import own_authorization, problems
+from stallwatch_exporter.serving.authentication import Access, own_authorization, problems
 from stallwatch_exporter.settings import ServerSettings
 
 
@@ -47,6 +49,31 @@ def test_a_file_that_lets_nobody_in_is_named(tmp_path: Path, name: str, text: st
         written(path, text)
     found = problems(ServerSettings(**{name: path}))  # type: ignore[arg-type]
     assert len(found) == bool(words) and all(str(path) in line and words in line for line in found)
+
+
+def test_what_is_reported_of_a_refused_name_shows_no_secret() -> None:
+    said: list[str] = []
+    access = Access(ServerSettings(), report=said.append)
+    token = "hf_" + "abcdefghijklmnopqr0123456789stuvwx"
+    for _ in range(2):
+        assert access.refusal([f"{token}.evil.example"], [], []) is not None
+    assert len(said) == 1 and token not in said[0] and "evil.example" in said[0]
+    assert said[0].endswith("add the name to allowed_hosts under [server] in stallwatch.toml")
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [(0, "chmod o-r {path}"), (os.ST_RDONLY, "mount it with defaultMode: 0440 (Kubernetes)")],
+)
+def test_a_remedy_is_one_that_the_file_system_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, remedy: str
+) -> None:
+    path = written(tmp_path / "token", "t\n")
+    path.chmod(0o644)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    assert problems(ServerSettings(token_file=path)) == [
+        f"every account can read {path}: {remedy.format(path=path)}"
+    ]
 
 
 def test_a_name_that_no_request_can_have_is_named() -> None:

@@ -167,7 +167,7 @@ class Relay:
                 healthy=self.unhealthy,
                 messages=self._messages,
                 metrics=metrics,
-                access=Access(settings.server, names=[settings.host], tokens=[settings.token]),
+                access=Access(settings.server, names=[settings.host], tokens=[settings.token], report=report),
                 report=report,
             )
         except OSError:

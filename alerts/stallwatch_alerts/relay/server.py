@@ -105,7 +105,6 @@ class RelayServer:
         self.challenges = access.challenges
         self._report = report
         self._said: set[str] = set()
-        self._misdirected = False
         handler = type("Handler", (_Handler,), {"relay": self})
         self._server = _Server(address, handler)
         self._thread = threading.Thread(
@@ -130,11 +129,7 @@ class RelayServer:
             headers.get_all(name, []) for name in ("Host", "Origin", "Authorization")
         )
         is_open = path == _HEALTHY or (path == _METRICS and not self._access.has_files)
-        refusal = self._access.refusal(hosts, origins, authorization, is_open=is_open)
-        if refusal is not None and refusal.status is HTTPStatus.MISDIRECTED_REQUEST and not self._misdirected:
-            self._misdirected = True  # one line only: whoever sends such requests may send many
-            self._report(f"refused a request: {refusal.reason}")
-        return refusal
+        return self._access.refusal(hosts, origins, authorization, is_open=is_open)
 
     def take(self, body: bytes) -> Answer:
         """Keep a notification. Whatever goes wrong on our side must make Alertmanager come again."""

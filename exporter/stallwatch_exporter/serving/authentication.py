@@ -9,13 +9,15 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 
 from stallwatch_exporter.serving.hosts import Refusal, normalised, pattern_of, refusal_of
 from stallwatch_exporter.settings import ServerSettings
+from stallwatch_rules.text.redact import redact
 
 _MOST_BYTES = 64 * 1024
 _REALM = 'realm="stallwatch"'
@@ -31,15 +33,18 @@ class Access:
         names: Iterable[str] = (),
         tokens: Iterable[str] = (),
         is_authenticated: bool = False,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`names` and `tokens` count beside those of the settings.
 
-        `is_authenticated`: the connection itself is, by a client certificate.
+        `is_authenticated`: the connection itself is, by a client certificate. `report` is called once, if a
+        name is refused: whoever sends such requests may send many.
         """
         self._settings = settings
         self._names = normalised((*settings.allowed_hosts, *names))
         self._tokens = frozenset(filter(None, tokens))
         self._is_authenticated = is_authenticated
+        self._report: Callable[[str], None] | None = report
 
     @property
     def has_files(self) -> bool:
@@ -69,7 +74,12 @@ class Access:
         is_known = self._is_known(authorization[0] if len(authorization) == 1 else "")
         if self.challenges and not is_known and not is_open:
             return Refusal(HTTPStatus.UNAUTHORIZED, "the bearer token or password is missing or wrong")
-        return refusal_of(hosts, origins, self._names, known_caller=is_known or self._is_authenticated)
+        refusal = refusal_of(hosts, origins, self._names, known_caller=is_known or self._is_authenticated)
+        if refusal is not None and refusal.status is HTTPStatus.MISDIRECTED_REQUEST:
+            report, self._report = self._report, None
+            if report is not None:
+                report(f"refused a request: {redact(refusal.reason)}")
+        return refusal
 
     def _is_known(self, authorization: str) -> bool:
         """Whether the header carries one of the credentials. Takes equally long for each that is wrong."""
@@ -107,12 +117,14 @@ def problems(settings: ServerSettings) -> list[str]:
             continue
         try:
             mode = path.stat().st_mode
+            is_fixed = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
             lines = _read(path)
         except OSError as error:
             found.append(f"{path} cannot be read ({error.strerror}): nobody can log in until it can be")
             continue
         if mode & stat.S_IROTH:
-            found.append(f"every account can read {path}: chmod o-r {path}")
+            remedy = "mount it with defaultMode: 0440 (Kubernetes)" if is_fixed else f"chmod o-r {path}"
+            found.append(f"every account can read {path}: {remedy}")
         if not lines or (path == settings.basic_auth_file and any(b":" not in line for line in lines)):
             found.append(f"{path} must hold {wanted} on each line")
     return found

@@ -101,7 +101,10 @@ def serve(
             thread,
             registry,
             Access(
-                settings.server, names=[settings.host], is_authenticated=settings.tls_client_ca is not None
+                settings.server,
+                names=[settings.host],
+                is_authenticated=settings.tls_client_ca is not None,
+                report=lambda text: notice(f"/metrics: {text}"),
             ),
             _announced(settings, bound, registry, notice),
         )
