@@ -52,6 +52,16 @@ def led_to(path: str, query: str = "") -> str | None:
     return f"/{name}" + (f"?{urlencode(asked)}" if asked else "")
 
 
+#: No page of another site may show ours in a frame, where people would click on what they do not see. Our
+#: charts are in frames of our own pages. With "no-referrer", forms would be sent with ``Origin: null``.
+_PROTECTION = {
+    "content-security-policy": "frame-ancestors 'self'",
+    "x-frame-options": "SAMEORIGIN",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+}
+
+
 class OwnHosts:
     """Answers requests and websockets only under our own names, and only for pages of our own.
 
@@ -59,22 +69,37 @@ class OwnHosts:
     starlette_websocket.py), and its ``server.allowedHosts`` cannot allow every IP address.
     """
 
-    def __init__(self, app: ASGIApp, configured: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, configured: Collection[str], url: str) -> None:
         self._app = app
         self._configured = configured
+        self._url = url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on, or answer with the reason for the refusal."""
         if scope["type"] in ("http", "websocket"):
-            headers = Headers(scope=scope)
+            headers = MutableHeaders(scope=scope)
             hosts, origins = headers.getlist("host"), headers.getlist("origin")
-            # In a thread: the first unknown name may cost a question to a name server.
-            refusal = await run_in_threadpool(refusal_of, hosts, origins, self._configured)
+            # In a thread: an unknown name may cost a question to a name server.
+            refusal = await run_in_threadpool(refusal_of, hosts, origins, self._configured, url=self._url)
+            answer = self._app
             if refusal is not None:
                 answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
-                await answer(scope, receive, send)
-                return
+            elif origins:  # Streamlit compares both letter by letter; proxies send other ports or names
+                headers["host"] = origins[0].partition("://")[2]
+            await answer(scope, receive, _protected(send))
+            return
         await self._app(scope, receive, send)
+
+
+def _protected(send: Send) -> Send:
+    """Add the headers that protect the reader's browser to each answer."""
+
+    async def protected(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            MutableHeaders(scope=message).update(_PROTECTION)
+        await send(message)
+
+    return protected
 
 
 class Redirects:

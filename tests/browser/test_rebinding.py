@@ -32,6 +32,33 @@ def other_site(tmp_path: Path) -> Iterator[int]:
     server.server_close()
 
 
+def test_a_page_of_another_site_cannot_show_ours_in_a_frame(  # type: ignore[no-untyped-def]
+    stage: Stage, newcomer, other_site: int, tmp_path: Path
+) -> None:
+    stage.dashboard()
+    page = newcomer.page
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    for framed in ("/health", "/_stcore/health"):
+        (tmp_path / "frame.html").write_text(f"<iframe src='{stage.url}{framed}'></iframe>")
+        for host in ("evil.rebound.example", "127.0.0.1"):  # another site, another account of this host
+            said.clear()
+            page.goto(f"http://{host}:{other_site}/frame.html")  # until the frame has loaded
+            (frame,) = page.main_frame.child_frames
+            assert not frame.url.startswith(stage.url)
+            assert any("frame-ancestors" in line for line in said)
+
+    page.goto(f"{stage.url}/_stcore/health")  # a page of our own may: the charts are in a frame
+    with page.expect_response(f"{stage.url}/_stcore/host-config"):
+        page.evaluate(
+            "address => { const frame = document.createElement('iframe'); frame.src = address;"
+            " document.body.append(frame); }",
+            f"{stage.url}/_stcore/host-config",
+        )
+    (frame,) = page.main_frame.child_frames
+    frame.get_by_text("allowedOrigins").wait_for()
+
+
 def test_a_page_of_another_site_reaches_nothing(stage: Stage, newcomer, other_site: int) -> None:  # type: ignore[no-untyped-def]
     stage.dashboard()
     page = newcomer.page

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from stallwatch_exporter.serving import hosts
 from stallwatch_exporter.serving.hosts import (
     host_name,
     is_allowed_host,
@@ -28,7 +31,15 @@ from stallwatch_exporter.serving.hosts import (
         ),
         *(
             (text, None)
-            for text in ("[1:2]", "[::1]x", "::1", "\u212a.example", "a:123456", "[fe80::1%25eth0]")
+            for text in (
+                "a" * 300,
+                "[1:2]",
+                "[::1]x",
+                "::1",
+                "\u212a.example",
+                "a:123456",
+                "[fe80::1%25eth0]",
+            )
         ),
     ],
 )
@@ -52,9 +63,85 @@ def test_an_origin_is_the_same_with_host_and_port_only() -> None:
         assert not is_same_origin(origin, "node7:8501")
 
 
+def test_the_port_that_is_the_schemes_own_may_be_written_or_not() -> None:
+    for scheme, port in (("https", 443), ("http", 80)):
+        assert is_same_origin(f"{scheme}://node7", f"node7:{port}")
+        assert is_same_origin(f"{scheme}://[fd00::7]:{port}", "[fd00::7]")
+        assert not is_same_origin(f"{scheme}://node7", f"node7:{80 + 443 - port}")
+        assert not is_same_origin(f"{scheme}://node7", f"node7:1{port}")
+
+
+def test_pages_of_the_configured_address_are_our_own_whatever_host_a_proxy_sends() -> None:
+    url = "https://Dash.example.org/"
+    assert refusal_of(["127.0.0.1:8501"], ["https://dash.example.org"], (), url=url) is None
+    assert (
+        refusal_of(["127.0.0.1:8501"], ["https://dash.example.org:8443"], (), url=url[:-1] + ":8443") is None
+    )
+    for origin in ("http://dash.example.org", "https://dash.example.org:8443", "https://example.org", "null"):
+        assert refusal_of(["127.0.0.1:8501"], [origin], ("dash.example.org",), url=url) is not None
+    assert refusal_of(["127.0.0.1:8501"], ["https://"], (), url="") is not None
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name server was asked yet."""
+    monkeypatch.setattr(hosts, "_full_name", hosts._FullName())
+
+
+def test_a_name_server_that_comes_up_late_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, fresh: None
+) -> None:
+    now, answer = [100.0], ["node7"]
+    monkeypatch.setattr(hosts.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(hosts.socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(hosts.socket, "getfqdn", lambda: answer[0])
+    assert refusal_of(["node7.example.org"], [], ()) is not None
+    answer[0] = "node7.example.org"
+    now[0] += 59.0
+    assert refusal_of(["node7.example.org"], [], ()) is not None  # not asked at each request
+    now[0] += 2.0
+    assert refusal_of(["node7.example.org"], [], ()) is None
+    answer[0] = "node7"
+    now[0] += 61.0
+    assert refusal_of(["node7.example.org"], [], ()) is None  # it does not answer: its last answer holds
+
+
+def test_one_request_waits_for_a_name_server_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, fresh: None
+) -> None:
+    asked, answered, calls = threading.Event(), threading.Event(), []
+
+    def slow() -> str:
+        calls.append(1)
+        asked.set()
+        answered.wait(60)
+        return "node7.example.org"
+
+    monkeypatch.setattr(hosts.socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(hosts.socket, "getfqdn", slow)
+    first = threading.Thread(target=hosts.own_names, daemon=True)
+    first.start()
+    assert asked.wait(60)
+    assert refusal_of(["evil.example"], [], ()) is not None and refusal_of(["node7"], [], ()) is None
+    answered.set()
+    first.join(60)
+    assert refusal_of(["node7.example.org"], [], ()) is None and len(calls) == 1
+
+
+def test_the_name_by_which_mdns_announces_this_machine_is_its_own(
+    monkeypatch: pytest.MonkeyPatch, fresh: None
+) -> None:
+    monkeypatch.setattr(hosts.socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(hosts.socket, "getfqdn", lambda: "node7")
+    assert refusal_of(["NODE7.local:8501"], ["http://node7.local:8501"], ()) is None
+    assert refusal_of(["node8.local"], [], ()) is not None
+    monkeypatch.setattr(hosts.socket, "gethostname", lambda: "node7.evil.example")
+    assert refusal_of(["node7.evil.example.local"], [], ()) is not None
+
+
 def test_each_refusal_names_the_setting() -> None:
-    for hosts, origins in ((["evil.example"], []), ([], []), (["localhost"], ["null"]), (["a", "a"], [])):
-        refusal = refusal_of(hosts, origins, ())
+    for names, origins in ((["evil.example"], []), ([], []), (["localhost"], ["null"]), (["a", "a"], [])):
+        refusal = refusal_of(names, origins, ())
         assert refusal is not None and "allowed_hosts under [server]" in refusal.reason
     assert refusal_of(["evil.example"], [], (), known_caller=True) is None
 

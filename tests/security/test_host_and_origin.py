@@ -43,21 +43,27 @@ sys.exit(serve(DashboardSettings(home=home, port=port, url="https://pages.exampl
 
 
 @pytest.fixture(scope="module")
-def metrics() -> Iterator[int]:
+def said() -> list[str]:
+    """What the agent and the relay reported."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def metrics(said: list[str]) -> Iterator[int]:
     """The port of a /metrics."""
     registry = CollectorRegistry()
     Gauge("answer", "One number.", registry=registry).set(42)
-    server = serve(registry, ExporterSettings(port=0, server=ALLOWED), pytest.fail)
+    server = serve(registry, ExporterSettings(port=0, server=ALLOWED), said.append)
     assert server is not None
     yield int(server.url.rpartition(":")[2].partition("/")[0])
     server.close()
 
 
 @pytest.fixture(scope="module")
-def relay(tmp_path_factory: pytest.TempPathFactory, catalogue: Catalogue) -> Iterator[int]:
+def relay(tmp_path_factory: pytest.TempPathFactory, catalogue: Catalogue, said: list[str]) -> Iterator[int]:
     """The port of a relay."""
     store = IncidentStore.at_home(tmp_path_factory.mktemp("relay"))
-    running = Relay(RelaySettings(port=0, server=ALLOWED), store, catalogue)
+    running = Relay(RelaySettings(port=0, server=ALLOWED), store, catalogue, report=said.append)
     yield running.server.port
     running.close()
     store.close()
@@ -254,6 +260,21 @@ def test_the_websocket_of_our_own_pages_is_opened(dashboard: int, host: str, ori
     assert websocket(dashboard, *headers).status == 101
 
 
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("pages.example.net:443", "https://pages.example.net"),
+        ("127.0.0.1:{port}", "https://pages.example.net"),  # a proxy that passes on no Host
+    ],
+)
+def test_a_proxy_that_writes_another_host_may_open_the_websocket(
+    dashboard: int, host: str, origin: str
+) -> None:
+    """Pages of the configured address are no other site's, though their Host is written in another way."""
+    answer = websocket(dashboard, f"Host: {host}".format(port=dashboard), f"Origin: {origin}")
+    assert answer.status == 101
+
+
 def test_a_websocket_under_a_rebound_name_is_refused(dashboard: int) -> None:
     """Host and Origin are both the attacker's, and the same: Streamlit alone would answer 101."""
     answer = websocket(dashboard, "Host: evil.example", "Origin: http://evil.example")
@@ -275,6 +296,29 @@ def test_a_websocket_of_another_sites_page_is_refused(dashboard: int, origin: st
     """Cross-site websocket hijacking: the page connects to 127.0.0.1 itself."""
     answer = websocket(dashboard, f"Host: 127.0.0.1:{dashboard}", f"Origin: {origin}")
     assert answer.status == 403 and REMEDY in answer.body
+
+
+@pytest.mark.parametrize(("kind", "where"), [("metrics", "/metrics: "), ("relay", "")])
+def test_a_name_that_is_refused_is_reported_once(
+    request: pytest.FixtureRequest, said: list[str], kind: str, where: str
+) -> None:
+    """A scraper whose name is refused must not fail in silence, nor a page fill the terminal."""
+    port = request.getfixturevalue(kind)
+    for name in ("evil.example", "AKIAIOSFODNN7EXAMPLE.evil.example", "evil.example"):
+        assert refused((port, PATHS[kind]), f"Host: {name}", "Connection: close")
+    mine = [line for line in said if line.startswith("/metrics: ") == bool(where)]
+    assert len(mine) == 1 and mine[0].startswith(f"{where}refused a request: ") and REMEDY in mine[0]
+
+
+@pytest.mark.parametrize("path", ["/", "/_stcore/health", "/run", "/job/x", "/nothing.js"])
+@pytest.mark.parametrize("host", ["localhost", "evil.example"])
+def test_no_answer_of_the_pages_may_be_framed_or_sniffed(dashboard: int, path: str, host: str) -> None:
+    """Clickjacking: a page of another site lays ours under the cursor of its visitor."""
+    answer = request(dashboard, path, f"Host: {host}", "Accept: text/html", "Connection: close")
+    assert answer.headers["content-security-policy"] == "frame-ancestors 'self'"
+    assert answer.headers["x-frame-options"] == "SAMEORIGIN"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "same-origin"
 
 
 def test_a_refusal_repeats_no_markup(server: tuple[int, str]) -> None:

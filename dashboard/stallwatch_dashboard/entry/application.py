@@ -31,7 +31,7 @@ app = App(
     Path(__file__).with_name("streamlit_app.py"),
     secrets=_secrets,
     middleware=[
-        Middleware(OwnHosts, configured=_told.hosts),
+        Middleware(OwnHosts, configured=_told.hosts, url=_told.url),
         Middleware(UploadGate, ledger=LEDGER, most=_told.max_uploads_mb * 1024 * 1024, alive=_alive),
         Middleware(Redirects),
         Middleware(PlotlyCache),

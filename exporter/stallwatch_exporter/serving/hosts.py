@@ -7,9 +7,10 @@ what we serve under that name. So a server answers only under names that nobody 
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 import socket
+import threading
+import time
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
@@ -22,6 +23,9 @@ _AUTHORITY = lazy(r"(?ai)(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[\w-]+(?:
 #: Names by which a container reaches the machine that runs it (Docker, Podman). ``.internal`` is reserved: no
 #: public name server can answer for it.
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
+_MOST_LETTERS = 253 + len(".:65535")  #: of a name in the DNS (RFC 1035, 2.3.4), and of a port
+_PORTS = {"http": ":80", "https": ":443"}
+_ASKED_SECONDS = 60.0  #: after which a name server is asked again: it may not have been up
 _REMEDY = "add the name to allowed_hosts under [server] in stallwatch.toml"
 
 
@@ -35,7 +39,7 @@ class Refusal(NamedTuple):
 def host_name(authority: str) -> str | None:
     """Return the lower-case name or address in a ``Host`` header; ``None`` if the header is malformed."""
     found = _AUTHORITY.fullmatch(authority)
-    if found is None:
+    if found is None or len(authority) > _MOST_LETTERS:
         return None
     name = (found["v6"] or found["name"]).lower()
     return None if found["v6"] and not _is_address(name) else name
@@ -52,26 +56,36 @@ def is_allowed_host(authority: str, names: Iterable[str]) -> bool:
 
 
 def is_same_origin(origin: str, authority: str) -> bool:
-    """Whether a page of this ``Origin`` came from the very host and port that it now addresses."""
-    scheme, _, rest = origin.lower().partition("://")  # no others: "null", which a sandboxed frame sends
-    return scheme in ("http", "https") and rest == authority.lower()
+    """Whether a page of this ``Origin`` came from the very host and port that it now addresses.
+
+    Browsers leave out the port that is the scheme's own; a proxy may write it.
+    """
+    scheme, _, rest = origin.lower().partition("://")
+    port = _PORTS.get(scheme)  # no others: "null", which a sandboxed frame sends
+    return port is not None and rest.removesuffix(port) == authority.lower().removesuffix(port)
 
 
 def refusal_of(
-    hosts: Sequence[str], origins: Sequence[str], configured: Iterable[str], *, known_caller: bool = False
+    hosts: Sequence[str],
+    origins: Sequence[str],
+    configured: Iterable[str],
+    *,
+    url: str = "",
+    known_caller: bool = False,
 ) -> Refusal | None:
     """Return why a request with these ``Host`` and ``Origin`` headers is refused; ``None`` if it is not.
 
-    An authenticated caller (`known_caller`) may use any name: no page of a stranger can be one.
+    `url` is the address at which people reach the server, whatever ``Host`` their proxy sends. An
+    authenticated caller (`known_caller`) may use any name: no page of a stranger can be one.
     """
     host = hosts[0] if len(hosts) == 1 else ""
     if not known_caller and not is_allowed_host(host, configured) and not is_allowed_host(host, own_names()):
         name = host_name(host)
         what = f"{name} is not a name of this server" if name else "the request has no valid Host header"
         return Refusal(HTTPStatus.MISDIRECTED_REQUEST, f"{what}; use its IP address, or {_REMEDY}")
-    if origins and not (len(origins) == 1 and is_same_origin(origins[0], host)):
+    if origins and not (len(origins) == 1 and (is_same_origin(origins[0], host) or _is_of(origins[0], url))):
         what = "the request is from a page of another site; behind a reverse proxy, pass on the Host header"
-        return Refusal(HTTPStatus.FORBIDDEN, f"{what} and {_REMEDY}")
+        return Refusal(HTTPStatus.FORBIDDEN, f"{what} (or set url under [dashboard]) and {_REMEDY}")
     return None
 
 
@@ -101,10 +115,45 @@ def name_in(url: str) -> list[str]:
     return [name] if name else []
 
 
-@functools.cache
 def own_names() -> frozenset[str]:
-    """Return the names of this machine. The first call may ask a name server."""
-    return normalised(name for name in (socket.gethostname(), socket.getfqdn(), *_FROM_CONTAINERS) if name)
+    """Return the names of this machine. At most one caller a minute waits for a name server."""
+    name = socket.gethostname()
+    # mDNS: ``.local`` is reserved, too.
+    local = [] if not name or "." in name else [f"{name}.local"]
+    return normalised(filter(None, (name, *local, _full_name(), *_FROM_CONTAINERS)))
+
+
+class _FullName:
+    """The name that a name server has for this machine.
+
+    While one caller waits for it, the others get its last answer: a page could have many wait.
+    """
+
+    def __init__(self) -> None:
+        self._asking = threading.Lock()
+        self._name = ""
+        self._until = float("-inf")
+
+    def __call__(self) -> str:
+        if time.monotonic() >= self._until and self._asking.acquire(blocking=False):
+            try:
+                found = socket.getfqdn()
+                # Without an answer, this is the short name: what was known before still holds.
+                self._name = found if "." in found else self._name
+                self._until = time.monotonic() + _ASKED_SECONDS
+            finally:
+                self._asking.release()
+        return self._name
+
+
+_full_name = _FullName()
+
+
+def _is_of(origin: str, url: str) -> bool:
+    """Whether a page of this ``Origin`` is one of the site at this address."""
+    scheme, _, rest = url.lower().partition("://")
+    authority = rest.partition("/")[0]
+    return bool(authority) and origin.lower().startswith(f"{scheme}://") and is_same_origin(origin, authority)
 
 
 def _is_among(name: str, names: Iterable[str]) -> bool:
