@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable
 from email.message import Message
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,11 +25,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from stallwatch_alerts.relay.dispatching import Receipt
 from stallwatch_alerts.relay.webhook import WebhookProblem
 from stallwatch_exporter.serving.authentication import Access
+from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer
 from stallwatch_exporter.serving.hosts import Refusal
 
 WEBHOOK = "/alertmanager"
 _MOST_BYTES = 32 << 20  # Alertmanager puts no bound on a group; 10,000 alerts are some 10 MiB
-_TIMEOUT = 20.0  # Alertmanager itself waits for no answer longer than the group's interval
 _HEALTHY, _METRICS = "/-/healthy", "/metrics"
 
 _OUTCOMES = ("sent", "failed", "given-up")
@@ -106,7 +105,7 @@ class RelayServer:
         self._report = report
         self._said: set[str] = set()
         handler = type("Handler", (_Handler,), {"relay": self})
-        self._server = _Server(address, handler)
+        self._server = BoundedServer(address, handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name="stallwatch-relay", daemon=True
         )
@@ -176,18 +175,19 @@ class RelayServer:
         return _text(HTTPStatus.NOT_FOUND, f"nothing here; Alertmanager posts to {WEBHOOK}")
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever hung up needs no traceback on our terminal."""
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BoundedHandler):
     relay: RelayServer
-    timeout = _TIMEOUT
     protocol_version = "HTTP/1.1"
+
+    def parse_request(self) -> bool:
+        """Refuse a request whose end two readers could see at different places, as a proxy before us may."""
+        if not super().parse_request():
+            return False
+        lengths = self.headers.get_all("Content-Length", [])
+        if "Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects:
+            self._refuse(HTTPStatus.BAD_REQUEST, "send one Content-Length and no Transfer-Encoding")
+            return False
+        return True
 
     def do_POST(self) -> None:
         path = urlsplit(self.path).path
@@ -202,9 +202,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too large; bound it with max_alerts")
         else:
             body = self.rfile.read(int(length))
-            self._answer(self.relay.take(body))
+            self.arrived()
+            if len(body) == int(length):
+                self._answer(self.relay.take(body))
+            else:
+                self.close_connection = True
 
     def do_GET(self) -> None:
+        self.arrived()
+        if self.headers.get("Content-Length", "0") != "0":
+            self.close_connection = True  # its body is not read
         parts = urlsplit(self.path)
         if (refusal := self.relay.refusal(parts.path, self.headers)) is not None:
             self._refuse(*refusal)
@@ -231,9 +238,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: requests are counted, and faults reported once."""
 
 
 def _text(status: HTTPStatus, text: str) -> Answer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import gzip
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -18,15 +19,27 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from stallwatch_exporter.serving.authentication import Access, problems
+from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer
 from stallwatch_exporter.serving.discovery import announce, withdraw
 from stallwatch_exporter.serving.page import RunRegistry
 from stallwatch_exporter.settings import ExporterSettings
+
+
+class _Server(BoundedServer, WSGIServer):
+    """A WSGI server that idle connections cannot fill."""
+
+
+class _Handler(BoundedHandler, WSGIRequestHandler):
+    def parse_request(self) -> bool:
+        is_one = super().parse_request()
+        self.arrived()  # the body that it may have is not read
+        return is_one
 
 
 class MetricsServer:
@@ -35,19 +48,19 @@ class MetricsServer:
     def __init__(
         self,
         url: str,
-        server: WSGIServer,
-        thread: Thread,
+        server: _Server,
         registry: CollectorRegistry,
         access: Access,
         announced: Path | None = None,
     ) -> None:
         self.url = url
         self._server = server
-        self._thread = thread
         self._announced = announced
         app: WSGIApp = make_wsgi_app(registry)
         self._scrapes = Scrapes(Endpoint(app, registry) if isinstance(registry, RunRegistry) else app)
         server.set_app(Gate(self._scrapes, access))
+        self._thread = Thread(target=server.serve_forever, name="stallwatch-metrics", daemon=True)
+        self._thread.start()
 
     def linger(self, limit: float) -> bool:
         """Let a Prometheus that scraped before read what is there now; at most `limit` seconds.
@@ -82,8 +95,7 @@ def serve(
         if port != first and port in settings.reserved_ports:
             continue
         try:
-            # It serves at once, before there is a gate: an empty page.
-            server, thread = start_http_server(port, settings.host, CollectorRegistry(), **tls)
+            server = _Server((settings.host, port), _Handler, tls)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 continue
@@ -98,7 +110,6 @@ def serve(
         return MetricsServer(
             f"{scheme}://{_address(settings.host)}:{bound}/metrics",
             server,
-            thread,
             registry,
             Access(
                 settings.server,
@@ -128,7 +139,7 @@ def _announced(
         return None
 
 
-def _tls(settings: ExporterSettings) -> dict[str, Any]:
+def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
     """What the server needs for TLS; nothing where none is asked for.
 
     Whoever asks for a part of it means to be protected: what is incomplete must not end in plain HTTP.
@@ -136,15 +147,20 @@ def _tls(settings: ExporterSettings) -> dict[str, Any]:
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     if certificate is None:
         if key is None and authority is None:
-            return {}
+            return None
         told = " and ".join(name for name, path in (("tls_key", key), ("tls_client_ca", authority)) if path)
         raise ValueError(f"{told} without tls_certificate; name that file too, or leave all of them out")
-    return {
-        "certfile": str(certificate),
-        "keyfile": str(key or certificate),  # one PEM file may hold both
-        "client_cafile": str(authority) if authority else None,
-        "client_auth_required": authority is not None,
-    }
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    path = certificate
+    try:
+        context.load_cert_chain(certificate, key)  # one PEM file may hold both
+        if authority is not None:
+            path = authority
+            context.load_verify_locations(authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return context
 
 
 def _address(host: str) -> str:

@@ -1,0 +1,161 @@
+"""Bounds for our HTTP servers: how many connections there may be, and how long one may keep them waiting.
+
+A connection costs a thread and a descriptor, and the watching of a run needs descriptors, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import ssl
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from operator import itemgetter
+from socketserver import ThreadingMixIn
+from typing import Any
+
+_LEAVING = 1.0  # seconds for a thread to notice that its connection was ended
+
+
+class Peer:
+    """Who is at the other end of a connection, and until when the server waits for it."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self.deadline: float | None = deadline  #: ``None`` while the server works for it
+
+    def end(self) -> None:
+        """Wake the thread that waits for it."""
+        with contextlib.suppress(OSError):
+            # Not `SSLSocket.shutdown`, which takes the TLS state from under the thread.
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+
+
+class BoundedServer(ThreadingMixIn, HTTPServer):
+    """Serves at most `most` connections; who keeps it waiting longest makes room for the next.
+
+    A whole request, with its TLS handshake, has to come within `seconds`, and each part of the answer has to
+    be taken within as many.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+    most = 64
+    seconds = 10.0
+    clock = staticmethod(time.monotonic)
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        handler: type[BoundedHandler],
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Bind; an `OSError` where the address cannot be had."""
+        host, port = address
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        self._context = context
+        self._changed = threading.Condition()
+        self.peers: dict[Any, Peer] = {}  #: by connection
+        super().__init__((str(found[0][4][0]), port), handler)
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection; a TLS handshake is left to its thread."""
+        request, address = super().get_request()
+        if self._context is not None:
+            request = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        return request, address
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give the connection a thread if there is room for it, or if room can be made."""
+        with self._changed:
+            if self._is_full():
+                waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]
+                if waiting:
+                    min(waiting, key=itemgetter(0))[1].end()
+                    self._changed.wait_for(lambda: not self._is_full(), _LEAVING)
+                if self._is_full():
+                    self.shutdown_request(request)
+                    return
+            self.peers[request] = Peer(request, self.next_deadline())
+        super().process_request(request, client_address)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Handle the connection; in its own thread."""
+        if self._context is not None:
+            request.do_handshake()
+        super().finish_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close the connection, and make its room free."""
+        with self._changed:
+            super().shutdown_request(request)
+            self.peers.pop(request, None)
+            self._changed.notify_all()
+
+    def service_actions(self) -> None:
+        """End the connections that are overdue; the server's loop calls this at least twice a second."""
+        with self._changed:
+            now = self.clock()
+            for peer in self.peers.values():
+                if peer.deadline is not None and peer.deadline <= now:
+                    peer.end()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: whoever hung up needs no traceback on our terminal."""
+
+    def next_deadline(self) -> float:
+        """Until when to wait for what is due from now on."""
+        return self.clock() + self.seconds
+
+    def _is_full(self) -> bool:
+        return len(self.peers) >= self.most
+
+
+class BoundedHandler(BaseHTTPRequestHandler):
+    """Handles a connection of a `BoundedServer`; a subclass calls `arrived` when it has the whole request."""
+
+    server: BoundedServer
+
+    def setup(self) -> None:
+        """Open the streams."""
+        super().setup()
+        self._peer = self.server.peers[self.request]
+        self.wfile = _Answer(self.connection, self._peer, self.server)
+
+    def handle_one_request(self) -> None:
+        """Wait for a request, also for the next one on a connection that stays open."""
+        if self._peer.deadline is None:
+            self._peer.deadline = self.server.next_deadline()
+        super().handle_one_request()
+
+    def arrived(self) -> None:
+        """Note that the server need not wait for this peer: the request is here."""
+        self._peer.deadline = None
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing about requests."""
+
+
+class _Answer(io.BufferedIOBase):
+    """Writes to a connection, whose peer has to take it in time."""
+
+    def __init__(self, connection: socket.socket, peer: Peer, server: BoundedServer) -> None:
+        self._connection = connection
+        self._peer = peer
+        self._server = server
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._peer.deadline = self._server.next_deadline()
+        try:
+            self._connection.sendall(data)
+        except ssl.SSLError as error:  # wsgiref has a traceback for all but the errors of a plain connection
+            raise BrokenPipeError from error
+        finally:
+            self._peer.deadline = None
+        return len(data)

@@ -1,0 +1,259 @@
+"""Attacks on /metrics and the relay by connections that say little, say it slowly, or say two things."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+from rawhttp import request
+
+from stallwatch_alerts.relay.relay import Relay
+from stallwatch_alerts.settings import RelaySettings
+from stallwatch_alerts.store import IncidentStore
+from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer
+from stallwatch_exporter.serving.server import serve
+from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules.pages.catalogue import Catalogue
+
+Connect = Callable[[int], socket.socket]
+HOST = "Host: 127.0.0.1"
+ROOM = 4
+FOLLOWER = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Opens connections, and closes them at the end."""
+    made: list[socket.socket] = []
+
+    def to(port: int) -> socket.socket:
+        made.append(socket.create_connection(("127.0.0.1", port), timeout=120))
+        return made[-1]
+
+    yield to
+    for connection in made:
+        connection.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path, catalogue: Catalogue) -> Iterator[Callable[..., int]]:
+    """Starts /metrics or a relay; the port."""
+    running: list[Any] = []
+
+    def make(kind: str, **given: Any) -> int:
+        if kind == "relay":
+            store = IncidentStore.at_home(tmp_path)
+            relay = Relay(RelaySettings(port=0), store, catalogue, report=lambda _: None)
+            running.extend((relay, store))
+            return relay.server.port
+        registry = CollectorRegistry()
+        Gauge("answer", "One number.", registry=registry).set(42)
+        server = serve(registry, ExporterSettings(port=0, **given), pytest.fail)
+        assert server is not None
+        running.append(server)
+        return int(server.url.rpartition(":")[2].partition("/")[0])
+
+    yield make
+    for one in running:
+        one.close()
+
+
+@pytest.fixture
+def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[BoundedServer, list[float]]]:
+    """A server whose loop and time the test drives, with room for two."""
+
+    class Handler(BoundedHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.arrived()
+            self.send_response_only(204)
+            self.end_headers()
+
+    now = [0.0]
+    monkeypatch.setattr(BoundedServer, "clock", staticmethod(lambda: now[0]))
+    monkeypatch.setattr(BoundedServer, "most", 2)
+    with BoundedServer(("127.0.0.1", 0), Handler) as server:
+        yield server, now
+
+
+def raw(connection: socket.socket, data: bytes) -> bytes:
+    """All that is answered until the server closes."""
+    connection.sendall(data)
+    with connection.makefile("rb") as stream:
+        return stream.read()
+
+
+@pytest.mark.parametrize("kind", ["metrics", "relay"])
+def test_idle_connections_take_neither_threads_nor_the_next_answer(
+    kind: str, start: Callable[..., int], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten times as many idle connections as there is room for: the threads stay few, a scrape is answered."""
+    monkeypatch.setattr(BoundedServer, "most", ROOM)
+    port = start(kind)
+    before = threading.active_count()
+    idle = [connect(port) for _ in range(10 * ROOM)]
+    assert request(port, "/metrics", HOST, "Connection: close").status == 200
+    assert threading.active_count() <= before + ROOM
+    assert idle[0].recv(1) == b""
+
+
+def test_a_request_that_dribbles_in_is_ended_at_one_deadline(
+    driven: tuple[BoundedServer, list[float]], connect: Connect
+) -> None:
+    """A byte within each timeout, for ever: the deadline is that of the request, not of its next byte."""
+    server, now = driven
+    slow = connect(server.server_port)
+    server.handle_request()
+    for byte in b"GET / HTT":
+        slow.sendall(bytes([byte]))
+        now[0] += 1.0
+        server.service_actions()
+    now[0] += 1.0
+    server.service_actions()
+    assert slow.recv(1) == b""
+
+
+def test_a_connection_that_was_answered_once_is_not_waited_for_without_end(
+    driven: tuple[BoundedServer, list[float]], connect: Connect
+) -> None:
+    """A request in time, then nothing more: the one that never comes has a deadline, too."""
+    server, now = driven
+    honest = connect(server.server_port)
+    server.handle_request()
+    now[0] += 9.0
+    server.service_actions()
+    honest.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    assert b"204" in honest.makefile("rb").readline()
+    while server.peers:  # its thread may not wait for the next request yet
+        now[0] += 11.0
+        server.service_actions()
+
+
+def test_who_waits_longest_makes_room(driven: tuple[BoundedServer, list[float]], connect: Connect) -> None:
+    """The attacker's idle connections are ended, oldest first; later ones stay."""
+    server, now = driven
+    for _ in range(3):
+        newest = connect(server.server_port)
+        now[0] += 1.0
+        server.handle_request()
+    assert b"204" in raw(newest, b"GET / HTTP/1.0\r\n\r\n")
+
+
+def test_where_all_are_being_answered_the_next_is_refused(
+    monkeypatch: pytest.MonkeyPatch, connect: Connect
+) -> None:
+    """Requests that take long are not ended for others: whoever comes now is."""
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    class Handler(BoundedHandler):
+        def do_GET(self) -> None:
+            self.arrived()
+            begun.release()
+            assert go_on.wait(120)
+            self.send_response_only(204)
+            self.end_headers()
+
+    monkeypatch.setattr(BoundedServer, "most", 1)
+    monkeypatch.setattr(BoundedServer, "seconds", 0.0)
+    with BoundedServer(("127.0.0.1", 0), Handler) as server:
+        busy, late = connect(server.server_port), connect(server.server_port)
+        busy.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        server.handle_request()
+        assert begun.acquire(timeout=120)
+        server.handle_request()
+        assert late.recv(1) == b""
+        server.service_actions()
+        go_on.set()
+        with busy.makefile("rb") as stream:
+            assert b"204" in stream.read()
+
+
+def test_a_reader_that_takes_nothing_is_ended(
+    driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scraper that asks for a long page and never reads it holds its thread for one deadline."""
+    server, now = driven
+    writing, ended = threading.Event(), threading.Event()
+
+    def long(handler: BoundedHandler) -> None:
+        handler.arrived()
+        try:
+            writing.set()
+            handler.wfile.write(bytes(64 << 20))
+        except OSError:
+            ended.set()
+            raise
+
+    monkeypatch.setattr(server.RequestHandlerClass, "do_GET", long)
+    greedy = connect(server.server_port)
+    greedy.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    server.handle_request()
+    assert writing.wait(120)
+    assert greedy.recv(1) == b"\0"  # so the write has begun, and its deadline stands
+    now[0] += 11.0
+    server.service_actions()
+    assert ended.wait(120)
+
+
+def test_a_connection_without_a_tls_handshake_keeps_nobody_out(
+    start: Callable[..., int], connect: Connect, tmp_path: Path
+) -> None:
+    """One connection that never begins its handshake: others are served."""
+    openssl = shutil.which("openssl")
+    assert openssl, "openssl is needed"
+    pem, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        f" -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {pem}".split(),
+        check=True,
+        capture_output=True,
+    )
+    port = start("metrics", tls_certificate=pem, tls_key=key)
+    connect(port)
+    trusting = ssl.create_default_context(cafile=str(pem))
+    with trusting.wrap_socket(connect(port), server_hostname="127.0.0.1") as scraper:
+        assert b"answer 42.0" in raw(scraper, FOLLOWER)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: identity\r\nContent-Length: 2",
+        b"Content-Length: 2\r\nContent-Length: 40",
+        b"Content-Length: 2\r\nContent-Length: 2",
+        b"Content-Length: 2\r\nX : hides what follows\r\nContent-Length: 40",
+    ],
+)
+def test_a_request_with_two_ends_is_refused_and_nothing_after_it_is_read(
+    start: Callable[..., int], connect: Connect, headers: bytes
+) -> None:
+    """What a proxy takes for the body must not be a second request to the relay."""
+    ambiguous = b"POST /alertmanager HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers + b"\r\n\r\n{}" + FOLLOWER
+    answers = raw(connect(start("relay")), ambiguous)
+    assert answers.startswith(b"HTTP/1.1 400 ") and answers.count(b"HTTP/1.1 ") == 1
+
+
+def test_the_body_of_a_get_is_no_second_request(start: Callable[..., int], connect: Connect) -> None:
+    """A request within the body of one that has no business with a body goes unanswered."""
+    smuggled = b"GET /-/healthy HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 43\r\n\r\n" + FOLLOWER
+    answers = raw(connect(start("relay")), smuggled)
+    assert answers.startswith(b"HTTP/1.1 200 ") and answers.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_body_that_breaks_off_is_no_notification(start: Callable[..., int], connect: Connect) -> None:
+    """A connection that is cut within a body is neither stored nor answered."""
+    connection = connect(start("relay"))
+    connection.sendall(b"POST /alertmanager HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 40\r\n\r\n{}")
+    connection.shutdown(socket.SHUT_WR)
+    with connection.makefile("rb") as stream:
+        assert stream.read() == b""
