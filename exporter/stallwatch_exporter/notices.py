@@ -36,8 +36,10 @@ def surviving(notice: Callable[[str], None]) -> Callable[[str], None]:
 class Guard:
     """``with guard("reading the log"):`` runs a part of the agent's work and survives its errors."""
 
-    def __init__(self, notice: Callable[[str], None]) -> None:
+    def __init__(self, notice: Callable[[str], None], outlook: str = "the run goes on") -> None:
+        """`outlook`: what the error does not change."""
         self.errors = 0
+        self._outlook = outlook
         self._notice = notice
         self._told: set[str] = set()
 
@@ -49,10 +51,16 @@ class Guard:
         except Exception as error:
             self.errors += 1
             if what not in self._told:
-                from stallwatch_rules.text.redact import (
-                    redact,  # here: ranks and every command load this module
-                )
-
                 self._told.add(what)
-                cause = f"{type(error).__name__}: {redact(str(error))}"
-                self._notice(f"{what} failed ({cause}); the run goes on")
+                cause = type(error).__name__
+                with contextlib.suppress(OSError):  # nor may there be a descriptor left to import with
+                    # Here: ranks and every command load this module.
+                    from stallwatch_rules.text.redact import redact
+
+                    cause += f": {redact(str(error))}"
+                self._notice(f"{what} failed ({cause}); {self._outlook}")
+
+
+def at_the_end(notice: Callable[[str], None]) -> Guard:
+    """Guards what is left to do when the command has ended: no error may replace its exit code."""
+    return Guard(surviving(notice), "the exit code is the command's")

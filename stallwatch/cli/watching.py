@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -19,7 +20,8 @@ from stallwatch_alerts.messages.compose import Message, ending_line
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.locale import render
+from stallwatch_exporter.notices import at_the_end
+from stallwatch_rules.locale import render, templates
 
 if TYPE_CHECKING:
     from stallwatch_alerts.deadman import DeadmanSink
@@ -37,6 +39,14 @@ _CHAT_SECONDS = 10.0
 _DEADMAN_SECONDS = 5.0
 _WARNING_SECONDS = 60.0  # a warning whose harm the next steps decide waits: with a stall it is one message
 _ORPHANS_SECONDS = 60.0
+_PRELOAD_SECONDS = 3.0
+_WORDS = ("alerts", "checkpoints", "cli", "concern", "diagnosis", "report", "run", "span", "stacks")
+_PRELOADED = (
+    "rich.console",
+    "stallwatch_alerts.orphans",
+    "stallwatch_exporter.postmortem.recorded",
+    "stallwatch_rules.report.terminal",
+)
 _LATER = "they leave with the next stallwatch run or relay, or with stallwatch alerts send"
 
 
@@ -54,6 +64,9 @@ class Listeners:
         self._unreported: list[RunFolder] = []
         self.run_failed = False  #: the run failed, whatever its command returned
         self._home: Path = config["run.home"]
+        self._preload = threading.Timer(_PRELOAD_SECONDS, preload, (self._language,))
+        self._preload.daemon = True
+        self._preload.start()
         if config["alerts.deadman_url"]:
             from stallwatch_alerts.deadman import DeadmanSink
 
@@ -123,28 +136,45 @@ class Listeners:
         close_orphans(home, time.time(), told)
 
     def close(self) -> None:
-        """Let everything leave that is still on its way, for a bounded time."""
+        """Let everything leave that is still on its way, for a bounded time; never an error."""
+        guard = at_the_end(tell)
+        self._preload.cancel()
         if self._orphans is not None:
             self._orphans.cancel()
             if not self._looked:  # a run of less than a minute
                 with contextlib.suppress(Exception):
                     self._close_orphans(self._home)
-        self._terminal.close(_TERMINAL_SECONDS)
+        with guard("the last lines for the terminal"):
+            self._terminal.close(_TERMINAL_SECONDS)
         waiting = 0
         if self._chat is not None:
-            self._chat.close(_CHAT_SECONDS)
-            waiting = self._chat.kept()
+            with guard("sending the last messages"):
+                self._chat.close(_CHAT_SECONDS)
+                waiting = self._chat.kept()
         if self._chat is None or not self._chat.failed:
             for folder in self._unreported:
-                folder.write_info(reported=True)
+                with guard("the note that the run was reported"):
+                    folder.write_info(reported=True)
         if self._store is not None:  # after the chats: what they were told is kept there
-            self._store.close(_STORE_SECONDS)
+            with guard("storing the last incidents"):
+                self._store.close(_STORE_SECONDS)
         if self._deadman is not None:
-            self._deadman.close(_DEADMAN_SECONDS)
+            with guard("the last ping"):
+                self._deadman.close(_DEADMAN_SECONDS)
         if self._chat is not None and (lost := self._chat.failed):
             tell(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chat")
         if waiting:
             tell(f"{waiting} message{'' if waiting == 1 else 's'} for chats kept on disk; {_LATER}")
+
+
+def preload(language: str) -> None:
+    """Read what the report needs of our own files: at the end there may be no descriptors left to do so."""
+    for name in _PRELOADED:
+        with contextlib.suppress(Exception):  # it is read again when it is needed
+            import_module(name)
+    for area in _WORDS:
+        with contextlib.suppress(Exception):
+            templates(language, area)
 
 
 def kept_line(path: Path, language: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import json
 import os
@@ -80,6 +81,26 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
+# No descriptor can be had any more when the run is concluded; what is preloaded a moment after its start is.
+STARVED = """
+import resource
+from stallwatch.cli import main
+from stallwatch.cli.watching import preload
+from stallwatch_exporter.watching.log_reader import LogReader
+
+finish = LogReader.finish
+
+def starved(*args, **options):
+    result = finish(*args, **options)
+    preload("en")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return result
+
+LogReader.finish = starved
+main()
+"""
+
+
 @pytest.mark.parametrize("code", [0, 3])
 def test_output_and_exit_code_are_the_commands_own(process: Process, code: int) -> None:
     script = f"print('a\\rb  \\n\\n é'); raise SystemExit({code})"
@@ -149,6 +170,46 @@ def test_the_exit_code_is_passed_on_even_if_the_watching_breaks(
     assert result.exit_code == 5
     assert "the run goes on without them" in result.stderr
     assert "the report failed (RuntimeError: boom)" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ("stallwatch.cli.watching.print_end", "the report failed"),
+        ("stallwatch.cli.watching.TerminalSink.close", "the last lines for the terminal failed"),
+        ("stallwatch_alerts.store_sink.StoreSink.close", "storing the last incidents failed"),
+        ("stallwatch_exporter.runs.runfolder.RunFolder.write_info", "failed"),
+        ("stallwatch_exporter.running.capture.Capture.drain", "carrying the last output failed"),
+        ("stallwatch_exporter.watching.log_reader.LogReader.finish", "concluding failed"),
+        ("stallwatch_exporter.watching.log_reader.LogReader.close", "closing /metrics failed"),
+    ],
+)
+def test_no_error_at_the_end_replaces_the_exit_code(
+    stallwatch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, broken: str, told: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "module.py")
+
+    monkeypatch.setattr(broken, full)
+    result = stallwatch("run", "--no-metrics", "--", *python("raise SystemExit(5)"))
+    assert result.exit_code == 5, result.output
+    assert f"{told} (OSError: [Errno 24]" in result.stderr or told == "failed"
+
+
+def test_a_run_is_reported_without_a_descriptor_left(tmp_path: Path) -> None:
+    script = tmp_path / "starved.py"
+    script.write_text(STARVED)
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    result = subprocess.run(
+        [sys.executable, str(script), "run", "--port", "0", "--", *python(f"raise SystemExit({oom!r})")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 1, result.stderr
+    assert "The GPU ran out of memory" in result.stderr and "internal error" not in result.stderr
+    assert "the report failed" not in result.stderr
 
 
 @pytest.mark.parametrize(

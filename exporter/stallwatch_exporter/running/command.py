@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Sink
-from stallwatch_exporter.notices import surviving, tell
+from stallwatch_exporter.notices import at_the_end, surviving, tell
 from stallwatch_exporter.probe.api import SWITCH_VARIABLE
 from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.rings.probing import make_folder, with_probe
@@ -51,7 +51,7 @@ def run_command(
     127 and 126 mean that it could not be started. `on_end` is called when it ended. The command starts before
     anything else is set up, and goes on whatever happens to the watching.
     """
-    notice = surviving(notice)
+    notice, guard = surviving(notice), at_the_end(notice)
     environ, rings = _probed(command, settings, notice)
     with reporting(), ExitStack() as at_end:
         if rings is not None:
@@ -99,7 +99,8 @@ def run_command(
             ended = steady.now()
             # What comes from here on is too late to have ended the command.
             passed_on, interrupted = relay.passed_on, relay.interrupted
-            capture.drain()
+            with guard("carrying the last output"):
+                capture.drain()
 
         def judge(last_lines: Sequence[str]) -> Ending:
             return classify(
@@ -115,13 +116,17 @@ def run_command(
 
         result = None
         if reader is not None:
-            with suppress(KeyboardInterrupt):  # the command is gone, and nobody wants to wait for the report
+            with (
+                guard("concluding"),
+                suppress(KeyboardInterrupt),
+            ):  # the command is gone, and nobody wants to wait for the report
                 result = reader.finish(judge, ended=ended)
         if reader is not None and result is not None:
             agent, ending, diagnosis = result
             if on_end is not None:
-                on_end(diagnosis, ending, agent.folder)
-            with suppress(KeyboardInterrupt):  # nor for whoever reads /metrics
+                with guard("the report"):
+                    on_end(diagnosis, ending, agent.folder)
+            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # nor for whoever reads /metrics
                 reader.close()
     return 128 - returncode if returncode < 0 else returncode
 
