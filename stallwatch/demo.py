@@ -31,6 +31,7 @@ import psutil
 from stallwatch.demo_chat import chat_endpoint
 from stallwatch_exporter.notices import tell
 from stallwatch_exporter.runs.runfolder import read_info
+from stallwatch_exporter.settings import own_main
 
 RUN = "demo-zero3-stall"
 _HERE = Path(__file__).resolve().parent
@@ -165,11 +166,7 @@ def _live_command() -> tuple[list[str], int | None]:
 def _stallwatch() -> list[str]:
     """How to call this installation's own command line."""
     script = Path(sys.executable).with_name("stallwatch")
-    if script.exists():
-        return [str(script)]
-    # Never look for modules in the current folder, which others may write.
-    code = "import sys; sys.path[:] = filter(None, sys.path); from stallwatch.cli import main; main()"
-    return [sys.executable, "-c", code]
+    return [str(script)] if script.exists() else own_main("stallwatch.cli")
 
 
 def _short(command: list[str]) -> str:

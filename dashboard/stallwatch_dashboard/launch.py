@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -20,7 +19,7 @@ from stallwatch_dashboard import theme
 from stallwatch_dashboard.settings import DashboardSettings, own_address, to_environment
 from stallwatch_exporter.notices import tell
 from stallwatch_exporter.serving.authentication import problems
-from stallwatch_exporter.settings import is_own_address
+from stallwatch_exporter.settings import is_own_address, own_main
 
 _START_SECONDS = 60.0
 _END_SECONDS = 5.0
@@ -101,8 +100,7 @@ def _free_port(host: str, port: int = 0) -> int | None:
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
     """The serving process, in a session of its own. It ends with this block, and by itself if we die."""
     child = subprocess.Popen(
-        # Never look for modules in the current folder, which others may write: one may be streamlit.py.
-        [sys.executable, "-P", "-m", "stallwatch_dashboard.server"],
+        own_main("stallwatch_dashboard.server"),
         env={
             **os.environ,
             "PYTHONSAFEPATH": "1",  # for the processes that it starts

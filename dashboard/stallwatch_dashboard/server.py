@@ -20,8 +20,8 @@ from stallwatch_exporter.private import keep_private
 _END_SECONDS = 10.0  #: longer than the starter waits, which would then end it
 
 
-def main(arguments: list[str]) -> None:
-    """Serve until a signal comes. `arguments` are Streamlit's own options."""
+def main() -> None:
+    """Serve until a signal comes."""
     # Streamlit obeys .streamlit/config.toml and secrets.toml of the current folder, which others may write.
     # The user's own lie in the home folder.
     os.chdir(Path(__file__).parent)
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
     shared()
     from streamlit.web.cli import main as streamlit
 
-    sys.argv = ["streamlit", "run", str(Path(__file__).parent / "entry" / "application.py"), *arguments]
+    sys.argv = ["streamlit", "run", str(Path(__file__).parent / "entry" / "application.py")]
     try:
         streamlit()
     finally:
@@ -44,7 +44,3 @@ def _end_with_starter() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_SECONDS)
     os._exit(128 + signal.SIGTERM)  # stuck: nobody is left to end it
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

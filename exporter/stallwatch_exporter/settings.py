@@ -6,6 +6,7 @@ import hashlib
 import ipaddress
 import os
 import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +94,16 @@ def current_folder() -> Path:
         return Path.cwd()
     except OSError:
         return Path()
+
+
+#: The first line of a program for ``python -c``: look for no module in the current folder, which others may
+#: write: one may be called json.py. (``python -P`` does it from 3.11 on.)
+NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
+
+
+def own_main(module: str) -> list[str]:
+    """Return the command that calls ``main`` of a module, whatever lies in the current folder."""
+    return [sys.executable, "-c", f"{NO_CURRENT_FOLDER}from {module} import main; main()"]
 
 
 @dataclass(frozen=True)

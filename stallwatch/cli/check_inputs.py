@@ -14,6 +14,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from stallwatch_exporter.settings import NO_CURRENT_FOLDER
 from stallwatch_lint.batch import ranks_wanted
 from stallwatch_lint.diagnostic import Diagnostic
 from stallwatch_lint.dsconfig import DsConfig
@@ -147,17 +148,12 @@ PACKAGES = (
     "trl",
 )
 _SECONDS = 60
-# Never look for modules in the current folder, which others may write: one may be called json.py.
 _ASK = """
-import sys
-sys.path[:] = filter(None, sys.path)
 import importlib.metadata, json
 print(json.dumps([[d.metadata["Name"], d.version] for d in importlib.metadata.distributions()]))
 """
 _FIND = """
-import sys
-sys.path[:] = filter(None, sys.path)
-import importlib.util, json
+import importlib.util, json, sys
 found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
 print(json.dumps({name: one.origin for name, one in found.items() if one and one.origin}))
 """
@@ -190,7 +186,7 @@ def versions_of_python(python: str) -> dict[str, str]:
 def _answer(python: str, program: str, *arguments: str) -> Any:
     """What a short program prints as JSON in its last line, run by that Python."""
     answer = subprocess.run(
-        [python, "-c", program, *arguments],
+        [python, "-c", NO_CURRENT_FOLDER + program, *arguments],
         capture_output=True,
         text=True,
         timeout=_SECONDS,

@@ -99,7 +99,3 @@ def _read(task: Task) -> Answer:
 def _tell(what: object) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(what) + b"\n")
     sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -18,6 +18,7 @@ import msgspec
 
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads.reader import Answer, Task
+from stallwatch_exporter.settings import own_main
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.parallel_reading import default_workers
 
@@ -62,6 +63,7 @@ def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple
 
 
 _AT_ONCE = 2
+_STARTS_SAFELY = sys.version_info >= (3, 11)  # whether Python obeys PYTHONSAFEPATH
 _turns = threading.BoundedSemaphore(_AT_ONCE)
 _MIB = 1024 * 1024
 _RATIO_FROM = 64 * _MIB  # who uploads may be anybody
@@ -109,7 +111,7 @@ def read_uploads(
                 names[: len(files)],
                 list(settings.rules),
                 limits_of(settings),
-                default_workers(),
+                default_workers() if _STARTS_SAFELY else 1,
                 str(answer),
                 names[len(files) :],
                 job,
@@ -127,9 +129,9 @@ def read_uploads(
 
 def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None:
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "stallwatch_dashboard.uploads.reader"],
+        own_main("stallwatch_dashboard.uploads.reader"),
         cwd=folder,
-        # Never look for modules where uploaded files lie: one may be called json.py.
+        # Nor do the processes that it starts look for modules where the uploaded files lie.
         env={**os.environ, "PYTHONSAFEPATH": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

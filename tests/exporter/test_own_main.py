@@ -1,0 +1,16 @@
+"""Processes of our own; tests/pythons.sh runs this with each Python that the training side works with."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from stallwatch_exporter.settings import own_main
+
+
+def test_a_process_of_our_own_imports_nothing_of_the_current_folder(tmp_path: Path) -> None:
+    for name in ("json", "msgspec", "stallwatch", "stallwatch_exporter"):
+        (tmp_path / f"{name}.py").write_text("open('gotcha', 'w')")
+    command = [*own_main("stallwatch.cli"), "--version"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "") and not (tmp_path / "gotcha").exists()
