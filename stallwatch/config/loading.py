@@ -174,10 +174,7 @@ def _leave_out_foreign_rules(config: Config) -> None:
         return
     kept = []
     for folder in dirs.value:
-        try:
-            reason = distrust_pages(folder)
-        except OSError:  # it is missing or closed: who reads it says so
-            reason = None
+        reason = distrust_pages(folder) if os.path.lexists(folder) else None  # its reader reports that
         if reason is None:
             kept.append(folder)
             continue

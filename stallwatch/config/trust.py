@@ -6,6 +6,7 @@ account could have them run as whoever starts Stallwatch there.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -79,13 +80,19 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
 
 
 def distrust_pages(path: Path) -> str | None:
-    """Return why another account can write a folder of rule pages or anything that is read in it."""
-    if reason := distrust(path):
-        return reason
-    for entry in sorted(path.iterdir()) if path.is_dir() else ():
-        skipped = entry.name.startswith((".", "_")) or not (entry.suffix == ".md" or entry.is_dir())
-        if not skipped and (reason := distrust_pages(entry)):
-            return reason if "/" in reason else f"of {entry}: {reason}"
+    """Return why another account can write a folder of rule pages or anything that is read in it.
+
+    What cannot be checked, such as a link to nothing, is not trusted: others may yet put something there.
+    """
+    try:
+        if reason := distrust(path):
+            return reason
+        for entry in sorted(path.iterdir()) if path.is_dir() else ():
+            skipped = entry.name.startswith((".", "_")) or not (entry.suffix == ".md" or entry.is_dir())
+            if not skipped and (reason := distrust_pages(entry)):
+                return reason if "/" in reason else f"of {entry}: {reason}"
+    except OSError as error:
+        return f"it cannot be checked ({error.strerror})"
     return None
 
 
@@ -120,6 +127,7 @@ def _is_private_group(path: Path, status: os.stat_result) -> bool:
     return any(_is_alone(uid, status.st_gid) for uid in {status.st_uid, os.geteuid()})
 
 
+@functools.cache  # a directory server may take minutes to list its accounts
 def _is_alone(uid: int, gid: int) -> bool:
     import grp
     import pwd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import Result
 
+from stallwatch.config import trust
 from stallwatch.config.loading import load
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
@@ -40,6 +42,7 @@ root_only = pytest.mark.skipif(
 def group_of(monkeypatch: pytest.MonkeyPatch, name: str, members: list[str]) -> None:
     account = SimpleNamespace(pw_name="ann", pw_gid=os.getegid())
     group = SimpleNamespace(gr_name=name, gr_gid=os.getegid(), gr_mem=members)
+    monkeypatch.setattr(trust, "_is_alone", functools.cache(trust._is_alone.__wrapped__))
     monkeypatch.setattr("pwd.getpwuid", lambda _: account)
     monkeypatch.setattr("grp.getgrgid", lambda _: group)
     monkeypatch.setattr("pwd.getpwall", lambda: [account])
@@ -151,6 +154,23 @@ def test_a_file_of_root_may_be_writable_for_the_users_private_group(
     assert "can write it" in reason(file)
     monkeypatch.setattr(os, "geteuid", lambda: ANOTHER)
     assert load(environ={}, cwd=file.parent).file == file
+
+
+def test_the_accounts_are_listed_once_however_many_pages_there_are(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_of(monkeypatch, "ann", [])
+    listed = []
+    monkeypatch.setattr("pwd.getpwall", lambda: listed.append(1) or [])
+    rules = file.parent / "rules"
+    rules.mkdir()
+    for page in [rules / f"{number}.md" for number in range(20)]:
+        page.touch()
+        page.chmod(0o664)
+    rules.chmod(0o775)
+    file.write_text("[rules]\ndirs = ['rules']\n")
+    assert load(environ={}, cwd=file.parent)["rules.dirs"] == (rules,)
+    assert 1 <= len(listed) <= 2  # the owner and the user
 
 
 @root_only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -210,6 +211,7 @@ def test_an_access_list_lets_another_account_write(
     """The mode shows the list's mask as the bits of a private group, which excuses nothing here."""
     file = planted(folder)
     monkeypatch.setattr("pwd.getpwall", list)
+    monkeypatch.setattr(trusting, "_is_alone", functools.cache(trusting._is_alone.__wrapped__))
     path = file if at == "file" else folder
     # ACL version 2: owner rwx, eve rwx, group r-x, mask rwx, others r-x.
     entries = [(1, 7, -1), (2, 7, 65533), (4, 5, -1), (16, 7, -1), (32, 5, -1)]
@@ -225,12 +227,14 @@ def test_a_member_of_the_private_group_writes_the_file(folder: Path, monkeypatch
     """With ``umask 002`` the group's bit is allowed only while the owner is its only member."""
     planted(folder).chmod(0o664)
     account = SimpleNamespace(pw_name="ann", pw_gid=os.getegid())
+    monkeypatch.setattr(trusting, "_is_alone", functools.cache(trusting._is_alone.__wrapped__))
     monkeypatch.setattr("pwd.getpwuid", lambda _: account)
     monkeypatch.setattr("pwd.getpwall", lambda: [account])
     group = SimpleNamespace(gr_name="ann", gr_gid=os.getegid(), gr_mem=["ann"])
     monkeypatch.setattr("grp.getgrgid", lambda _: group)
     assert load(environ={}, cwd=folder).file is not None
     group.gr_mem = ["ann", "eve"]
+    trusting._is_alone.cache_clear()
     refused(folder, "the group ann can write it")
 
 

@@ -99,6 +99,17 @@ def test_a_folder_of_pages_is_a_link_to_that_of_another_account(
     refused(rules, f"of {rules}/linked: it belongs to another account")
 
 
+@pytest.mark.parametrize("lost", ["a.md", "memory/a.md", "memory/a"])
+def test_a_link_to_nothing_keeps_the_other_pages_from_being_checked(rules: Path, lost: str) -> None:
+    """What cannot be checked is no reason to read the rest, nor to wait until somebody puts a page there."""
+    (rules / "memory" / "cuda-oom.md").chmod(0o666)
+    (rules / lost).symlink_to(rules / "gone")
+    refused(rules, "")
+    (rules / "memory" / "cuda-oom.md").chmod(0o644)
+    if lost.endswith(".md"):
+        refused(rules, f"because of {rules / lost}: it cannot be checked (No such file or directory)")
+
+
 def test_a_trusted_configuration_brings_a_folder_of_rules(eves: Eves, rules: Path) -> None:
     """Trust in a file, which counts until it changes, is no trust in pages that may change at any time."""
     from stallwatch.config.trust import trust
