@@ -9,7 +9,7 @@ import msgspec
 
 #: What decoding raises for bytes that are no such JSON: not the form, not UTF-8, nested too deeply.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-_LONGEST_WHOLE = 20  # characters: nanoseconds since 1970 take 19
+_LONGEST_WHOLE = 20  # characters of what 64 bits hold
 
 
 def read_json(data: str | bytes) -> Any:
@@ -27,7 +27,8 @@ def read_json(data: str | bytes) -> Any:
 
 
 def _whole(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _LONGEST_WHOLE else float(digits)
+    whole = int(digits) if len(digits) <= _LONGEST_WHOLE else None
+    return whole if whole is not None and -(2**63) <= whole < 2**64 else float(digits)
 
 
 def sound(value: Any) -> Any:
