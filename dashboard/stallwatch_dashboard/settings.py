@@ -31,7 +31,7 @@ class DashboardSettings:
     max_uploads_mb: int = 2048  #: for all that lie here at once, of all readers
     max_members: int = 10_000  #: files in one archive
     max_expanded_mb: int = 65_536  #: what one compressed file or archive may expand to
-    max_ratio: int = 1000  #: expanded to compressed bytes
+    max_ratio: int = 200  #: expanded to compressed bytes
     incidents_url: str = ""  #: where the agents keep incidents; empty means incidents.db under home
     prometheus_url: str = field(default="", repr=False)  #: numbers from there; may hold a password
     rules: tuple[str, ...] = ()  #: further folders of rule pages

@@ -7,12 +7,12 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter, TimeIsUp
 
-_HEADER = 1024 * 1024  # what a tar header may take in memory
+_HEADER = 1024 * 1024  # what the headers of one file in a tar archive may take
 _DIRECTORY = 16 * 1024 * 1024  # the same of a zip archive's directory: of 100,000 files
 _KEYWORDS = 1000  # of global headers
 _HEADERS = 20  # entries of a tar archive for each file that may be in it: folders, links
@@ -100,6 +100,7 @@ class TarFile:
         self._kind = kind
         self._limits = limits
         self._pass: Iterator[tuple[int, str, int, BinaryIO]] | None = None
+        self._meter = Meter(limits)
         self._at = -1
         self._reported = ""  # what is wrong with the archive as a whole: reported once, not for each member
 
@@ -107,7 +108,7 @@ class TarFile:
         """The files in it; where the archive breaks off, those before, and what is wrong."""
         found: list[Member] = []
         try:
-            for index, name, size, _ in self._walk(self._limits.for_part()):
+            for index, name, size, _ in self._walk(self._limits.for_part(), self._meter):
                 if len(found) > self._limits.members:
                     break
                 found.append(Member(name, size, lambda index=index: self._read(index)))  # type: ignore[misc]
@@ -120,12 +121,13 @@ class TarFile:
         import tarfile
 
         if self._pass is None or wanted <= self._at:
-            self._pass = self._walk(self._limits)
+            self._meter = Meter(self._limits)
+            self._pass = self._walk(self._limits, self._meter)
         try:
             for index, _, _, stream in self._pass:
                 self._at = index
                 if index == wanted:
-                    yield from _any(stream, Meter(self._limits))
+                    yield from _counted(_any(stream, self._meter), self._meter)
                     return
         except InputError as error:
             if error.message != self._reported or isinstance(error, TimeIsUp):
@@ -133,12 +135,18 @@ class TarFile:
         except tarfile.TarError as error:  # the archive ends before its member does
             raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error
 
-    def _walk(self, limits: Limits) -> Iterator[tuple[int, str, int, BinaryIO]]:
+    def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
+        """Yield the files; `members`, the meter of what they hold, takes what the archive is, unpacked."""
         import tarfile
+
+        def taken(portions: Chunks) -> Chunks:
+            for portion in portions:
+                members.taken += len(portion)
+                yield portion
 
         meter, index = Meter(limits), 0
         with self._open() as raw:
-            stream = _Joined(expanded(raw, self._kind, meter))
+            stream = _Joined(taken(expanded(raw, self._kind, meter)))
             try:
                 with tarfile.open(
                     fileobj=cast(BinaryIO, stream), mode="r|", tarinfo=_bounded_headers()
@@ -155,7 +163,7 @@ class TarFile:
                                 "not read",
                                 "unpack it and give the logs' folder",
                             )
-            except (tarfile.TarError, EOFError, OSError) as error:
+            except (tarfile.TarError, EOFError, OSError, RecursionError) as error:
                 raise InputError(
                     f"the tar archive is broken ({error}); what comes before the break was read",
                     "pack or copy it again",
@@ -165,19 +173,32 @@ class TarFile:
 def _bounded_headers() -> type:
     import tarfile
 
+    class Headers:
+        """What the headers of one file are read from."""
+
+        def __init__(self, stream: Any) -> None:
+            self._stream, self._left = stream, _HEADER
+            self.tell = stream.tell
+
+        def read(self, size: int) -> Any:
+            self._left -= size
+            if self._left < 0:
+                raise tarfile.ReadError("a header claims to be larger than 1 MiB")
+            return self._stream.read(size)
+
     class Bounded(tarfile.TarInfo):
-        """tarfile reads extended headers into memory, whatever size they claim."""
+        """tarfile reads extended headers and lists of holes into memory, whatever size they claim."""
+
+        @classmethod
+        def fromtarfile(cls, archive: tarfile.TarFile) -> Bounded:
+            stream: Any = archive.fileobj
+            archive.fileobj = cast(Any, Headers(stream))
+            try:
+                return super().fromtarfile(archive)
+            finally:
+                archive.fileobj = stream
 
         def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-            extended = self.type in (
-                tarfile.XHDTYPE,
-                tarfile.XGLTYPE,
-                tarfile.SOLARIS_XHDTYPE,
-                tarfile.GNUTYPE_LONGNAME,
-                tarfile.GNUTYPE_LONGLINK,
-            )
-            if extended and self.size > _HEADER:
-                raise tarfile.ReadError("a header claims to be larger than 1 MiB")
             if len(archive.pax_headers) > _KEYWORDS:  # each global header adds to them
                 raise tarfile.ReadError("its global headers hold too many keywords")
             return cast(tarfile.TarInfo, super()._proc_member(archive))  # type: ignore[misc]

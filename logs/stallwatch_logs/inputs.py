@@ -11,6 +11,7 @@ import msgspec
 from stallwatch_rules.text.controls import printable
 
 CHUNK = 256 * 1024  #: bytes read at once
+LATE = 2.0  #: seconds that others may need to give up what they read
 
 
 class InputProblem(msgspec.Struct, frozen=True):
@@ -34,6 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
     ratio: int = 200  #: expanded to compressed bytes
     ratio_from: int = 1024**3  #: what expands to less is read soon, whatever its ratio
     until: float | None = None  #: monotonic time
+    section: str = "archives"  #: of the configuration, where the limits are set
 
     @property
     def time_left(self) -> float | None:
@@ -52,11 +54,21 @@ class Limits(msgspec.Struct, frozen=True):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the seconds that are left: the monotonic clock of another host has another beginning."""
-        return _received, (self.members, self.expanded, self.ratio, self.ratio_from, self.time_left)
+        return _received, (
+            self.members,
+            self.expanded,
+            self.ratio,
+            self.ratio_from,
+            self.time_left,
+            self.section,
+        )
 
 
-def _received(members: int, expanded: int, ratio: int, ratio_from: int, left: float | None) -> Limits:
-    return Limits(members, expanded, ratio, ratio_from, None if left is None else time.monotonic() + left)
+def _received(
+    members: int, expanded: int, ratio: int, ratio_from: int, left: float | None, section: str
+) -> Limits:
+    until = None if left is None else time.monotonic() + left
+    return Limits(members, expanded, ratio, ratio_from, until, section)
 
 
 class InputError(Exception):
@@ -70,9 +82,6 @@ class InputError(Exception):
     def problem(self, path: str) -> InputProblem:
         """The same for the user."""
         return InputProblem(path, None, self.message, self.remedy)
-
-
-_SETTINGS = "[archives]"  # of an upload it is [dashboard], and not for those who upload
 
 
 class TimeIsUp(InputError):
@@ -99,17 +108,17 @@ class Meter:
         self.given += len(data)
         limits = self._limits
         limits.check_time()
-        if self.given > limits.expanded:
+        if self.given > limits.expanded and self.given > self.taken:
             raise InputError(
                 f"expands to more than {limits.expanded / 1024**2:,.0f} MiB; the rest was not read",
-                f"unpack it and give the log files themselves, or raise {_SETTINGS} max_expanded_mb",
+                f"unpack it and give the log files themselves, or raise [{limits.section}] max_expanded_mb",
             )
         if self.given > limits.ratio_from and self.given > limits.ratio * max(self.taken, 1):
             raise InputError(
                 f"expands to more than {limits.ratio} times its size, as a zip bomb does; "
                 "the rest was not read",
-                f"if it is a log all the same, unpack it and give the file itself, or raise {_SETTINGS} "
-                "max_ratio",
+                f"if it is a log all the same, unpack it and give the file itself, or raise "
+                f"[{limits.section}] max_ratio",
             )
         return data
 

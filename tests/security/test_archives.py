@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from msgspec import structs
 
+from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_dashboard.uploads.reading import limits_of
 from stallwatch_logs.archives import TarFile
 from stallwatch_logs.inputs import CHUNK, InputProblem, Limits, TimeIsUp
 from stallwatch_logs.log_files import expand
@@ -98,6 +101,68 @@ def test_bomb_before_the_log_in_a_tar(tmp_path: Path) -> None:
     sizes, problems = read(path)
     assert sizes == {}
     assert "times its size" in said(problems)
+
+
+def test_tar_that_claims_holes(tmp_path: Path) -> None:
+    """A sparse file of two kilobytes that claims 8 GiB expands, though nothing is compressed."""
+    info = tarfile.TarInfo("rank0.log")
+    info.type, info.size = tarfile.GNUTYPE_SPARSE, 512
+    block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    block[386:398], block[398:410] = b"%011o\0" % 0, b"%011o\0" % 512  # where it has data
+    block[483:495] = b"%011o\0" % (8 * 1024 * MIB - 1)
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    path = tmp_path / "logs.tar"
+    path.write_bytes(bytes(block) + (LINE * 26)[:512] + bytes(1024))
+    sizes, problems = read(path)
+    assert sizes["!rank0.log"] <= MIB + 2 * CHUNK
+    assert "expands to more than 200 times its size" in said(problems)
+    uploads = limits_of(DashboardSettings())
+    assert uploads.ratio_from == 64 * MIB
+    sizes, problems = read(path, structs.replace(uploads, ratio_from=MIB))
+    assert sizes["!rank0.log"] <= MIB + 2 * CHUNK
+    assert "raise [dashboard] max_ratio" in said(problems)
+
+
+def test_tar_whose_logs_are_larger_than_the_limit(tmp_path: Path) -> None:
+    """Logs that are not compressed are no expansion, whatever their size, nor are they if read again."""
+    path = tmp_path / "logs.tar"
+    with tarfile.open(path, "w") as archive:
+        for rank in range(3):
+            info = tarfile.TarInfo(f"rank{rank}.log")
+            info.size = MIB
+            archive.addfile(info, io.BytesIO((LINE * MIB)[:MIB]))
+    files, problems = expand([path], limits=Limits(expanded=MIB, ratio=2, ratio_from=MIB))
+    for _ in range(3):
+        assert sum(len(chunk) for file in files for chunk in file.chunks(problems)) == 3 * MIB
+    assert problems == []
+
+
+def test_tar_whose_list_of_holes_fills_memory(tmp_path: Path) -> None:
+    """The list of a sparse file's holes goes on for as long as it says so: it may take a megabyte."""
+    info = tarfile.TarInfo("rank0.log")
+    info.type = tarfile.GNUTYPE_SPARSE
+    block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    block[482] = 1  # more follows
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    more = b"%011o\0%011o\0" % (0, 1) * 21 + b"\1"
+    path = tmp_path / "logs.tar.gz"
+    path.write_bytes(gzip.compress(bytes(block) + more.ljust(512, b"\0") * 4096))
+    sizes, problems = read(path, Limits())
+    assert sizes == {}
+    assert "a header claims to be larger than 1 MiB" in said(problems)
+
+
+def test_tar_of_names_for_names(tmp_path: Path) -> None:
+    """Headers that each name the next one, which tarfile follows by recursion, end the list."""
+    path = tmp_path / "logs.tar"
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 8
+    path.write_bytes((name.tobuf(tarfile.GNU_FORMAT) + b"name.log".ljust(512, b"\0")) * 1020)
+    sizes, problems = read(path)
+    assert sizes == {}
+    assert "the tar archive is broken" in said(problems)
 
 
 def test_zip_directory_that_fills_memory(tmp_path: Path) -> None:

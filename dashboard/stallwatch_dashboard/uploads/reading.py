@@ -79,6 +79,7 @@ def limits_of(settings: DashboardSettings) -> Limits:
         expanded=settings.max_expanded_mb * _MIB,
         ratio=settings.max_ratio,
         ratio_from=_RATIO_FROM,
+        section="dashboard",
     )
 
 
