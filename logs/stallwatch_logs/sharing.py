@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from stallwatch_logs.file_reading import Engines, FileRead, Within, in_time, read_apart, read_file
-from stallwatch_logs.inputs import Limits, TimeIsUp, is_sparse
+from stallwatch_logs.inputs import LATE, Limits, TimeIsUp, is_sparse
 from stallwatch_logs.line_format import lead_of
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.portions import broken_at, edge, file_chunks
@@ -39,7 +39,6 @@ from stallwatch_rules.scan.state import ScanSizes
 
 BATCH = 16 * 1024 * 1024  #: bytes on disk that are handed over at once, if the files are small
 _A_FILE = 32 * 1024  # what opening one costs, in bytes read
-_LATE = 2.0  # seconds that others may need to give up what they read
 _PAUSE = 20  # times what a report took, until the next one
 _EVERY = 0.1  # seconds between two looks at those who read, and two reports of the progress
 
@@ -92,7 +91,8 @@ class Sharing:
 
     With ``here``, this process reads the last files while others read the first, and the ranges that it needs
     next. It reads what they fail to read in any case, and everything if there is no executor. ``pages`` go
-    with each job. Of ``unread`` files only the sizes are reported.
+    with each job. Of ``unread`` files only the sizes are reported, or that there
+    was no time to search them.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Sharing:
         sizes: ScanSizes,
         on_bytes: Callable[[int], None],
         *,
-        unread: Mapping[int, Sizes] = MappingProxyType({}),
+        unread: Mapping[int, Sizes | None] = MappingProxyType({}),
         executor: Executor | None = None,
         window: int = 0,
         jobs: Sequence[Tasks] = (),
@@ -135,8 +135,9 @@ class Sharing:
             self._board.report(number, self._files[number].size)
         for number, file in enumerate(self._files):
             if number in self._unread:
-                size, lines = self._unread[number]
-                yield file, FileRead(None, size, lines, alike=True)
+                known = self._unread[number]
+                out_of_time = known is None
+                yield file, FileRead(None, *(known or (0, 0)), alike=not out_of_time, out_of_time=out_of_time)
                 continue
             wanted, within = Wanted.of(number, file), self._within(number)
             if file.path in self._ranges:
@@ -173,7 +174,7 @@ class Sharing:
     def _check_time(self) -> None:
         """Raise `TimeIsUp` if those who read had the time to see that it is."""
         until = None if self._limits is None else self._limits.until
-        if until is not None and time.monotonic() >= until + _LATE:
+        if until is not None and time.monotonic() >= until + LATE:
             raise TimeIsUp
 
     def _to_read_here(self, wanted: Wanted | Range) -> Tasks | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stallwatch_logs.file_reading import Engines
-from stallwatch_logs.inputs import InputProblem, Limits
+from stallwatch_logs.inputs import LATE, InputProblem, Limits, TimeIsUp
 from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.workers import Pages, prepared
 from stallwatch_rules.scan.alike import MANY, Outline, choose, outlines, showing_failures
@@ -27,7 +28,9 @@ Sizes = tuple[int, int]  #: bytes, decompressed, and lines
 class Survey:
     """What a search of a run's small files showed."""
 
-    unread: dict[int, Sizes]  #: files of which no line is read
+    unread: dict[
+        int, Sizes | None
+    ]  #: files of which no line is read; ``None`` if they were not searched in time
     alike: dict[str, list[int]]  #: name of a file that is read → ranks of files that print the same
 
 
@@ -38,11 +41,11 @@ class Search(NamedTuple):
     """A job: small files to search, by their paths."""
 
     files: tuple[tuple[str, bool], ...]  #: path, and whether its bytes are the log's own
-    limits: Limits | None
+    limits: Limits
     pages: Pages
 
 
-Found = list[tuple[Outline | None, int]]  # of each file, with its size
+Found = list[tuple[Outline | None, int]]  # of each file for which there was time, with its size
 
 
 def few_or_none(files: Sequence[LogFile]) -> bool:
@@ -60,16 +63,22 @@ def survey(
     window: int = 0,
     pages: Pages | None = None,
 ) -> Survey:
-    """Search the small files, here and by an executor; none if there are few."""
+    """Search the small files, here and by an executor; none if there are few.
+
+    That may take half of the time: those that are chosen have to be read.
+    """
     if few_or_none(files) or engines.scan() is None:
         return NO_SURVEY
+    limits = (limits or Limits()).for_part()
     found: list[tuple[Outline | None, int]] = [(None, 0)] * len(files)
+    late: set[int] = set()  # were not searched in time
     waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
     kinds: dict[bytes, bytes] = {}  # one object for each digest
     done = 0  # bytes
 
     def take(numbers: list[int], searched: Found) -> None:
-        for number, (outline, size) in zip(numbers, searched, strict=True):
+        late.update(numbers[len(searched) :])
+        for number, (outline, size) in zip(numbers, searched, strict=False):
             if outline is not None:
                 kind, texts = (kinds.setdefault(one, one) for one in outline[:2])
                 found[number] = outline._replace(kind=kind, texts=texts), size
@@ -78,7 +87,7 @@ def survey(
         on_bytes(done)
 
     def here(numbers: list[int]) -> None:
-        take(numbers, outline_files([files[number] for number in numbers], engines))
+        take(numbers, outline_files((files[number] for number in numbers), engines, limits))
 
     while waiting or running:
         while executor is not None and pages and waiting and len(running) < window:
@@ -93,17 +102,21 @@ def survey(
         if waiting:
             here(waiting.popleft() if not all(files[number].path for number in waiting[0]) else waiting.pop())
         elif running:
-            wait(running, return_when=FIRST_COMPLETED)
+            left = limits.time_left
+            if not wait(running, None if left is None else left + LATE, FIRST_COMPLETED).done:
+                late.update(number for numbers in running.values() for number in numbers)
+                break
         for future in [future for future in running if future.done()]:
             numbers = running.pop(future)
             failed = future.cancelled() or future.exception() is not None
             here(numbers) if failed else take(numbers, future.result())
     chosen = choose([outline for outline, _ in found])
-    unread = {
+    unread: dict[int, Sizes | None] = {
         number: (size, outline.lines)
         for number, (outline, size) in enumerate(found)
         if outline is not None and number not in chosen.numbers
     }
+    unread.update(dict.fromkeys(late))
     alike = {
         files[read].name: [rank for one in others if (rank := files[one].rank) is not None]
         for read, others in chosen.alike.items()
@@ -131,11 +144,18 @@ def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
         yield batch
 
 
-def outline_files(files: Sequence[LogFile], engines: Engines) -> Found:
-    """Search files together; those without an outline have to be read to know what they are."""
+def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) -> Found:
+    """Search files together, as many as there is time for.
+
+    Those without an outline have to be read to know what they are.
+    """
     engine = engines.scan()
     assert engine is not None, "files are searched where blocks can be scanned"
-    texts = [_text(file) for file in files]
+    texts: list[bytes | None] = []
+    with contextlib.suppress(TimeIsUp):
+        for file in files:
+            limits.check_time()
+            texts.append(_text(file))
     failures = showing_failures(engine, engines.matcher.catalogue.failures)
     found = iter(outlines(engine, failures, [text for text in texts if text]))
     return [(next(found), len(text)) if text else (None, 0) for text in texts]
@@ -165,8 +185,10 @@ def _text(file: LogFile) -> bytes | None:
 
 def search_away(job: Search) -> Found:
     """Search files in this process, for another one."""
-    files = []
-    for path, plain in job.files:
-        own = [] if plain else expand([path], limits=job.limits)[0]
-        files.append(own[0] if own else LogFile(path, None, False, 0, lambda: iter(()), path, plain))
-    return outline_files(files, prepared(job.pages))
+    files = (_file(path, plain, job.limits) for path, plain in job.files)
+    return outline_files(files, prepared(job.pages), job.limits)
+
+
+def _file(path: str, plain: bool, limits: Limits) -> LogFile:
+    own = [] if plain else expand([path], limits=limits)[0]
+    return own[0] if own else LogFile(path, None, False, 0, lambda: iter(()), path, plain)

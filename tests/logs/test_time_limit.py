@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 import time
+import zipfile
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ import pytest
 
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.postmortem.jobs import diagnose_jobs
-from stallwatch_logs.inputs import Limits
+from stallwatch_logs import small_files
+from stallwatch_logs.inputs import Limits, TimeIsUp
+from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.parallel_reading import Parallel
 from stallwatch_rules.locale import says
+from stallwatch_rules.messages import Message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
@@ -112,10 +117,78 @@ def test_an_executor_reads_no_longer(logs: Path, catalogue: Catalogue) -> None:
     assert diagnosis.stats.unread_files == 4
 
 
+MANY_FILES = 600  #: small ones, so that they are searched before any is read
+
+
+@pytest.fixture(params=["plain", "packed", "zip"])
+def many(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    if request.param == "zip":
+        with zipfile.ZipFile(folder / "logs.zip", "w") as archive:
+            for rank in range(MANY_FILES):
+                archive.writestr(f"rank{rank}.log", LOG)
+    for rank in range(MANY_FILES if request.param != "zip" else 0):
+        packed = request.param == "packed"
+        (folder / f"rank{rank}.log{'.gz' * packed}").write_bytes(gzip.compress(LOG) if packed else LOG)
+    return folder
+
+
+def parallel_by(how: str, pool: Executor) -> Parallel:
+    return {
+        "alone": Parallel(),
+        "threads": Parallel(executor=pool),
+        "processes": Parallel(2, worth=1),
+        "stuck": Parallel(executor=Stuck()),
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["alone", "threads", "processes", "stuck"])
+def test_many_small_files_for_which_there_is_no_time(
+    many: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("stallwatch_logs.sharing.LATE", 0.0)
+    monkeypatch.setattr("stallwatch_logs.small_files.LATE", 0.0)
+    paths = sorted(many.iterdir())  # to list a folder takes time as well
+    with ThreadPoolExecutor(2) as pool:
+        options = Options(catalogue, limits=over(), parallel=parallel_by(how, pool))
+        diagnosis, problems = diagnose_paths(paths, options)
+    assert problems == []
+    assert (diagnosis.stats.files, diagnosis.stats.unread_files) == (0, MANY_FILES)
+    sizes = [path.stat().st_size for path in paths]
+    assert diagnosis.stats.unread_bytes == (sum(sizes) if len(paths) > 1 else MANY_FILES * len(LOG))
+    assert is_out_of_time(diagnosis)
+
+
+def test_what_was_found_of_many_small_files_is_judged(
+    tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that takes its half of the time leaves the other one to read what it chose."""
+    for rank in range(MANY_FILES):
+        (tmp_path / f"rank{rank}.log").write_bytes(STEPS + OOM * (rank == 20))
+    searched = iter([None] * 550)
+    text_of = small_files._text
+
+    def text(file: LogFile) -> bytes | None:
+        if next(searched, file) is file:
+            raise TimeIsUp
+        return text_of(file)
+
+    monkeypatch.setattr(small_files, "_text", text)
+    limits = Limits(until=time.monotonic() + 3600)
+    diagnosis, problems = diagnose_paths([tmp_path], Options(catalogue, limits=limits))
+    assert (diagnosis.verdict, problems) == ("failed", [])
+    assert diagnosis.primary is not None and diagnosis.primary.rank == 20
+    assert diagnosis.stats.unread_files == MANY_FILES - 550
+    assert diagnosis.stats.files == 550
+    (alike,) = [note for note in diagnosis.notes if says(note, "diagnosis.files-alike")]
+    assert isinstance(alike, Message) and alike.params["read"] < 100
+
+
 def test_an_executor_that_is_stuck_is_waited_for_no_longer(
     logs: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallwatch_logs.sharing._LATE", 0.0)
+    monkeypatch.setattr("stallwatch_logs.sharing.LATE", 0.0)
     # Alone, as one of several starts, a file would be read here.
     options = Options(catalogue, limits=over(), parallel=Parallel(executor=Stuck()))
     paths = [logs / f"rank{rank}.log" for rank in range(4)]

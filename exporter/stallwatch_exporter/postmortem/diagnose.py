@@ -159,7 +159,7 @@ def _read(
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []
-    alike = 0
+    alike = unsearched = 0
     on_bytes = on_bytes_read(options.progress, files)
     for file, read in read_all(
         files, reading, on_bytes=on_bytes, parallel=options.parallel, limits=options.limits
@@ -173,6 +173,7 @@ def _read(
             stats.lines += read.lines
         if read.out_of_time:
             # Nobody knows how far the bytes on disk of a packed file were read.
+            unsearched += not read.bytes
             left = max(0, file.size - read.bytes) if file.plain or not read.bytes else 0
             if left or not file.plain:
                 stats.unread_files += 1
@@ -185,7 +186,7 @@ def _read(
     if reading.unread:
         problems.append(_too_many(len(reading.unread), min(reading.unread, key=natural)))
     if alike:
-        notes.append(message("diagnosis.files-alike", files=len(files), read=len(files) - alike))
+        notes.append(message("diagnosis.files-alike", files=len(files), read=len(files) - alike - unsearched))
     if binary:
         notes.append(_passed_over(binary))
     return stats, notes
