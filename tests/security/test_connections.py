@@ -123,16 +123,24 @@ def test_a_request_that_dribbles_in_is_ended_at_one_deadline(
 
 
 def test_a_connection_that_was_answered_once_is_not_waited_for_without_end(
-    driven: tuple[BoundedServer, list[float]], connect: Connect
+    driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request in time, then nothing more: the one that never comes has a deadline, too."""
     server, now = driven
+    begun, one_request = threading.Semaphore(0), BoundedHandler.handle_one_request
+
+    def counted(handler: BoundedHandler) -> None:
+        begun.release()
+        one_request(handler)
+
+    monkeypatch.setattr(BoundedHandler, "handle_one_request", counted)
     honest = connect(server.server_port)
     server.handle_request()
     now[0] += 9.0
     server.service_actions()
     honest.sendall(b"GET / HTTP/1.1\r\n\r\n")
     assert b"204" in honest.makefile("rb").readline()
+    assert begun.acquire(timeout=120) and begun.acquire(timeout=120)  # the answer is out
     while server.peers:  # its thread may not wait for the next request yet
         now[0] += 11.0
         server.service_actions()
