@@ -204,9 +204,11 @@ def open_incidents(config: Config) -> IncidentStore:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that the user named, but not through a link that another account left in its place."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+    """Write a file that the user named, but not through a link, or a folder's, that another account left."""
     own = (0, os.geteuid()) if hasattr(os, "geteuid") else (0,)
+    if path.parent.is_symlink() and path.parent.lstat().st_uid not in own:
+        raise OSError(errno.ELOOP, "its folder is a link of another account", str(path))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
     if not path.is_symlink() or path.lstat().st_uid not in own:
         flags |= getattr(os, "O_NOFOLLOW", 0)
     try:

@@ -54,7 +54,9 @@ def boards(folder: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps(board, indent=2, ensure_ascii=False) + "\n")
         except OSError as error:
-            raise click.UsageError(f"{path}: cannot be written: {error.strerror}") from error
+            raise click.UsageError(
+                f"{path}: cannot be written: {error.strerror}; name another folder"
+            ) from error
         click.echo(path)
 
 

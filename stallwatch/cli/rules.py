@@ -320,7 +320,7 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     except FileExistsError as error:
         raise click.UsageError(f"{path} exists and is left as it is: name another ID or --output") from error
     except OSError as error:
-        raise click.UsageError(f"{path}: cannot be written: {error.strerror}") from error
+        raise click.UsageError(f"{path}: cannot be written: {error.strerror}; name another file") from error
     click.echo(path)
     tell(f"drafted {rule} from: {proposal.failure.line}")
     tell(f"next: write its sections, then stallwatch rules check {output}")

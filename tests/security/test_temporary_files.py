@@ -228,6 +228,22 @@ def test_a_link_waits_under_the_name_of_a_report(
     assert f"{name}: cannot be written: it is a link of another account" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command", ["rules export --prometheus out", "diagnose a.log --markdown -o out/report.md"]
+)
+def test_a_link_waits_under_the_name_of_the_reports_folder(
+    attacked: Attacked, eves: Eves, shared: Path, tmp_path: Path, command: str
+) -> None:
+    """Nothing is written into a folder of the user's that another account chose."""
+    (shared / "a.log").write_text("step 1 loss 2.0\n")
+    (tmp_path / "chosen").mkdir()
+    (shared / "out").symlink_to(tmp_path / "chosen")
+    eves(shared / "out")
+    done = attacked(shared, *command.split())
+    assert done.returncode == 2 and not list((tmp_path / "chosen").iterdir())
+    assert "cannot be written: its folder is a link of another account; name another" in done.stderr
+
+
 def test_a_link_of_the_users_own_is_written_through(attacked: Attacked, tmp_path: Path, victim: Path) -> None:
     (tmp_path / "a.log").write_text("step 1 loss 2.0\n")
     (tmp_path / "report.md").symlink_to(victim)

@@ -135,7 +135,10 @@ def _announced(
     try:
         return announce(settings.sd_dir, target, run, tls=settings.tls_certificate is not None)
     except OSError as error:
-        notice(f"Prometheus cannot discover /metrics: {settings.sd_dir}: {error.strerror}")
+        notice(
+            f"Prometheus cannot discover /metrics: {settings.sd_dir}: {error.strerror};"
+            " name a folder in exporter.sd_dir that this account can write"
+        )
         return None
 
 
