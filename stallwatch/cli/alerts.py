@@ -42,7 +42,7 @@ _FIRST_TRY_SECONDS = 20.0
 
 @click.group()
 def alerts() -> None:
-    """Try the chats that are told of incidents; acknowledge, silence, and see what was delivered."""
+    """Try the chats that are notified of incidents; acknowledge, silence, and see what was delivered."""
 
 
 for _command in (list_incidents, ack, note, silence):
@@ -188,8 +188,8 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     one for a chat that is not configured here; messages of quiet hours and escalations have their time.
     Limits and pauses of the chats hold here, too.
 
-    A chat that was taken out of the configuration is told with the name by which --drop gives up its messages
-    for good. Where hosts share a database, see that no other one has that chat.
+    A chat that was taken out of the configuration is listed with the name by which --drop gives up its
+    messages for good. Where hosts share a database, see that no other one has that chat.
     """
     config = app.config(hides_people)
     from stallwatch_alerts.delivery.outbox import Outbox

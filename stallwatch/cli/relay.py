@@ -34,7 +34,7 @@ from stallwatch_exporter.settings import is_own_address
 @rules_option
 @click.pass_obj
 def relay(app: App, insecure: bool) -> None:
-    """Take alerts from Alertmanager and tell the chats, each with its diagnosis.
+    """Take alerts from Alertmanager and notify the chats, each with its diagnosis.
 
     \b
     stallwatch relay
