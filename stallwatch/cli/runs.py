@@ -64,6 +64,7 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 def _row(info: AgentInfo) -> tuple[str, ...]:
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_rules.locale import span
+    from stallwatch_rules.text.redact import redact
 
     alive = agent_alive(info)
     if alive or info.ended_at is not None:
@@ -74,7 +75,7 @@ def _row(info: AgentInfo) -> tuple[str, ...]:
     metrics = (info.endpoint or "-") if alive else "-"
     if info.partial or info.gaps:
         ending += ", partial record"
-    return info.run, state, local_time(info.started_at), span(lasted), ending, metrics
+    return redact(info.run), state, local_time(info.started_at), span(lasted), ending, metrics
 
 
 def _state(info: AgentInfo) -> str:

@@ -52,6 +52,13 @@ def test_a_run_whose_end_only_its_incident_tells(stallwatch: Stallwatch, home: P
     assert (row[0], row[1], row[3], row[4]) == ("full", "failed", "1 min", "failed (exit code 1)")
 
 
+def test_a_secret_in_the_name_of_a_run_is_masked(stallwatch: Stallwatch, home: Path) -> None:
+    secret = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
+    RunFolder.create(f"sft-{secret}", ["train.py"], home=home, now=time.time())
+    shown = stallwatch("runs").stdout
+    assert shown.startswith("sft-") and secret not in shown
+
+
 def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
     now = time.time()
     ended = RunFolder.create("old", ["train.py"], home=home, now=now - 7200)

@@ -56,6 +56,12 @@ def test_plain_states() -> None:
     assert state(info(state="failed", ended_at=NOW)) == "failed"
 
 
+def test_a_secret_in_the_name_of_a_host_is_masked() -> None:
+    told = info(host="hf_" + "aBcDeFgHiJ" * 3 + "kLmN")
+    row = make_row("r", told, Numbers(step=5.0), [], alive=True, seen=NOW, now=NOW)
+    assert row.host == "hf_***"
+
+
 def test_a_run_that_was_stopped_by_hand_did_not_fail() -> None:
     ending = Ending(kind="interrupted", exit_code=130, signal="SIGINT", detail="Ctrl-C")
     assert state(info(state="failed", ended_at=NOW, ending=ending)) == "interrupted"

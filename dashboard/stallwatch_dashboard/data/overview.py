@@ -11,6 +11,7 @@ from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
+from stallwatch_rules.text.redact import redact
 
 #: Most urgent first: the order of the table.
 State = Literal[
@@ -179,7 +180,7 @@ def make_row(
     return RunRow(
         run=run,
         state=state,
-        host=info.host if info else "",
+        host=redact(info.host) if info else "",
         command=tuple(info.command) if info else (),
         open_incidents=open_ones,
         seen=seen,
