@@ -113,7 +113,7 @@ def test_serving_process_closes_the_folder_first(tmp_path: Path, python: Python)
     code = (
         "import os, sys; from stallwatch_dashboard import server;"
         "server.shared = lambda: sys.exit(oct(os.umask(0)));"
-        "sys.stdin = type('Terminal', (), {'isatty': lambda self: True})(); server.main([])"
+        "sys.stdin = type('Terminal', (), {'isatty': lambda self: True})(); server.main()"
     )
     assert python(code).stderr.strip() == "0o77"
     assert mode(tmp_path / "home") == 0o700
