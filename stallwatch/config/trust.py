@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -222,15 +221,8 @@ def _digest(content: bytes) -> str:
 
 
 def _keep(trusted: dict[str, str]) -> None:
+    from stallwatch_rules.matching.cachefolder import replace
+
     path = trust_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(
-        dir=path.parent, prefix=".trusted-"
-    )  # only its owner may read or write it
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(trusted, file, indent=2, sort_keys=True)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace(path, json.dumps(trusted, indent=2, sort_keys=True).encode())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch_rules.matching.cachefolder import replace
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.clean import clean_diagnosis
 
@@ -47,10 +48,7 @@ class Reports:
             context,
         )
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._path(kept.id)
-        unfinished = path.with_suffix(".part")
-        unfinished.write_bytes(msgspec.msgpack.encode(kept))
-        unfinished.replace(path)
+        replace(self._path(kept.id), msgspec.msgpack.encode(kept))
         return kept
 
     def load(self, wanted: str) -> Kept | None:

@@ -11,13 +11,13 @@ import os
 import re
 import socket
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.private import make_open
 from stallwatch_exporter.rings.presence import is_there, process_namespace
+from stallwatch_rules.matching.cachefolder import replace
 
 _META = "__meta_stallwatch_"  # Prometheus drops labels with two underscores after relabelling
 _MOST_BYTES = 64 * 1024
@@ -42,16 +42,7 @@ def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
     if tls:
         shown["__scheme__"] = "https"
     path = folder / f"stallwatch-{re.sub('[^A-Za-z0-9.-]', '-', labels['host'])}-{os.getpid()}-{port}.json"
-    # A name that nobody can foresee: in a folder that others can write, a link may lie in wait for it.
-    handle, fresh = tempfile.mkstemp(prefix=".stallwatch-", suffix=".new", dir=folder)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump([{"targets": [target], "labels": shown}], file)
-        Path(fresh).chmod(0o644)
-        Path(fresh).replace(path)
-    except OSError:
-        withdraw(Path(fresh))
-        raise
+    replace(path, json.dumps([{"targets": [target], "labels": shown}]).encode(), 0o644)
     return path
 
 

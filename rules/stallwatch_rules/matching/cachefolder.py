@@ -49,14 +49,21 @@ def write(path: Path, content: bytes) -> None:
     with contextlib.suppress(OSError):
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".new-")  # only its owner may read or write it
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace(path, content)
+
+
+def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Let the file hold this, all at once; raise ``OSError`` where it cannot."""
+    # A name that nobody can foresee: in a folder that others can write, a link may lie in wait for it.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def kept(
