@@ -116,6 +116,10 @@ STEPS_OF_TASK_0 = "".join(f"0: step {step} loss 1.5\n" for step in range(1, 15))
         ("+ srun -N 2 --label torchrun --nproc-per-node 4 train.py\n", None),
         ("+ srun -n 8 --label torchrun --nproc-per-node 1 train.py\n", 1),
         ("+ srun -n 8 --label python train.py\n", 1),
+        ("+ srun hostname; srun -l /opt/bin/torchrun train.py\n", None),
+        ("+ srun -l torchrun --nproc-per-node=1 a.py; torchrun b.py\n", None),
+        ("+ srun -l torchrun a.py; torchrun --nproc_per_node 1 b.py\n", 1),
+        ("+ torchrun a.py; srun -l python b.py\n", 1),
         ("1: [rank1]: ValueError: no\n", 1),
         ("1: n1:7:9 [1] NCCL INFO Channel 00/0\n0: n1:6:9 [0] NCCL INFO Channel 00/0\n", 1),
     ],
@@ -151,3 +155,9 @@ def test_a_message_before_the_steps_makes_labels_sure_as_they_come() -> None:
 def test_an_epochs_number_before_a_few_steps_is_no_label() -> None:
     text = "".join(f"{epoch}: step {n} loss 2.5\n" for epoch in range(2) for n in range(4))
     assert {rank for rank, _ in ahead(text)} == {None}
+
+
+def test_many_commands_in_a_line_are_looked_at_once() -> None:
+    """A look from each of them to each launcher takes minutes: more than a test may."""
+    text = ("+ " + "srun -l torchrun " * 230 + "--nproc-per-node 1\n") * 1000
+    assert [len(read(text)) for _ in range(15)] == [1000] * 15

@@ -132,11 +132,14 @@ _ELASTIC = lazy(
     r"(?:run\.py|elastic/(?:agent/|multiprocessing/api\.py))"
 )
 _NCCL = lazy(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread, device
-_STARTED = lazy(
-    r"\bsrun\b(?=.*?\s(?:-\w*l|--label)\b).*?\s(?:\S*torchrun|\S*accelerate launch"
-    r"|-m torch\.distributed\.(?:run|launch))\s(?!.*--nproc[-_]per[-_]node[= ]1\b)"
+# A command in which srun labels the lines, and its last torchrun, with what follows that.
+_SRUN = lazy(r"\bsrun\b")
+_LABELS = lazy(r"\s(?:-\w*l|--label)\b")
+_LAUNCHER = lazy(
+    r".*\s(?:\S*torchrun|\S*accelerate launch|-m torch\.distributed\.(?:run|launch))\s(?P<after>.*)"
 )
-_LONGEST_COMMAND = 4000  # characters: from each of many words "srun" the rest would be searched
+_ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
+_LONGEST_COMMAND = 4000  # characters
 _SURE_HOSTS = 20  # so many lines in a row, all labelled by a few hosts, are a launcher's too
 _FIRST_LINES = 1000  # a launcher labels all lines or none
 
@@ -198,7 +201,7 @@ class TaskLabels:
 
     def _search(self, text: str) -> None:
         self._lines += 1
-        if "srun" in text and _STARTED.search(text, 0, _LONGEST_COMMAND):
+        if "srun" in text and _starts_nodes(text[:_LONGEST_COMMAND]):
             self._of_nodes = True
         number = _NUMBER.match(text)
         if number is None:
@@ -257,6 +260,18 @@ _RANK_FOLDER = lazy(
     r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",  # torch, Open MPI, MindSpore, Ascend
     re.IGNORECASE,
 )
+
+
+def _starts_nodes(command: str) -> bool:
+    """Whether srun labels the lines of launchers, each of which may have several ranks.
+
+    Whatever follows a later srun follows the first one, too: from each the rest would be searched.
+    """
+    srun = _SRUN.search(command)
+    if srun is None or _LABELS.search(command, srun.end()) is None:
+        return False
+    launcher = _LAUNCHER.match(command, srun.end())
+    return launcher is not None and _ONE_RANK.search(launcher["after"]) is None
 
 
 def rank_of_path(path: str) -> int | None:
