@@ -78,17 +78,22 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
         path = path.parent / path.readlink()
 
 
-def distrust_pages(path: Path) -> str | None:
+def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
     """Return why another account can write a folder of rule pages or anything that is read in it.
 
     What cannot be checked, such as a link to nothing, is not trusted: others may yet put something there.
+    A folder to which several links lead, perhaps from within, is checked once (`seen`).
     """
+    seen = set() if seen is None else seen
     try:
         if reason := distrust(path):
             return reason
-        for entry in sorted(path.iterdir()) if path.is_dir() else ():
+        place = path.resolve()
+        entries = sorted(path.iterdir()) if path.is_dir() and place not in seen else []
+        seen.add(place)
+        for entry in entries:
             skipped = entry.name.startswith((".", "_")) or not (entry.suffix == ".md" or entry.is_dir())
-            if not skipped and (reason := distrust_pages(entry)):
+            if not skipped and (reason := distrust_pages(entry, seen)):
                 return reason if "/" in reason else f"of {entry}: {reason}"
     except OSError as error:
         return f"it cannot be checked ({error.strerror})"

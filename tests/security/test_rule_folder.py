@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch.config.loading import Config, Setting, load
+from stallwatch.config.trust import distrust_pages
+from stallwatch_rules.pages.catalogue import _page_files
 
 Eves = Callable[..., Path]
 Attacked = Callable[..., subprocess.CompletedProcess[str]]
@@ -108,6 +110,16 @@ def test_a_link_to_nothing_keeps_the_other_pages_from_being_checked(rules: Path,
     (rules / "memory" / "cuda-oom.md").chmod(0o644)
     if lost.endswith(".md"):
         refused(rules, f"because of {rules / lost}: it cannot be checked (No such file or directory)")
+
+
+def test_links_that_lead_back_into_the_folder_are_not_followed_forever(rules: Path) -> None:
+    """Each folder is checked and read once, however many links lead to it."""
+    for name in ("one", "two", "three"):
+        (rules / name).symlink_to(".")
+    (rules / "memory" / "back").symlink_to("..")
+    assert distrust_pages(rules) is None
+    found = list(_page_files(rules))
+    assert found and len({file.resolve() for file in found if isinstance(file, Path)}) == len(found)
 
 
 def test_a_trusted_configuration_brings_a_folder_of_rules(eves: Eves, rules: Path) -> None:

@@ -189,12 +189,19 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
     return Catalogue.of(pages.values(), problems, store)
 
 
-def _page_files(folder: Traversable) -> Iterator[Traversable]:
+def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[Traversable]:
+    """Yield the pages in a folder; a folder to which several links lead, perhaps from within, once."""
+    seen = set() if seen is None else seen
+    if isinstance(folder, Path):
+        place = folder.resolve()
+        if place in seen:
+            return
+        seen.add(place)
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.name.startswith((".", "_")) or entry.name == "README.md":
             continue
         if entry.is_dir():
-            yield from _page_files(entry)
+            yield from _page_files(entry, seen)
         elif entry.name.endswith(".md"):
             yield entry
 
