@@ -441,6 +441,14 @@ def test_site_patterns_come_from_the_environment_one_a_line() -> None:
     assert load(environ={"STALLWATCH_REDACT_PATTERNS": "(a"}).problems
 
 
+def test_a_site_pattern_that_is_no_utf_8_ends_nothing(site: Any) -> None:
+    """A variable may hold any bytes: masking goes on, with the pattern."""
+    pattern = b"geheim\xff".decode("utf-8", "surrogateescape")
+    assert redacting.pattern_problem(pattern) == ""
+    site([pattern])
+    assert redacting.redact(f"a {pattern} b") == "a *** b"
+
+
 def test_redact_lists_kinds_and_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The check of a file shows where its secrets are, and of which kind, and nothing of them."""
     key = next(one for one in SECRETS if one.kind == "pem-3").text

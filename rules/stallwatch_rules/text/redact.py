@@ -145,7 +145,7 @@ def use_site_patterns(patterns: Sequence[str]) -> None:
 def pattern_problem(pattern: str) -> str:
     """Return why a pattern cannot be a site's; empty if it can."""
     try:
-        compiled = re2.compile(pattern.encode("utf-8", "surrogatepass"), _options())
+        compiled = re2.compile(_encoded(pattern), _options())
     except re2.error as error:
         reason = error.args[0] if error.args else b""
         reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
@@ -156,16 +156,23 @@ def pattern_problem(pattern: str) -> str:
 # ---- the masking itself
 
 
+def _encoded(pattern: str) -> bytes:
+    # A site's pattern may come from a variable that is no UTF-8.
+    return pattern.encode("utf-8", "surrogatepass")
+
+
 class _Engine:
     """All shapes, compiled: each of them when it is first needed."""
 
     def __init__(self, shapes: Sequence[Shape], key_hint: str) -> None:
         self.shapes = shapes
-        self.hints = re2.compile("|".join(dict.fromkeys(shape.hint for shape in shapes)).encode(), _options())
+        self.hints = re2.compile(
+            _encoded("|".join(dict.fromkeys(shape.hint for shape in shapes))), _options()
+        )
         self.keys = re2.compile(key_hint.encode(), _options())
         self._which = re2.Set.SearchSet(_options())
         for shape in shapes:
-            self._which.Add(shape.hint.encode())
+            self._which.Add(_encoded(shape.hint))
         self._which.Compile()
         self._compiled: list[tuple[Any, Callable[[Any], bytes]] | None] = [None] * len(shapes)
 
@@ -200,7 +207,7 @@ class _Engine:
     def _compile(self, index: int) -> tuple[Any, Callable[[Any], bytes]]:
         shape = self.shapes[index]
         lines = r"\n" in shape.pattern and shape.source != SITE  # the one of a key's last line
-        expression = re2.compile(shape.pattern.encode("utf-8", "surrogatepass"), _options(lines=lines))
+        expression = re2.compile(_encoded(shape.pattern), _options(lines=lines))
         made = self._compiled[index] = (expression, _replacement(shape, expression.groupindex))
         return made
 
