@@ -11,7 +11,6 @@ import msgspec
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import (
     AgentInfo,
-    RunFolder,
     agent_alive,
     kept_runs,
     reported_until,
@@ -22,19 +21,19 @@ from stallwatch_exporter.watching.incidents import read_incidents, read_journal
 _FRESH_SECONDS = 60.0
 
 
-def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> list[RunFolder]:
+def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
     """Report again what agents recorded that were killed before their messages were stored.
 
     Between an incident's record and its message lies a moment: `tell` gets what changed shortly before such
-    an agent was gone. Who was notified is noted beside the messages. The folders of these runs are returned,
-    to be marked as `reported` once all is stored.
+    an agent was gone, and what it left open. Who was notified is noted beside the messages. The folders of
+    these runs are returned, for `mark_reported` once all is stored.
     """
-    found: list[RunFolder] = []
+    found: list[tuple[Path, AgentInfo]] = []
     for folder, info in kept_runs(home):
         until = reported_until(info, now)
         if until < math.inf and _is_gone(info, now):
             Episodes(tell, read_journal(folder), until)
-            found.append(RunFolder.reopened(folder, info))
+            found.append((folder, info))
     return found
 
 

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -61,7 +62,7 @@ class Listeners:
         self._deadman: DeadmanSink | None = None
         self._orphans: threading.Timer | None = None
         self._looked = False
-        self._unreported: list[RunFolder] = []
+        self._unreported: list[Callable[[], None]] = []  # each notes that a run's incidents were sent
         self.run_failed = False  #: the run failed, whatever its command returned
         self._home: Path = config["run.home"]
         self._preload = threading.Timer(_PRELOAD_SECONDS, preload, (self._language,))
@@ -117,12 +118,13 @@ class Listeners:
     def ended(self, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
         """Print how the command ended, under all that was told of it."""
         self.run_failed = bool(ending.failed)
-        self._unreported.append(folder)
+        self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)
         print_end(self._language, diagnosis, ending, folder)
 
     def _close_orphans(self, home: Path) -> None:
         from stallwatch_alerts.orphans import close_orphans, report_unsent
+        from stallwatch_exporter.runs.runfolder import mark_reported
 
         self._looked = True
 
@@ -132,7 +134,9 @@ class Listeners:
             if self._store is not None:
                 self._store(incident)
 
-        self._unreported += report_unsent(home, time.time(), told)
+        found = report_unsent(home, time.time(), told)
+        if self._chat is not None:  # else it is left to an agent that has one
+            self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(home, time.time(), told)
 
     def close(self) -> None:
@@ -146,15 +150,15 @@ class Listeners:
                     self._close_orphans(self._home)
         with guard("the last lines for the terminal"):
             self._terminal.close(_TERMINAL_SECONDS)
-        waiting = 0
+        waiting, sent, unreported = 0, self._chat is None, list(self._unreported)
         if self._chat is not None:
             with guard("sending the last messages"):
                 self._chat.close(_CHAT_SECONDS)
                 waiting = self._chat.kept()
-        if self._chat is None or not self._chat.failed:
-            for folder in self._unreported:
-                with guard("the note that the run was reported"):
-                    folder.write_info(reported=True)
+                sent = not self._chat.failed
+        for note in unreported if sent else ():
+            with guard("the note that the run was reported"):
+                note()
         if self._store is not None:  # after the chats: what they were told is kept there
             with guard("storing the last incidents"):
                 self._store.close(_STORE_SECONDS)

@@ -16,7 +16,7 @@ from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
-from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive, read_info
+from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive, mark_reported, read_info
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -86,7 +86,7 @@ def test_what_an_agent_recorded_and_did_not_send_is_sent_by_the_next(
         found = report_unsent(tmp_path, time.time(), sink)
         assert sink.close(120)
     assert [body["id"] for body in chat_server.bodies] == [(crash if ended else stalled).id]
-    found[0].write_info(reported=True)
+    mark_reported(*found[0])
     assert report_unsent(tmp_path, time.time(), pytest.fail) == []
 
 
@@ -108,8 +108,45 @@ def test_an_old_story_is_not_new_to_anybody(tmp_path: Path, stall: Stall) -> Non
     left("old", 20 * 86400)
     left("new", 3600)
     told: list[Incident] = []
-    assert [folder.run for folder in report_unsent(tmp_path, now, told.append)] == ["new"]
+    assert [info.run for _, info in report_unsent(tmp_path, now, told.append)] == ["new"]
     assert [(one.id, one.status) for one in told] == [("new/stall/y/1", "open")]
+
+
+def test_what_was_open_as_its_agent_was_killed_is_sent_however_long_it_waited(
+    tmp_path: Path, stall: Stall
+) -> None:
+    """As when the database that messages are stored in was locked for all that time."""
+    now = time.time()
+    hung = stall(id="dead/stall/x/1", run="dead", opened_at=now - 7200, updated_at=now - 7200)
+    path = run(tmp_path, "dead", hung, dead=True)
+    info = read_info(path)
+    assert info is not None
+    RunFolder("dead", path, info).write_info(reported=False)
+    told: list[Incident] = []
+    assert len(report_unsent(tmp_path, now, told.append)) == 1
+    assert [(one.id, one.status) for one in told] == [(hung.id, "open")]
+
+
+@pytest.mark.parametrize("change", ["nothing", "it ended", "another goes on"])
+def test_what_an_agent_that_was_silent_only_wrote_meanwhile_is_kept(
+    tmp_path: Path, stall: Stall, change: str
+) -> None:
+    """As that of a container that was paused, or of a run that ``stallwatch tail`` goes on with."""
+    path = run(tmp_path, "dead", stall(id="dead/stall/x/1", run="dead"), dead=True)
+    info, now = read_info(path), time.time()
+    assert info is not None
+    agent = RunFolder("dead", path, info)
+    agent.write_info(reported=False)
+    found = report_unsent(tmp_path, now, lambda _: None)
+    if change == "it ended":
+        agent.write_info(ended_at=now, updated_at=now, state="finished")
+    elif change == "another goes on":
+        agent.write_info(pid=1, started_at=now)
+    mark_reported(*found[0])
+    after = read_info(path)
+    assert after is not None and after.reported == (change == "nothing")
+    assert (after.ended_at, after.state) == (agent.info.ended_at, agent.info.state)
+    assert (after.pid, after.started_at) == (agent.info.pid, agent.info.started_at)
 
 
 def test_an_agent_that_wrote_a_moment_ago_is_no_dead_one(tmp_path: Path, stall: Stall) -> None:

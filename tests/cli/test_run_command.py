@@ -20,9 +20,12 @@ import pytest
 
 from stallwatch.cli.watching import Listeners, kept_line
 from stallwatch.config.loading import load
+from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
-from stallwatch_exporter.runs.runfolder import list_runs
+from stallwatch_exporter.runs.runfolder import RunFolder, list_runs
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
 
 Process = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -331,6 +334,31 @@ def test_chats_without_the_extra_are_told_of_not_crashed_on(
     listeners.close()
     err = capsys.readouterr().err
     assert "pip install 'stallwatch[alerts]'" in err and "s3cr3t" not in err
+
+
+@pytest.mark.parametrize("chats", ["none", "that work", "whose closing fails"])
+def test_a_killed_run_counts_as_reported_only_if_chats_heard_of_it(
+    tmp_path: Path, chat: Chat, monkeypatch: pytest.MonkeyPatch, chats: str
+) -> None:
+    home = tmp_path / "home"
+    dead = RunFolder.create("dead", ["python"], home=home)
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    dead.write_info(reported=False, pid=gone.pid, updated_at=time.time() - 120)
+
+    def fails(self: ChatSink) -> int:
+        raise OSError("database is locked")
+
+    if chats == "whose closing fails":
+        monkeypatch.setattr(ChatSink, "kept", fails)
+    environ = {"STALLWATCH_HOME": str(home), "STALLWATCH_ALERTS_URLS": "" if chats == "none" else chat.url}
+    listeners = Listeners(load(environ=environ, cwd=tmp_path), Catalogue.of([]))
+    own = RunFolder.create("own", ["python"], home=home)
+    own.write_info(reported=False)
+    listeners.ended(Diagnosis("finished"), Ending("finished", 0), own)
+    listeners.close()
+    reported = {info.run: info.reported for info in list_runs(home)}
+    assert reported == {"dead": chats == "that work", "own": chats != "whose closing fails"}
 
 
 SLEEPER = "import signal, time; print('step 1/9 loss 1', flush=True); time.sleep(60)"

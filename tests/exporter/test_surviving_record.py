@@ -15,7 +15,14 @@ from agentcases import OOM
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.runs.copies import RankCopies
 from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole
-from stallwatch_exporter.runs.runfolder import RunFolder, kept_runs, read_diagnosis, read_info, runs_home
+from stallwatch_exporter.runs.runfolder import (
+    RunFolder,
+    kept_runs,
+    mark_reported,
+    read_diagnosis,
+    read_info,
+    runs_home,
+)
 from stallwatch_exporter.settings import temporary_home
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import render, rendered
@@ -141,12 +148,31 @@ def test_the_verdict_outlives_what_is_noted_after_the_end(
     info = read_info(run.folder.path)
     assert info is not None and not info.reported
     disk.left = room
-    folder = RunFolder.reopened(run.folder.path, info) if killed else run.folder
-    folder.write_info(reported=True)
-    info = read_info(run.folder.path)
-    assert info is not None and info.reported
+    if killed:
+        mark_reported(run.folder.path, info)
+    else:
+        run.folder.write_info(reported=True)
+    noted = read_info(run.folder.path)
+    assert noted is not None and noted.reported == (room > 0 or not killed)
     assert kept_verdict(tmp_path / "home", catalogue) == ("failed", "cuda-oom")
-    assert (run.folder.path / NAME).exists() == (room < 99)
+    assert (run.folder.path / NAME).exists() == (killed or room < 99)
+    assert noted.partial == info.partial or not killed  # what waited in that agent's memory is lost
+
+
+def test_a_whole_diagnosis_is_kept_where_the_reserve_has_a_short_one(tmp_path: Path, disk: Disk) -> None:
+    folder = RunFolder.create("sft", ["python"], home=tmp_path / "home")
+    folder.write_info(reported=False)
+    diagnosis = Diagnosis("failed", notes=["n" * 100] * 1000)
+    disk.left = 2  # the diagnosis, in as many writes, and no more
+    folder.keep_end(diagnosis, ended_at=folder.info.updated_at)
+    disk.left = 1
+    folder.close(diagnosis)
+    info, disk.left = read_info(folder.path), 99
+    assert info is not None and info.ended_at is not None and not info.reported
+    mark_reported(folder.path, info)
+    noted, kept = read_info(folder.path), read_diagnosis(folder.path)
+    assert noted is not None and noted.reported and noted.partial == info.partial != ""
+    assert kept is not None and kept.notes == diagnosis.notes
 
 
 def test_a_run_that_leaves_nothing_but_its_record_still_failed(

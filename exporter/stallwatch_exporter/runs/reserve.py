@@ -19,27 +19,15 @@ class Reserve:
     """
 
     def __init__(self, path: Path) -> None:
-        self._open(path, os.O_CREAT)
+        self._path = path
+        # Less the umask, as the run's other files.
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
+        self._close = weakref.finalize(self, os.close, self._fd)
         try:
             self._overwrite(b"")
         except OSError:
             self.remove()
             raise
-
-    @classmethod
-    def reopened(cls, path: Path) -> Reserve:
-        """The block of an agent that is gone, with what it holds."""
-        reserve = cls.__new__(cls)
-        reserve._open(path, 0)
-        reserve._is_blank = False
-        return reserve
-
-    def _open(self, path: Path, creating: int) -> None:
-        self._path = path
-        self._fd = os.open(
-            path, os.O_RDWR | creating | _FLAGS, 0o666
-        )  # less the umask, as the run's other files
-        self._close = weakref.finalize(self, os.close, self._fd)
 
     def write(self, data: bytes) -> bool:
         """Keep `data`, of `SIZE` bytes at most; return whether it is read by whoever opens the file."""

@@ -159,16 +159,6 @@ class RunFolder:
             folder._move(why)
         return folder
 
-    @classmethod
-    def reopened(cls, path: Path, info: AgentInfo) -> RunFolder:
-        """The folder of an agent that is gone, to note in it what became of the run."""
-        folder = cls(info.run, path, info)
-        if (kept := read_record(path / NAME, Kept)) is not None:
-            folder._diagnosis = kept.diagnosis
-            with suppress(OSError):
-                folder._reserve = Reserve.reopened(path / NAME)
-        return folder
-
     def _placed(self, home: Path, *, reuse: bool = False) -> str:
         """Make the run's folder and its reserve below `home`; return why that failed."""
         parent, made, reserve = runs_home(home), None, None
@@ -243,7 +233,7 @@ class RunFolder:
         return True
 
     def _write(self, name: str, record: Any) -> None:
-        replace_whole(self.path / name, msgspec.json.format(msgspec.json.encode(record), indent=2))
+        _write_record(self.path / name, record)
 
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
         """Keep how the run ended, before anything else of its end is written: in place, or elsewhere."""
@@ -370,6 +360,24 @@ def read_record(path: Path, kind: type[_Record]) -> _Record | None:
         return None
 
 
+def mark_reported(folder: Path, known: AgentInfo) -> None:
+    """Note in the folder of an agent that is gone that its incidents were handed on to the chats.
+
+    Nothing is noted where it was silent only and wrote since it was `known`, or another goes on there.
+    """
+    info = read_info(folder)
+    if info is None or (_identity(info), info.updated_at) != (_identity(known), known.updated_at):
+        return
+    # Newer by the least there is: the reserve, which holds what no file had room for, stays as it is.
+    info.reported, info.updated_at = True, math.nextafter(info.updated_at, math.inf)
+    with suppress(OSError):  # the next one sends again what is not noted as sent
+        _write_record(folder / "agent.json", info)
+
+
+def _write_record(path: Path, record: Any) -> None:
+    replace_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=2))
+
+
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """Whether the agent still runs: the one judgement for all who list, close, prune or go on with runs.
 
@@ -394,6 +402,7 @@ def reported_until(info: AgentInfo, now: float) -> float:
     """Up to when the changes of this run's incidents were reported, once its agent is gone; else infinity.
 
     An agent that was killed had its last messages not stored yet. After a day, nobody waits for them.
+    Incidents that it left open may have waited for longer: see `Episodes`.
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf

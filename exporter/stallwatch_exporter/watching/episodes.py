@@ -52,7 +52,8 @@ class _Episode(msgspec.Struct):
 class Episodes:
     """``take`` every change of a trouble, ``flush`` once a look is done; `report` gets the incidents.
 
-    `past`: the changes that earlier agents of this run kept, which are reported already until that time.
+    `past`: the changes that earlier agents of this run kept, which are reported already until that time, but
+    for what of them is still open: whoever has heard of it is known where messages leave.
     """
 
     def __init__(
@@ -67,6 +68,10 @@ class Episodes:
         self._episodes: list[_Episode] = []
         self.replay(past)
         self._report = report
+        for episode in self._episodes:
+            incident = None if episode.closed else episode.reported
+            if incident is not None and incident.updated_at <= reported_until < math.inf:
+                report(incident)
 
     def take(self, trouble: Incident) -> None:
         """Take over what became of a trouble."""
