@@ -18,7 +18,8 @@ from rawhttp import request
 from stallwatch_alerts.relay.relay import Relay
 from stallwatch_alerts.settings import RelaySettings
 from stallwatch_alerts.store import IncidentStore
-from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer
+from stallwatch_exporter.serving import connections
+from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer, Peer
 from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -210,6 +211,164 @@ def test_a_reader_that_takes_nothing_is_ended(
     now[0] += 11.0
     server.service_actions()
     assert ended.wait(120)
+
+
+def test_a_body_that_is_announced_and_never_sent_has_a_deadline(
+    driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Expect: 100-continue`, then nothing: the deadline outlasts the server's "100 Continue"."""
+    server, now = driven
+    reading = threading.Event()
+
+    def post(handler: BoundedHandler) -> None:
+        reading.set()
+        handler.rfile.read(5)
+
+    monkeypatch.setattr(server.RequestHandlerClass, "do_POST", post, raising=False)
+    silent = connect(server.server_port)
+    silent.sendall(b"POST / HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+    server.handle_request()
+    assert reading.wait(120)
+    now[0] += 11.0
+    server.service_actions()
+    with silent.makefile("rb") as stream:
+        assert stream.read() == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize(("pieces", "is_whole"), [(5, True), (10, False)])
+def test_a_slow_reader_is_served_as_long_as_it_takes_each_piece_in_time(
+    driven: tuple[BoundedServer, list[float]],
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    pieces: int,
+    is_whole: bool,
+) -> None:
+    """A page over a slow line is no attack, unless it takes longer than a minute."""
+    server, now = driven
+    monkeypatch.setattr(BoundedServer, "piece", 4)
+    send = socket.socket.sendall
+    page = b"page" * pieces
+
+    def slowly(connection: socket.socket, data: Any) -> None:
+        if connection.getsockname()[1] == server.server_port:
+            now[0] += 9.0 * len(data) / BoundedServer.piece
+            server.service_actions()
+        send(connection, data)
+
+    def answer(handler: BoundedHandler) -> None:
+        handler.arrived()
+        handler.close_connection = True
+        handler.wfile.write(page)
+
+    monkeypatch.setattr(server.RequestHandlerClass, "do_GET", answer)
+    monkeypatch.setattr(socket.socket, "sendall", slowly)
+    scraper = connect(server.server_port)
+    server.handle_request()
+    assert (raw(scraper, b"GET / HTTP/1.1\r\n\r\n") == page) is is_whole
+
+
+@pytest.mark.parametrize(("pieces", "is_whole"), [(5, True), (10, False)])
+def test_a_slow_notification_is_taken_as_long_as_each_piece_comes_in_time(
+    start: Callable[..., int],
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    pieces: int,
+    is_whole: bool,
+) -> None:
+    """A long body over a slow line is no attack, unless it takes longer than a minute."""
+    now = [0.0]
+    setup = BoundedHandler.setup
+    monkeypatch.setattr(BoundedServer, "clock", staticmethod(lambda: now[0]))
+    monkeypatch.setattr(BoundedServer, "piece", 4)
+
+    def slow(handler: BoundedHandler) -> None:
+        setup(handler)
+        read = handler.rfile.read
+
+        def slowly(size: int) -> bytes:
+            now[0] += 9.0 * size / BoundedServer.piece
+            handler.server.service_actions()
+            return read(size)
+
+        monkeypatch.setattr(handler.rfile, "read", slowly)
+
+    monkeypatch.setattr(BoundedHandler, "setup", slow)
+    head = (
+        f"POST /alertmanager HTTP/1.1\r\n{HOST}\r\nConnection: close\r\nContent-Length: {4 * pieces}\r\n\r\n"
+    )
+    answer = raw(connect(start("relay")), head.encode() + b"junk" * pieces)
+    assert answer.startswith(b"HTTP/1.1 400 ") is is_whole
+
+
+def test_the_idle_time_of_a_connection_does_not_count_for_its_next_request(
+    driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """9 s of silence between two requests, each of which takes 9 s to come: both are answered."""
+    server, now = driven
+    given = threading.Semaphore(0)
+    deadline, parse = BoundedServer.next_deadline, BoundedHandler.parse_request
+
+    def counted(server: BoundedServer) -> float:
+        due = deadline(server)
+        given.release()
+        return due
+
+    def slowly(handler: BoundedHandler) -> bool:
+        now[0] += 9.0
+        server.service_actions()
+        return parse(handler)
+
+    monkeypatch.setattr(BoundedServer, "next_deadline", counted)
+    monkeypatch.setattr(BoundedHandler, "parse_request", slowly)
+    honest = connect(server.server_port)
+    server.handle_request()
+    honest.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    for _ in range(3):  # of the first request, of its answer, of the silence
+        assert given.acquire(timeout=120)
+    now[0] += 9.0
+    answers = raw(honest, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert answers.count(b"204") == 2
+
+
+def test_a_server_that_closes_ends_its_idle_connections(
+    driven: tuple[BoundedServer, list[float]], connect: Connect
+) -> None:
+    """Connections without a request do not outlive the server, which alone would have ended them."""
+    server, _ = driven
+    idle = connect(server.server_port)
+    server.handle_request()
+    server.server_close()
+    assert idle.recv(1) == b""
+
+
+def test_a_server_that_closes_lets_an_answer_go_out(
+    driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last scrape of a run, which may still be under way, is answered."""
+    server, _ = driven
+    begun, closing = threading.Event(), threading.Event()
+    end = Peer.end
+
+    def ended(peer: Peer, how: int) -> None:
+        end(peer, how)
+        closing.set()
+
+    def answer(handler: BoundedHandler) -> None:
+        handler.arrived()
+        begun.set()
+        assert closing.wait(120)
+        handler.wfile.write(b"page")
+
+    monkeypatch.setattr(connections, "_LEAVING", 120.0)
+    monkeypatch.setattr(Peer, "end", ended)
+    monkeypatch.setattr(server.RequestHandlerClass, "do_GET", answer)
+    scraper = connect(server.server_port)
+    scraper.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    server.handle_request()
+    assert begun.wait(120)
+    server.server_close()
+    with scraper.makefile("rb") as stream:
+        assert stream.read() == b"page"
 
 
 def test_a_connection_without_a_tls_handshake_keeps_nobody_out(

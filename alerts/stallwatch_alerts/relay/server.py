@@ -201,8 +201,7 @@ class _Handler(BoundedHandler):
         elif int(length) > _MOST_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too large; bound it with max_alerts")
         else:
-            body = self.rfile.read(int(length))
-            self.arrived()
+            body = self.body(int(length))
             if len(body) == int(length):
                 self._answer(self.relay.take(body))
             else:

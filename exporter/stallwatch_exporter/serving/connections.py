@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from operator import itemgetter
 from socketserver import ThreadingMixIn
@@ -26,24 +27,26 @@ class Peer:
         self._connection = connection
         self.deadline: float | None = deadline  #: ``None`` while the server works for it
 
-    def end(self) -> None:
-        """Wake the thread that waits for it."""
+    def end(self, how: int = socket.SHUT_RDWR) -> None:
+        """Wake the thread that waits for it; with `SHUT_RD` only one that waits for a request."""
         with contextlib.suppress(OSError):
             # Not `SSLSocket.shutdown`, which takes the TLS state from under the thread.
-            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+            socket.socket.shutdown(self._connection, how)
 
 
 class BoundedServer(ThreadingMixIn, HTTPServer):
     """Serves at most `most` connections; who keeps it waiting longest makes room for the next.
 
-    A whole request, with its TLS handshake, has to come within `seconds`, and each part of the answer has to
-    be taken within as many.
+    The head of a request, with its TLS handshake, has to come within `seconds`. Each `piece` of a body or an
+    answer has as many again, and all of it `whole`.
     """
 
     daemon_threads = True
     request_queue_size = 128
     most = 64
     seconds = 10.0
+    whole = 60.0
+    piece = 64 << 10
     clock = staticmethod(time.monotonic)
 
     def __init__(
@@ -95,12 +98,21 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
             self.peers.pop(request, None)
             self._changed.notify_all()
 
+    def server_close(self) -> None:
+        """Close, and end all connections; answers that are under way have a moment to go out."""
+        super().server_close()
+        with self._changed:
+            for how in (socket.SHUT_RD, socket.SHUT_RDWR):
+                for peer in self.peers.values():
+                    peer.end(how)
+                self._changed.wait_for(lambda: not self.peers, _LEAVING)
+
     def service_actions(self) -> None:
         """End the connections that are overdue; the server's loop calls this at least twice a second."""
         with self._changed:
             now = self.clock()
             for peer in self.peers.values():
-                if peer.deadline is not None and peer.deadline <= now:
+                if (due := peer.deadline) is not None and due <= now:
                     peer.end()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -110,6 +122,13 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         """Until when to wait for what is due from now on."""
         return self.clock() + self.seconds
 
+    def pieces(self, peer: Peer, length: int) -> Iterator[int]:
+        """Yield the sizes in which to read or write `length` bytes, and give each size a deadline."""
+        end = self.clock() + self.whole
+        for start in range(0, length, self.piece):
+            peer.deadline = min(self.next_deadline(), end)
+            yield min(self.piece, length - start)
+
     def _is_full(self) -> bool:
         return len(self.peers) >= self.most
 
@@ -118,6 +137,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
     """Handles a connection of a `BoundedServer`; a subclass calls `arrived` when it has the whole request."""
 
     server: BoundedServer
+    rfile: io.BufferedReader
 
     def setup(self) -> None:
         """Open the streams."""
@@ -126,10 +146,18 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.wfile = _Answer(self.connection, self._peer, self.server)
 
     def handle_one_request(self) -> None:
-        """Wait for a request, also for the next one on a connection that stays open."""
+        """Wait for a request; time runs from the first byte for the next one on the same connection."""
         if self._peer.deadline is None:
             self._peer.deadline = self.server.next_deadline()
+            self.rfile.peek(1)
+            self._peer.deadline = self.server.next_deadline()
         super().handle_one_request()
+
+    def body(self, length: int) -> bytes:
+        """Read the body, which is shorter if the connection ends within it; with it, the request is here."""
+        body = b"".join(self.rfile.read(size) for size in self.server.pieces(self._peer, length))
+        self.arrived()
+        return body
 
     def arrived(self) -> None:
         """Note that the server need not wait for this peer: the request is here."""
@@ -151,11 +179,14 @@ class _Answer(io.BufferedIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        self._peer.deadline = self._server.next_deadline()
+        before = self._peer.deadline  # a body is still to come after "100 Continue"
+        rest = memoryview(data)
         try:
-            self._connection.sendall(data)
+            for size in self._server.pieces(self._peer, len(rest)):
+                self._connection.sendall(rest[:size])
+                rest = rest[size:]
         except ssl.SSLError as error:  # wsgiref has a traceback for all but the errors of a plain connection
             raise BrokenPipeError from error
         finally:
-            self._peer.deadline = None
+            self._peer.deadline = before
         return len(data)
