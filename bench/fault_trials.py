@@ -349,6 +349,11 @@ class Trial:
         for record in self.home.glob("runs/*/agent.json"):
             info = json.loads(record.read_bytes())
             record.write_text(json.dumps(info | {"updated_at": info["updated_at"] - 120.0}))
+        for block in self.home.glob("runs/*/record.json"):  # where its end was kept first
+            with contextlib.suppress(ValueError):  # it holds nothing yet
+                kept = json.loads(block.read_bytes().strip(b"\0 \n"))
+                kept["info"]["updated_at"] -= 120.0
+                block.write_text(json.dumps(kept))
         said = self.folder / "next"
         for _ in range(3):  # on a busy machine, ten seconds may be too short for the imports of one
             with said.open("wb") as out:
