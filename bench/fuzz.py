@@ -150,13 +150,13 @@ def _add(total: Result, part: Result) -> None:
 
 
 def _kept(state: Path | None, seed: int) -> dict[str, Result]:
-    """What an earlier call with this seed did; another seed begins anew."""
+    """Return what earlier calls with this seed did. Raises `ClickException` if they had another seed."""
     if state is None or not state.exists():
         return {}
-    told: dict[str, Any] = json.loads(state.read_text())
-    if told["seed"] != seed:
-        raise click.ClickException(f"{state} is of seed {told['seed']}; give that one, or another file")
-    results = {name: Result(**one) for name, one in told["results"].items()}
+    before: dict[str, Any] = json.loads(state.read_text())
+    if before["seed"] != seed:
+        raise click.ClickException(f"{state} is of seed {before['seed']}; give that one, or another file")
+    results = {name: Result(**one) for name, one in before["results"].items()}
     for one in results.values():
         one.failures = [Failure(**failure) for failure in one.failures]  # type: ignore[arg-type]
     return results
@@ -177,8 +177,8 @@ def show(results: dict[str, Result]) -> None:
     for one in results.values():
         rate = one.inputs / one.seconds if one.seconds else 0
         slowest = f"{one.slowest:.1f}" if one.slowest else "-"
-        told = (one.target, f"{one.inputs:,}", f"{rate:,.0f}", len(one.failures), slowest, one.peak >> 20)
-        click.echo(f"| {' | '.join(map(str, told))} |")
+        cells = (one.target, f"{one.inputs:,}", f"{rate:,.0f}", len(one.failures), slowest, one.peak >> 20)
+        click.echo(f"| {' | '.join(map(str, cells))} |")
     every = list(results.values())
     seconds = sum(one.seconds for one in every) or 1
     inputs, failed = sum(one.inputs for one in every), sum(len(one.failures) for one in every)

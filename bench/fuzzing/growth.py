@@ -89,11 +89,11 @@ def search(targets: Sequence[Target], report: Callable[[str], None]) -> int:
         count, worst, seen = 0, 0.0, 0
         for unit in dict.fromkeys(units(target)):
             count += 1
-            if not unit[1] or (told := slow(target, unit)) is None:
+            if not unit[1] or (slowed := slow(target, unit)) is None:
                 continue
-            found, seen, worst = found + 1, seen + 1, max(worst, told[1])
+            found, seen, worst = found + 1, seen + 1, max(worst, slowed[1])
             if seen <= 8:
-                report(f"{target.name}: ×{told[0]:.0f}, {told[1]:.2f} s for 64 kB: {unit!r}"[:300])
+                report(f"{target.name}: ×{slowed[0]:.0f}, {slowed[1]:.2f} s for 64 kB: {unit!r}"[:300])
         report(
             f"{target.name}: {seen} of {count} grow faster than the input"
             + (f", {worst:.2f} s at most" if seen else "")

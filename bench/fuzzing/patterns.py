@@ -294,8 +294,8 @@ def search(report: Callable[[str], None]) -> list[Pattern]:
     """Attack every pattern, and report those whose time grows faster than the text."""
     found = []
     for pattern in every_pattern():
-        if (told := slow(pattern)) is not None:
+        if (slowed := slow(pattern)) is not None:
             found.append(pattern)
-            report(f"{pattern.place}: ×{told[0]:.0f} for four times the text, such as {told[1]!r}")
+            report(f"{pattern.place}: ×{slowed[0]:.0f} for four times the text, such as {slowed[1]!r}")
     report(f"{len(found)} of {len(every_pattern())} patterns take more than time in proportion to the text")
     return found

@@ -391,8 +391,10 @@ class Agent:
         self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose, hear)
         shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
         with self._guarded("the run's record"):  # first: what else is written may find no room
-            ended_at, told = steady.wall(now), redacted(self.ending)
-            self.folder.keep_end(diagnosis, updated_at=ended_at, ended_at=ended_at, ending=told, state=shown)
+            ended_at, masked = steady.wall(now), redacted(self.ending)
+            self.folder.keep_end(
+                diagnosis, updated_at=ended_at, ended_at=ended_at, ending=masked, state=shown
+            )
             self._copies.folder = self.folder.path
         with self._guarded("the incidents"):
             self._alarms.ended(self.ending, diagnosis, self._shown_lines(), quiet, now)
