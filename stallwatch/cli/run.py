@@ -124,8 +124,10 @@ def _watched(
     """The watching of a command or of files, and everybody who is notified."""
     from stallwatch.cli.watching import Listeners
     from stallwatch.config.handover import exporter_settings
+    from stallwatch_exporter.heaps import share_heaps
     from stallwatch_exporter.private import keep_private
 
+    share_heaps()
     settings = exporter_settings(config)
     keep_private(settings.home)
     listeners = Listeners(config, catalogue)

@@ -1,0 +1,22 @@
+"""The address space of the process that watches: its threads share their heaps."""
+
+from __future__ import annotations
+
+import contextlib
+
+_M_ARENA_MAX = -8  # glibc, malloc/malloc.h
+
+
+def share_heaps() -> None:
+    """Let all threads allocate from two heaps, where glibc would reserve up to 128 MB for each thread.
+
+    Under a limit of addresses (``ulimit -v``) a new thread could otherwise start and then allocate nothing at
+    all. CPython 3.11 does not survive that: while it handles the exception it needs memory again, tries for
+    ever, and keeps the GIL (Python/ceval.c, exception_unwind), so that no output is passed on any more.
+
+    Does nothing with another C library.
+    """
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)

@@ -1,0 +1,40 @@
+"""The addresses that the process that watches takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_PROGRAM = """
+import re, sys, threading
+from pathlib import Path
+from stallwatch_exporter.heaps import share_heaps
+
+def size():
+    return int(re.search(r"VmSize:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+
+if sys.argv[1] == "shared":
+    share_heaps()
+threading.stack_size(1 << 20)
+before, ready, end = size(), threading.Barrier(9), threading.Event()
+
+def work():
+    kept = [bytes(1000) for _ in range(1000)]
+    ready.wait()
+    end.wait()
+
+for _ in range(8):
+    threading.Thread(target=work, daemon=True).start()
+ready.wait()
+print(size() - before)
+end.set()
+"""
+
+
+def _megabytes_of_eight_threads(how: str) -> int:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, how], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_threads_reserve_no_heap_of_their_own() -> None:
+    assert _megabytes_of_eight_threads("shared") < _megabytes_of_eight_threads("own") - 4 * 64
