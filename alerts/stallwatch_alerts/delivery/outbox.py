@@ -251,6 +251,18 @@ class Outbox:
         with self._engine.connect() as connection:
             return int(connection.scalar(count) or 0)
 
+    def goes_first(self, channel: str, now: float) -> bool:
+        """Return whether a message waits here that others, if newer, must not overtake."""
+        sent = [number for number, again in self._unwritten.items() if again == math.inf]
+        first = and_(
+            _waits_for(channel),
+            MESSAGES.c.id.not_in(sent),
+            MESSAGES.c.attempts < IN_ORDER,
+            MESSAGES.c.not_before <= steady.wall(now),
+        )
+        with self._engine.connect() as connection:
+            return connection.execute(select(MESSAGES.c.id).where(first).limit(1)).first() is not None
+
     def incidents_waiting(self) -> set[str]:
         """Return the ids of the incidents of which messages have not arrived yet."""
         with self._engine.connect() as connection:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stallwatch_alerts.channels import open_channel
@@ -67,6 +69,7 @@ class DeliveryQueue:
         self._letters: deque[Letter] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
         self._lost = 0
+        self._disk_first_until = math.inf
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
 
     def put(self, letter: Letter) -> None:
@@ -100,6 +103,7 @@ class DeliveryQueue:
     def close(self, timeout: float) -> bool:
         """Deliver what is there within `timeout` seconds, and whether that was all; the rest is on disk."""
         deadline = time.monotonic() + timeout
+        self._disk_first_until = deadline - timeout / 2
         self._worker.close(timeout)
         self._lost += len(self._letters)
         self._letters.clear()
@@ -138,10 +142,22 @@ class DeliveryQueue:
                 delivered=self._delivered,
                 acknowledged=self._planner.is_acknowledged,
                 settled=self._settled,
+                turn=partial(self._may_send, outbox),
                 clock=self._clock,
             )
             for url in self._settings.all_urls
         ]
+
+    def _may_send(self, outbox: Outbox, channel: str) -> bool:
+        """Whether it is this outbox's turn: memory holds the newer messages, and waits for the disk's.
+
+        Not when the run is about to end: what is in memory would be lost.
+        """
+        if outbox is not self._memory or self._spool is None or time.monotonic() >= self._disk_first_until:
+            return True
+        with contextlib.suppress(Exception):
+            return not self._spool.goes_first(channel, self._clock())
+        return True
 
     def _take(self, _item: None, give_up: threading.Event) -> None:
         while self._letters and not give_up.is_set():

@@ -39,7 +39,7 @@ class Sender:
     `report` gets what fails, without secrets; `count` gets ``sent``, ``failed`` and ``given-up``, once for
     each try; `delivered` gets each chat and the keys of its news. `acknowledged` says
     whether somebody cares for an incident, `settled` whether another notified the chat meanwhile of all of a
-    message that was kept for later or could not be sent.
+    message that was kept for later or could not be sent; `turn` whether messages for the chat may leave now.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Sender:
         delivered: Callable[[str, Sequence[str]], None] = lambda _channel, _keys: None,
         acknowledged: Callable[[str], bool] = lambda _: False,
         settled: Callable[[str, Sequence[str]], bool] = lambda _channel, _keys: False,
+        turn: Callable[[str], bool] = lambda _channel: True,
         clock: Callable[[], float] = steady.now,
         limits: Sequence[Limit] | None = None,
         start: bool = True,
@@ -71,6 +72,7 @@ class Sender:
         self._delivered = delivered
         self._acknowledged = acknowledged
         self._settled = settled
+        self._turn = turn
         self._clock = clock
         self._limits = limits_of(url) if limits is None else limits
         self._channel: Channel | None = None
@@ -110,6 +112,8 @@ class Sender:
     def look(self) -> bool:
         """Try the next messages that are due; whether there were any."""
         channel = self._fingerprint = self._fingerprint or fingerprint(self._url)
+        if not self._turn(channel):
+            return False
         batch = self._outbox.claim_or_read(channel, self._clock(), self._limits)
         if batch is None:
             return False

@@ -231,6 +231,26 @@ def test_what_waits_on_a_disk_that_is_full_by_now_is_sent_once_and_before_its_en
     assert [one.state for one in spool.deliveries()] == ["sent"]
 
 
+def test_an_end_in_memory_waits_for_its_beginning_on_a_full_disk(
+    chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FullDisk(monkeypatch)
+    chat.always = 503
+    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool)
+    sink(stall())
+    while not chat.requests:
+        time.sleep(0.01)
+    disk.is_full = True
+    sink(stall(status="resolved", resolution="recovered", resolved_at=40.0))
+    while sink._memory is None:
+        time.sleep(0.01)
+    chat.always = None
+    chat.wait_for(2)
+    disk.is_full = False
+    sink.close(60)
+    assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
+
+
 def test_an_end_follows_its_beginning_that_waits_in_memory(
     chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
