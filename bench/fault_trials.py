@@ -500,19 +500,11 @@ class Trial:
 
 
 def stages(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The incidents that messages are about, with their status, in order.
-
-    A message of several that waited names them and not their status: what was open before is over in it.
-    """
-    opened: set[str] = set()
-    found = []
+    """The incidents that messages are about, with their status, in order; a message may be about several."""
+    found: list[tuple[str, str]] = []
     for body in bodies:
-        for name in str(body.get("incidents") or body["id"]).split(","):
-            status = str(body["status"])
-            if "incidents" in body:
-                status = "resolved" if name in opened or "/ended/" in name else "open"
-            opened.add(name)
-            found.append((name, status))
+        names = str(body.get("incidents") or body["id"]).split(",")
+        found += zip(names, str(body.get("statuses") or body["status"]).split(","), strict=True)
     return found
 
 

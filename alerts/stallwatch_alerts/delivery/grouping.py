@@ -6,6 +6,7 @@ disk, too: of some thousand messages that wait for one chat, the oldest become o
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -38,13 +39,15 @@ class Group(msgspec.Struct, frozen=True):
     titles: list[str]  #: of the others, the worst first; the first few
     severities: dict[str, int]  #: how many of the open ones, by severity; "resolved" for the others
     ids: list[str]  #: for programs; the first few hundred
+    statuses: list[str] = []  #: of these, in their order; none in what version 0.1 stored
 
 
 def group_of(notice: Notice) -> Group:
     """A group of one."""
     facts = notice.facts
     severity = "resolved" if _is_over(notice) else str(facts.get("severity") or "info")
-    return Group(notice, 1, [], {severity: 1}, [str(facts.get("id") or "")])
+    about, status = str(facts.get("id") or ""), str(facts.get("status") or "")
+    return Group(notice, 1, [], {severity: 1}, [about], [status])
 
 
 def merged(groups: Sequence[Group]) -> Group:
@@ -58,13 +61,16 @@ def merged(groups: Sequence[Group]) -> Group:
     severities: Counter[str] = Counter()
     for group in groups:
         severities.update(group.severities)
-    ids = [name for group in groups for name in group.ids]
+    about = [
+        pair for group in groups for pair in itertools.zip_longest(group.ids, group.statuses, fillvalue="")
+    ][:_IDS]
     return Group(
         by_harm[0].worst,
         sum(group.count for group in groups),
         titles[:_TITLES],
         dict(severities),
-        ids[:_IDS],
+        [name for name, _ in about],
+        [status for _, status in about],
     )
 
 
@@ -86,6 +92,7 @@ def written(
         ]
         blocks += [say("alerts.in-all", language, tally=listed(tally, language)), others]
         facts |= {"count": group.count, "incidents": ",".join(group.ids)}
+        facts |= {"statuses": ",".join(group.statuses)}
     if late >= LATE_SECONDS:
         blocks.insert(0, say("alerts.late", language, duration=late, when=_when(now, late)))
     if expired:

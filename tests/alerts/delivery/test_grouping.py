@@ -6,6 +6,7 @@ from datetime import datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from stallwatch_alerts.delivery.grouping import TITLE_LIMIT, Group, group_of, merged, written
 from stallwatch_alerts.messages.compose import Message
@@ -36,7 +37,13 @@ def test_the_worst_is_told_whole_and_the_others_by_their_titles(notice: Make) ->
     assert "In all: 1 critical, 1 warnings, 1 ended." in told.message.text
     assert "- [weak] stalled" in told.message.text and "- [gone] recovered" in told.message.text
     assert (told.facts["id"], told.facts["count"]) == ("c", 3)
-    assert told.facts["incidents"] == "w,c,r"
+    assert (told.facts["incidents"], told.facts["statuses"]) == ("w,c,r", "open,open,resolved")
+
+
+def test_what_an_older_version_joined_names_no_status(notice: Make) -> None:
+    older = structs.replace(merged([group_of(notice(id="a")), group_of(notice(id="b"))]), statuses=[])
+    whole = written(merged([older, group_of(notice(id="c"))]), "en")
+    assert (whole.facts["incidents"], whole.facts["statuses"]) == ("a,b,c", ",,open")
 
 
 def test_ten_thousand_fit_into_one_message_in_both_languages(notice: Make) -> None:
