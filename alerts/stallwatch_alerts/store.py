@@ -16,6 +16,7 @@ from stallwatch_alerts.storage.engine import make_file, migrate, open_engine, wr
 from stallwatch_alerts.storage.tables import HISTORY, INCIDENTS
 from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.settings import make_home
+from stallwatch_rules.decoding import convert
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class IncidentStore:
 
 
 def _incident(payload: Any) -> Incident:
-    return msgspec.convert(payload, Incident, str_keys=True)  # as JSON has them, also where they are ranks
+    return convert(payload, Incident, str_keys=True)  # as JSON has them, also where they are ranks
 
 
 def _readable(payloads: Iterable[Any]) -> list[Incident]:

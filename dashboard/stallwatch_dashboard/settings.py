@@ -12,6 +12,7 @@ import msgspec
 from stallwatch_dashboard.access import Login
 from stallwatch_exporter.serving.hosts import name_in, normalised
 from stallwatch_exporter.settings import ServerSettings, state_home
+from stallwatch_rules.decoding import from_json
 
 _VARIABLE = "STALLWATCH_DASHBOARD_SETTINGS"
 _RELATIVE = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)([^?]+)")
@@ -67,7 +68,7 @@ def from_environment() -> DashboardSettings:
     told = os.environ.get(_VARIABLE)
     if not told:
         return DashboardSettings()
-    return msgspec.json.decode(told, type=DashboardSettings, dec_hook=_path)
+    return from_json(told, DashboardSettings, dec_hook=_path)
 
 
 def _path(_kind: type, text: str) -> Path:

@@ -21,6 +21,7 @@ from stallwatch_logs.file_reading import Engines, FileRead, Stopped, Within, rea
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.portions import edge, file_chunks
+from stallwatch_rules.decoding import from_msgpack
 from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.matcher import Matcher
@@ -224,7 +225,7 @@ def prepared(pages: Pages) -> Engines:
             if not pages.packed:
                 raise LookupError("the rules were not handed over")
             store = DatabaseStore(pages.cache)
-            rules: Iterable[RulePage] = msgspec.msgpack.decode(bytes(pages.packed), type=list[RulePage])
+            rules: Iterable[RulePage] = from_msgpack(bytes(pages.packed), list[RulePage])
             engines = Engines.of(Matcher(Catalogue.of(rules, store=store)))
             _engines.clear()
             _engines[pages.digest] = engines

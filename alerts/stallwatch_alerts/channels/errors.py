@@ -13,8 +13,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
+from stallwatch_rules.decoding import from_json
 from stallwatch_rules.locale import say, templates
 from stallwatch_rules.text.lazy import lazy
 
@@ -111,7 +110,7 @@ def smtp_code(said: str) -> str:
 def _advice() -> dict[str, dict[str, str]]:
     """Return names of advice by chat and error code; ``any`` has the codes of HTTP and the network."""
     path = Path(__file__).with_name("advice.json")
-    return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, str]])
+    return from_json(path.read_bytes(), dict[str, dict[str, str]])
 
 
 def remedy(chat: str, code: str, language: str) -> str:

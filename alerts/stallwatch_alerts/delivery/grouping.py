@@ -24,6 +24,7 @@ from stallwatch_alerts.neutral import shorten
 from stallwatch_alerts.notice import Notice, facts_of
 from stallwatch_alerts.storage.tables import MESSAGES
 from stallwatch_exporter.incident import RANKS
+from stallwatch_rules.decoding import convert
 from stallwatch_rules.locale import say
 
 LATE_SECONDS = 30.0  #: a message that is older says so
@@ -172,5 +173,5 @@ def compact(connection: Connection, channel: str, now: float) -> int:
 def stored_group(row: Any) -> Group:
     """Return the group that a row of the table holds."""
     if row.group is not None:
-        return msgspec.convert(row.group, Group)
-    return group_of(msgspec.convert(row.notice, Notice))
+        return convert(row.group, Group)
+    return group_of(convert(row.notice, Notice))

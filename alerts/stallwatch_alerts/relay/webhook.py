@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
+from stallwatch_rules.decoding import from_json
 from stallwatch_rules.text.foreign_json import NOT_JSON
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
@@ -75,7 +76,7 @@ def read_notification(body: bytes) -> Notification:
     An alert that cannot be understood does not take the others with it.
     """
     try:
-        found = msgspec.json.decode(body, type=_Envelope)
+        found = from_json(body, _Envelope)
     except NOT_JSON as error:
         raise WebhookProblem(f"not a notification of Alertmanager: {error}") from error
     if found.version != VERSION:
@@ -90,7 +91,7 @@ def read_notification(body: bytes) -> Notification:
 
 
 def _read_alert(raw: msgspec.Raw) -> Alert:
-    alert = msgspec.json.decode(raw, type=Alert)
+    alert = from_json(raw, Alert)
     if alert.status not in ("firing", "resolved"):
         raise WebhookProblem(f"status {alert.status[:40]!r} is neither firing nor resolved")
     for key, text in (("startsAt", alert.starts_at), ("endsAt", alert.ends_at)):

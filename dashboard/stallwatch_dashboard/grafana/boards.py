@@ -20,6 +20,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import prometheus as prometheus_models
 
 from stallwatch_dashboard import theme
+from stallwatch_rules.decoding import from_json
 
 RUNS, RUN = "stallwatch-runs", "stallwatch-run"
 TAG = "stallwatch"  #: of boards, and of the annotations that incidents become
@@ -43,7 +44,7 @@ class _Panel(msgspec.Struct, forbid_unknown_fields=True):
 def boards() -> dict[str, dict[str, Any]]:
     """Every board by its uid, as Grafana's JSON model."""
     path = Path(__file__).with_name("panels.json")
-    panels = msgspec.json.decode(path.read_bytes(), type=dict[str, list[_Panel]])
+    panels = from_json(path.read_bytes(), dict[str, list[_Panel]])
     runs = _board(RUNS, "Stallwatch: runs", "Every run, those that need someone first.")
     run = _board(RUN, "Stallwatch: run", "One run: is it still training, and if not, since when and where?")
     chosen = (

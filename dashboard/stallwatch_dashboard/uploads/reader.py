@@ -21,6 +21,7 @@ from stallwatch_exporter.postmortem.jobs import diagnose_jobs
 from stallwatch_exporter.settings import cache_home
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.parallel_reading import Parallel, read_baseline
+from stallwatch_rules.decoding import from_json
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, JobTold
 
@@ -49,7 +50,7 @@ class Answer(msgspec.Struct):
 
 def main() -> None:
     os.nice(_NICER)
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    task = from_json(sys.stdin.buffer.read(), Task)
     Path(task.answer).write_bytes(msgspec.msgpack.encode(_read(task)))
     _tell("done")
 

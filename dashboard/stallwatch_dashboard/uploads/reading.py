@@ -21,6 +21,7 @@ from stallwatch_dashboard.uploads.reader import Answer, Task
 from stallwatch_exporter.settings import own_main
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.parallel_reading import default_workers
+from stallwatch_rules.decoding import from_msgpack
 
 _BLOCK = 1 << 20
 _LONGEST = 120
@@ -120,7 +121,7 @@ def read_uploads(
             )
             try:
                 _run(task, folder, progress)
-                told = msgspec.msgpack.decode(answer.read_bytes(), type=Answer)
+                told = from_msgpack(answer.read_bytes(), Answer)
             finally:
                 answer.unlink(missing_ok=True)
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from stallwatch_rules.decoding import from_msgpack
 from stallwatch_rules.matching.cachefolder import replace
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.clean import clean_diagnosis
@@ -79,6 +80,6 @@ def _read(path: Path) -> Kept | None:
     try:
         if path.stat().st_size > _MOST_BYTES:
             return None
-        return msgspec.msgpack.decode(path.read_bytes(), type=Kept)
+        return from_msgpack(path.read_bytes(), Kept)
     except (OSError, msgspec.MsgspecError):
         return None

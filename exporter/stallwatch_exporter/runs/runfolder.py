@@ -21,6 +21,7 @@ from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.runs.copies import Gap
 from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole, replace_whole
 from stallwatch_exporter.settings import is_own, make_home, temporary_home, why_not_own
+from stallwatch_rules.decoding import from_json
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.records import Diagnosis
@@ -355,7 +356,7 @@ def read_diagnosis(folder: Path) -> Diagnosis | None:
 def read_record(path: Path, kind: type[_Record]) -> _Record | None:
     """What a JSON file of a run's folder holds; ``None`` where there is none that can be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return from_json(path.read_bytes(), kind)
     except (OSError, *NOT_JSON):
         return None
 

@@ -14,6 +14,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity, Sink
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.watching.episodes import Episodes
+from stallwatch_rules.decoding import convert, from_json
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Phase, Primary
@@ -57,7 +58,7 @@ class IncidentUpdate(TypedDict, total=False):
 
 def redacted(record: _Record) -> _Record:
     """The record with the secrets in all its texts masked."""
-    return msgspec.convert(_masked(msgspec.to_builtins(record)), type(record))
+    return convert(_masked(msgspec.to_builtins(record)), type(record))
 
 
 def _masked(value: Any) -> Any:
@@ -93,7 +94,7 @@ def read_journal(folder: Path, most: int = sys.maxsize) -> list[Incident]:
             lines.seek(max(0, lines.seek(0, 2) - most))
             for line in lines:
                 with contextlib.suppress(*NOT_JSON):  # a line cut short
-                    found.append(msgspec.json.decode(line, type=Incident))
+                    found.append(from_json(line, Incident))
     except OSError:
         pass
     return found

@@ -22,6 +22,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from stallwatch_rules.decoding import from_json
 from stallwatch_rules.messages import PAGE, Message, Text
 from stallwatch_rules.text.digest import short_duration
 
@@ -41,7 +42,7 @@ def language_of(name: str) -> str:
 def templates(language: str, area: str) -> Mapping[str, str]:
     """Return the templates of an area in ``en`` or ``zh``; ``FileNotFoundError`` if there is no such area."""
     text = (_HERE / language / f"{area}.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[str, str])
+    return from_json(text, dict[str, str])
 
 
 def render(text: Text, language: str = "en") -> str:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from stallwatch_rules.decoding import from_msgpack
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
 from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened
@@ -243,7 +244,7 @@ class LiteralIndex:
 
 def _table_in(content: bytes) -> _Table | None:
     try:
-        return msgspec.msgpack.decode(content, type=_Table)
+        return from_msgpack(content, _Table)
     except (msgspec.MsgspecError, ValueError):
         return None
 

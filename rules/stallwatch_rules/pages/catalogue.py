@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stallwatch_rules.decoding import from_msgpack
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.literal_index import matchable
@@ -53,7 +54,7 @@ def kept_pages(folder: Path, stamp: str) -> list[RulePage] | None:
     if content is None:
         return None
     try:
-        kept = msgspec.msgpack.decode(content, type=_Kept)
+        kept = from_msgpack(content, _Kept)
     except (msgspec.MsgspecError, ValueError):
         return None
     return kept.pages if kept.stamp == stamp else None

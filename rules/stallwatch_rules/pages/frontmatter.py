@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from stallwatch_rules import decoding
 from stallwatch_rules.pages.page_body import PageError
 from stallwatch_rules.text.lazy import lazy
 
@@ -102,7 +103,7 @@ def convert(matter: Matter, kind: type[T], path: str) -> T:
     for name, field in fields.items():
         if name in values:
             try:
-                found[name] = msgspec.convert(values[name], field.type)
+                found[name] = decoding.convert(values[name], field.type)
             except msgspec.ValidationError as error:
                 problems.append(_problem(matter, path, name, field.type, str(error)))
         elif field.required:

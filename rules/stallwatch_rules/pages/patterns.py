@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import re2
 
+from stallwatch_rules.decoding import convert
 from stallwatch_rules.text.lazy import lazy
 
 __all__ = [
@@ -184,7 +185,7 @@ def shared_fragments() -> Mapping[str, Fragment]:
     found: dict[str, Fragment] = {}
     for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".yaml"):
-            found |= msgspec.convert(yaml.safe_load(file.read_text(encoding="utf-8")), dict[str, Fragment])
+            found |= convert(yaml.safe_load(file.read_text(encoding="utf-8")), dict[str, Fragment])
     return found
 
 

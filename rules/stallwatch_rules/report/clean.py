@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from stallwatch_rules.decoding import convert
 from stallwatch_rules.records import Diagnosis, JobTold
 from stallwatch_rules.text.controls import without_controls
 from stallwatch_rules.text.redact import redact
@@ -20,7 +21,7 @@ def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
     """The same as a diagnosis."""
-    return msgspec.convert(cleaned(diagnosis), Diagnosis)
+    return convert(cleaned(diagnosis), Diagnosis)
 
 
 def cleaned_job(job: JobTold) -> dict[str, Any]:

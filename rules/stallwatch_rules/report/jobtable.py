@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
+from stallwatch_rules.decoding import convert
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import has, message
 from stallwatch_rules.records import JobTold, Start, Verdict
@@ -46,7 +45,7 @@ def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -
         word(key, language)
         for key in ("job", "verdict", "primary", "last-step", "last-written", "files-head")
     ]
-    jobs = [msgspec.convert(cleaned_job(job), JobTold) for job in jobs]
+    jobs = [convert(cleaned_job(job), JobTold) for job in jobs]
     shown = [job for number, job in enumerate(jobs) if number < most or job.reported]
     more = ""
     if len(jobs) > len(shown):

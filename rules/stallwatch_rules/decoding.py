@@ -1,0 +1,47 @@
+"""Foreign data as records (``msgspec.Struct``), in any thread.
+
+msgspec 0.22 prepares a type at its first use, and shows it to other threads before it is complete
+(``_core.c``, StructInfo_Convert): two threads that meet there crash the process. Here a type is prepared
+under a lock; what a module decodes while it is imported is safe by the lock of that import.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any, TypeVar
+
+import msgspec
+
+_T = TypeVar("_T")
+_lock = threading.RLock()
+
+
+def convert(data: object, kind: type[_T], **options: Any) -> _T:
+    """As ``msgspec.convert``."""
+    _prepare(kind)
+    found: _T = msgspec.convert(data, kind, **options)
+    return found
+
+
+def from_json(data: bytes | str, kind: type[_T], **options: Any) -> _T:
+    """As ``msgspec.json.decode``."""
+    _prepare(kind)
+    found: _T = msgspec.json.decode(data, type=kind, **options)
+    return found
+
+
+def from_msgpack(data: bytes, kind: type[_T]) -> _T:
+    """As ``msgspec.msgpack.decode``."""
+    _prepare(kind)
+    return msgspec.msgpack.decode(data, type=kind)
+
+
+def _prepare(kind: Any) -> None:
+    with _lock:
+        _prepared(kind)
+
+
+@functools.cache
+def _prepared(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
