@@ -104,6 +104,7 @@ class DeliveryQueue:
         """Deliver what is there within `timeout` seconds, and whether that was all; the rest is on disk."""
         deadline = time.monotonic() + timeout
         self._disk_first_until = deadline - timeout / 2
+        self._worker.put(None)  # what could not even be kept in memory is tried once more
         self._worker.close(timeout)
         self._lost += len(self._letters)
         self._letters.clear()
@@ -163,35 +164,37 @@ class DeliveryQueue:
         while self._letters and not give_up.is_set():
             some = [self._letters.popleft() for _ in range(min(_AT_ONCE, len(self._letters)))]
             try:
-                if self._spool is None:
-                    self._open()
-                # News of an incident whose beginning waits in memory must not overtake it.
-                before = set() if self._memory is None else self._memory.incidents_waiting()
-                later = [letter for letter in some if letter.incident.id in before]
-                some = [letter for letter in some if letter.incident.id not in before]
-                if later:
-                    self._keep(self._in_memory(), later)
-                if some:
-                    self._keep(self._spool or self._in_memory(), some)
-                self._troubled = False
-            except Exception as error:
-                self._without_disk(some, error)
+                self._store(some)
+            except Exception:  # not even in memory: they go with the next letter, or at the end
+                self._letters.extendleft(reversed(some))
+                break
         while self._edits:
             notice = self._edits.popleft()
             for sender in self._senders:
                 sender.amend(notice)
 
-    def _without_disk(self, letters: Sequence[Letter], error: Exception) -> None:
-        if not self._troubled:
-            self._troubled = True
-            with contextlib.suppress(Exception):
-                self._report(
-                    f"messages cannot be kept on disk ({type(error).__name__}); they are sent from memory"
-                )
+    def _store(self, letters: Sequence[Letter]) -> None:
+        """Keep them on disk, or else in memory; what is kept already is not kept twice."""
         try:
+            if self._spool is None:
+                self._open()
+            # News of an incident whose beginning waits in memory must not overtake it.
+            before = set() if self._memory is None else self._memory.incidents_waiting()
+            later = [letter for letter in letters if letter.incident.id in before]
+            others = [letter for letter in letters if letter.incident.id not in before]
+            if later:
+                self._keep(self._in_memory(), later)
+            if others:
+                self._keep(self._spool or self._in_memory(), others)
+            self._troubled = False
+        except Exception as error:
+            if not self._troubled:
+                self._troubled = True
+                with contextlib.suppress(Exception):
+                    self._report(
+                        f"messages cannot be kept on disk ({type(error).__name__}); they are sent from memory"
+                    )
             self._keep(self._in_memory(), letters)
-        except Exception:
-            self._lost += len(letters)
 
     def _in_memory(self) -> Outbox:
         if self._memory is None:

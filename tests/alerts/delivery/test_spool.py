@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sqlite3
@@ -23,6 +24,7 @@ from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
+from stallwatch_alerts.storage import engine as engine_module
 from stallwatch_alerts.storage.engine import open_engine
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_alerts.store_sink import StoreSink
@@ -271,6 +273,27 @@ def test_an_end_follows_its_beginning_that_waits_in_memory(
     assert sink.close(60)
     assert [body["status"] for body in chat.bodies if body["id"] != "another/1"] == ["open", "resolved"]
     assert [one.run for one in spool.deliveries()] == [stall().run]  # the other one: the disk takes it
+
+
+def test_what_not_even_memory_takes_is_kept_with_the_next_news_in_order(
+    chat: Any, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused, calls = engine_module.memory_engine, threading.Event(), itertools.count(1)
+
+    def memory_engine() -> Engine:
+        if (call := next(calls)) <= 2:
+            if call == 2:
+                refused.set()
+            raise OSError("Too many open files")
+        return real()
+
+    monkeypatch.setattr(engine_module, "memory_engine", memory_engine)
+    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue)
+    sink(stall())
+    assert refused.wait(10)
+    sink(stall(status="resolved", resolution="recovered", resolved_at=40.0))
+    assert sink.close(60)
+    assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
 
 
 def test_a_spool_that_cannot_be_opened_is_done_without_and_taken_when_it_can(
