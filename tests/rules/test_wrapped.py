@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+import string
 
 import pytest
 from hypothesis import given, settings
@@ -107,3 +109,12 @@ def test_nothing_is_lost(lines: list[str]) -> None:
     together = "".join(itertools.chain.from_iterable(text for text, _ in read(data, 60)))
     apart = "".join(itertools.chain.from_iterable(text for text, _ in read(data, None)))
     assert sorted(together.replace(" ", "")) == sorted(apart.replace(" ", ""))
+
+
+def test_the_lines_of_a_private_key_are_no_broken_ones() -> None:
+    """All are as wide, and end and begin in mid-word; put together they would not be masked as a key's."""
+    key = "".join(random.Random(7).choices(string.ascii_letters + string.digits, k=4 * 64 + 22)) + "=="
+    lines = ["the key of the loader:", *(key[at : at + 64] for at in range(0, len(key), 64))]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    assert wrap_width(data) is None
+    assert [text for text, _ in read(data, 64)] == lines

@@ -16,6 +16,7 @@ import itertools
 
 from stallwatch_rules.text.encodings import decode_cut, decode_rest
 from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.redact import is_key_line
 
 MAX_LINE = 64 * 1024  #: bytes kept of a line
 TAIL = 16 * 1024  #: of them from its end, where it is longer
@@ -136,9 +137,12 @@ def _folded(line: str, following: str, width: int) -> bool:
 def _may_go_on(line: str) -> bool:
     """Whether a line of full width may be the first part of a longer one: no rule, no box, no bar.
 
-    Nor one that was filled up with blanks: some terminals copy a line as wide as they are.
+    Nor one that was filled up with blanks: some terminals copy a line as wide as they are. The lines of a
+    private key are all as wide, and are masked one by one.
     """
-    return len(set(line)) > 6 and not line.endswith("  ") and _BOXES.search(line) is None
+    if len(set(line)) <= 6 or line.endswith("  ") or is_key_line(line):
+        return False
+    return _BOXES.search(line) is None
 
 
 class Joiner:
