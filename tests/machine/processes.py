@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import psutil
+
+#: The command line as the installed script runs it: no current folder among the folders of modules.
+STALLWATCH = [
+    sys.executable,
+    "-c",
+    "import sys; sys.path[:] = filter(None, sys.path); from stallwatch.cli import main; main()",
+]
 
 
 def runs(process: psutil.Process | int) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import STALLWATCH
 
 EVE = 65533  #: the attacker: no account of this machine
 
@@ -36,11 +37,9 @@ def attacked() -> Attacked:
     """Run the command line as a process of its own in the folder that is attacked."""
 
     def call(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        # As the installed script does: no current folder among the folders of modules.
-        code = "import sys; sys.path[:] = filter(None, sys.path); from stallwatch.cli import main; main()"
         env = {**os.environ, **options.pop("env", {})}
         return subprocess.run(
-            [sys.executable, "-c", code, *arguments],
+            [*STALLWATCH, *arguments],
             cwd=folder,
             env=env,
             capture_output=True,

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from processes import STALLWATCH
 
 from stallwatch.config import trust as trusting
 from stallwatch.config.loading import Config, load
@@ -139,9 +140,8 @@ def test_the_folder_is_mounted_from_another_account(attacked: Attacked, eves: Ev
     source.mkdir()
     eves(planted(source), source)
     script = f'mount --bind "{source}" "{folder}" && cd "{folder}" && "$@"'
-    code = "import sys; sys.path[:] = filter(None, sys.path); from stallwatch.cli import main; main()"
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", code, "config", "show"],
+        ["unshare", "--mount", "sh", "-c", script, "sh", *STALLWATCH, "config", "show"],
         capture_output=True,
         text=True,
         timeout=60,

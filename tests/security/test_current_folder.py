@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from ports import free_port
+from processes import STALLWATCH
 
 Attacked = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -36,9 +37,8 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, P
     (folder / ".streamlit" / "config.toml").write_text('[server]\nbaseUrlPath = "evil"\n')
     folder.chmod(0o777)
     port = free_port()
-    code = "import sys; sys.path[:] = filter(None, sys.path); from stallwatch.cli import main; main()"
     starter = subprocess.Popen(
-        [sys.executable, "-c", code, "dashboard", "--port", str(port)],
+        [*STALLWATCH, "dashboard", "--port", str(port)],
         cwd=folder,
         stderr=subprocess.PIPE,
         text=True,
