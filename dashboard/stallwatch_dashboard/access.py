@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
+
+from stallwatch_rules.files import open_private, replace
 
 Role = Literal["viewer", "operator"]
 """A viewer sees everything; an operator also acts: uploads, keeps, deletes, acknowledges, silences, sends."""
@@ -124,15 +125,12 @@ def kept_cookie_secret(home: Path) -> str:
     process ends.
     """
     path = home / _FILE
-    own = getattr(os, "geteuid", lambda: 0)  # Windows: st_uid is 0
-    with suppress(OSError, ValueError), path.open(encoding="ascii") as file:
-        kept, status = file.read().strip(), os.fstat(file.fileno())
-        if len(kept) >= _SHORTEST and not status.st_mode & 0o077 and status.st_uid == own():
+    with suppress(OSError, ValueError), open_private(path, others=0o077) as file:
+        kept = file.read().decode("ascii").strip()
+        if len(kept) >= _SHORTEST:
             return kept
     made = secrets.token_urlsafe(48)
     with suppress(OSError):
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(made)
+        replace(path, made.encode())
     return made

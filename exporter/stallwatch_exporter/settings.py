@@ -13,7 +13,8 @@ from pathlib import Path
 
 import platformdirs
 
-_FOREIGN = stat.S_IWGRP | stat.S_IWOTH
+from stallwatch_rules.files import OTHERS_WRITE, account, is_own, is_private
+
 _NOBODY = 65534
 
 
@@ -39,14 +40,10 @@ def make_home(home: Path) -> None:
 def temporary_home(home: Path) -> Path:
     """Where runs are kept while this state folder cannot be written: a folder of the user in ``$TMPDIR``."""
     of = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
-    return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{_user()}-{of}"
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{account()}-{of}"
 
 
-def _user() -> int:
-    return os.geteuid() if hasattr(os, "geteuid") else 0  # Windows: st_uid is 0, too
-
-
-def is_own(folder: Path) -> bool:
+def is_own_folder(folder: Path) -> bool:
     """Return whether it is a folder in a temporary one that no other account can write, or replace."""
     return not why_not_own(folder)
 
@@ -62,16 +59,16 @@ def why_not_own(folder: Path) -> str:
     if not hasattr(os, "geteuid"):
         return ""
     remedy = "set TMPDIR to a folder of your own"
-    if status.st_uid != _user():
+    if not is_own(status):
         return f"{folder} belongs to another account, uid {status.st_uid} ({remedy})"
-    if status.st_mode & _FOREIGN:
+    if not is_private(status):
         return f"other accounts can write {folder} (chmod 700, or {remedy})"
     # In a sticky folder, a name is changed by the owner of what bears it or of the folder only. A container
     # without root shows root's folders as those of nobody.
     if around.st_mode & stat.S_ISVTX:
-        safe = around.st_uid in (0, _user(), _NOBODY)
+        safe = is_own(around, or_root=True) or around.st_uid == _NOBODY
     else:
-        safe = around.st_uid in (0, _user()) and not around.st_mode & _FOREIGN
+        safe = is_own(around, or_root=True) and not around.st_mode & OTHERS_WRITE
     return "" if safe else f"other accounts can replace what is in {folder.parent} ({remedy})"
 
 

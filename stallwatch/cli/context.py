@@ -18,6 +18,7 @@ import click
 from stallwatch.config.handover import is_about_servers, mask_site_patterns, rule_folders
 from stallwatch.config.loading import UNREAD, Config, Setting, load
 from stallwatch_exporter.notices import tell
+from stallwatch_rules.files import is_own
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -205,11 +206,10 @@ def open_incidents(config: Config) -> IncidentStore:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file that the user named, but not through a link, or a folder's, that another account left."""
-    own = (0, os.geteuid()) if hasattr(os, "geteuid") else (0,)
-    if path.parent.is_symlink() and path.parent.lstat().st_uid not in own:
+    if path.parent.is_symlink() and not is_own(path.parent.lstat(), or_root=True):
         raise OSError(errno.ELOOP, "its folder is a link of another account", str(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
-    if not path.is_symlink() or path.lstat().st_uid not in own:
+    if not path.is_symlink() or not is_own(path.lstat(), or_root=True):
         flags |= getattr(os, "O_NOFOLLOW", 0)
     try:
         handle = os.open(path, flags, 0o666)

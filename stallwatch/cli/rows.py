@@ -150,8 +150,9 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
     Exit code: 2 when something could not be read (the rest is still written), or FILE cannot be written; 1
     when there were no samples; else 0.
     """
-    from stallwatch_exporter.sampling.files import MissingLibrary, replacing, write_csv, write_parquet
+    from stallwatch_exporter.sampling.files import MissingLibrary, write_csv, write_parquet
     from stallwatch_exporter.sampling.rows import Sampling
+    from stallwatch_rules.files import replacing
     from stallwatch_rules.text.digest import counted
 
     parquet = output is not None and output.suffix.lower() == ".parquet"
@@ -163,7 +164,7 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
             if output is None:
                 count = write_csv(sampling, sys.stdout.buffer)
             else:
-                with replacing(output) as out:
+                with replacing(output, mode=None) as out:
                     count = write_parquet(sampling, out) if parquet else write_csv(sampling, out)
         except MissingLibrary as error:
             raise click.ClickException(str(error)) from None

@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from stallwatch_rules.files import is_own, replace
+
 _MOST_LINKS = 40  # as many as Linux follows
 _MOST_BYTES = 1 << 20  #: of a file that is trusted by its content
 
@@ -113,9 +115,7 @@ def _written_by_others(what: str, path: Path, status: os.stat_result) -> str | N
 
 
 def _owned_by_another(what: str, status: os.stat_result) -> str | None:
-    if status.st_uid in (0, os.geteuid()):
-        return None
-    return f"{what} belongs to {_account(status.st_uid)}"
+    return None if is_own(status, or_root=True) else f"{what} belongs to {_account(status.st_uid)}"
 
 
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
@@ -226,8 +226,6 @@ def _digest(content: bytes) -> str:
 
 
 def _keep(trusted: dict[str, str]) -> None:
-    from stallwatch_rules.matching.cachefolder import replace
-
     path = trust_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     replace(path, json.dumps(trusted, indent=2, sort_keys=True).encode())

@@ -25,6 +25,7 @@ from stallwatch_exporter.runs.runfolder import (
 )
 from stallwatch_exporter.settings import temporary_home
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.files import replace
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -49,6 +50,10 @@ class Disk:
             self._take(name(fd))
             return write(fd, data)
 
+        def patched_replace(path: Path, *args: Any, **options: Any) -> None:
+            self._take(str(path))
+            replace(path, *args, **options)
+
         def patched_pwrite(fd: int, data: Any, at: int) -> int:
             if self.error != errno.ENOSPC or os.fstat(fd).st_size < at + len(data):
                 self._take(name(fd))
@@ -60,6 +65,7 @@ class Disk:
             mkdir(path, *args, **options)
 
         monkeypatch.setattr(os, "write", patched_write)
+        monkeypatch.setattr("stallwatch_exporter.runs.runfolder.replace", patched_replace)
         monkeypatch.setattr(os, "pwrite", patched_pwrite)
         monkeypatch.setattr(Path, "mkdir", patched_mkdir)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 import subprocess
 import sys
@@ -14,8 +13,8 @@ import pytest
 
 from stallwatch_exporter.rings.probing import make_folder
 from stallwatch_exporter.runs.runfolder import RunFolder, kept_runs
-from stallwatch_exporter.sampling.files import replacing
 from stallwatch_exporter.settings import temporary_home
+from stallwatch_rules.files import replacing
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.pages.catalogue import keep_pages, kept_pages
 
@@ -58,8 +57,8 @@ def test_a_link_waits_under_the_very_name_of_an_unfinished_table(
     shared: Path, victim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even a name that was guessed is not followed: the table is refused, and the file is left alone."""
-    monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
-    (shared / ".out.csv.guessed.part").symlink_to(victim)
+    monkeypatch.setattr(os, "urandom", bytes)
+    (shared / f".out.csv.{bytes(8).hex()}.part").symlink_to(victim)
     with pytest.raises(FileExistsError), replacing(shared / "out.csv"):
         raise AssertionError("it was opened")
     assert victim.read_text() == "mine" and not (shared / "out.csv").exists()
@@ -136,7 +135,7 @@ def test_the_folder_of_a_run_in_tmpdir_is_swapped(
     assert kept_runs(home) == []  # what is planted there is not read
 
 
-@pytest.mark.parametrize("name", [".agent.json.new", "agent.json", "incidents.jsonl"])
+@pytest.mark.parametrize("name", ["agent.json", "incidents.jsonl"])
 def test_a_link_waits_in_the_folder_of_a_run(shared: Path, victim: Path, name: str) -> None:
     """In a state folder that a team shares, nothing of a run is written through a link."""
     folder = RunFolder.create("sft", ["x"], home=shared)

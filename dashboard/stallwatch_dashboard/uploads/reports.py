@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from stallwatch_rules.decoding import from_msgpack
-from stallwatch_rules.matching.cachefolder import replace
+from stallwatch_rules.files import replace
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.clean import clean_diagnosis
 

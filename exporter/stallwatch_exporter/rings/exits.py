@@ -19,6 +19,7 @@ from pathlib import Path
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.rings.presence import is_there
+from stallwatch_rules.files import is_own
 
 MOST_WATCHED = 256  #: each takes a descriptor
 _LOOK_SECONDS = 5.0  # until a thread notices that nobody asks any more
@@ -112,7 +113,7 @@ def _of_zombie(pid: int) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         folder = Path(f"/proc/{pid}")
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] in "ZX" and folder.stat().st_uid == os.geteuid():  # others read 0
+        if fields[0] in "ZX" and is_own(folder.stat()):  # others read 0
             return int(fields[_EXIT_CODE])
     return None
 

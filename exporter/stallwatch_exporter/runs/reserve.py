@@ -57,24 +57,6 @@ class Reserve:
             self._path.unlink()
 
 
-def replace_whole(path: Path, data: bytes) -> None:
-    """Write the file in one piece: a reader sees the old one or the new one. No link is followed."""
-    fresh = path.with_name(f".{path.name}.new")
-    try:
-        fresh.unlink(missing_ok=True)  # of an agent that was killed, or planted
-        fd, left = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666), memoryview(data)
-        try:
-            while left:
-                left = left[os.write(fd, left) :]
-        finally:
-            os.close(fd)
-        fresh.replace(path)
-    except OSError:
-        with suppress(OSError):
-            fresh.unlink()
-        raise
-
-
 def append_whole(path: Path, data: bytes) -> None:
     """Append `data` to the file, or nothing of it: a line that is cut short takes the next one with it."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS, 0o666)

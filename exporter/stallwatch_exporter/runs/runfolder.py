@@ -19,10 +19,11 @@ import msgspec
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.runs.copies import Gap
-from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole, replace_whole
-from stallwatch_exporter.settings import is_own, make_home, temporary_home, why_not_own
+from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole
+from stallwatch_exporter.settings import is_own_folder, make_home, temporary_home, why_not_own
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.files import replace
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.foreign_json import NOT_JSON
@@ -312,7 +313,7 @@ def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
     """Every run with its folder, newest first, also those in ``$TMPDIR``; of one in both the newer record."""
     found: dict[tuple[object, ...], tuple[Path, AgentInfo]] = {}
     for place in (home, temporary_home(home)):
-        for info in list_runs(place) if place is home or is_own(place) else ():
+        for info in list_runs(place) if place is home or is_own_folder(place) else ():
             before = found.get(_identity(info))
             if before is None or before[1].updated_at <= info.updated_at:
                 found[_identity(info)] = runs_home(place) / info.run, info
@@ -325,7 +326,7 @@ def latest_folder(folder: Path) -> Path:
     if info is None or info.ended_at is not None:
         return folder
     place = temporary_home(folder.absolute().parent.parent)
-    for other in list_runs(place) if is_own(place) else ():
+    for other in list_runs(place) if is_own_folder(place) else ():
         if _identity(other) == _identity(info):
             return runs_home(place) / other.run
     return folder
@@ -335,7 +336,7 @@ def where_kept(folder: Path) -> Path:
     """The folder; of a run that its state folder had no room for, that in ``$TMPDIR``."""
     place = temporary_home(folder.absolute().parent.parent)
     other = runs_home(place) / folder.name
-    return other if not folder.exists() and is_own(place) and other.is_dir() else folder
+    return other if not folder.exists() and is_own_folder(place) and other.is_dir() else folder
 
 
 def read_info(folder: Path) -> AgentInfo | None:
@@ -376,7 +377,7 @@ def mark_reported(folder: Path, known: AgentInfo) -> None:
 
 
 def _write_record(path: Path, record: Any) -> None:
-    replace_whole(path, msgspec.json.format(msgspec.json.encode(record), indent=2))
+    replace(path, msgspec.json.format(msgspec.json.encode(record), indent=2), mode=None)
 
 
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:

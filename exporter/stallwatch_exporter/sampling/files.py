@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import math
 import os
-import secrets
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stallwatch_exporter.sampling.rows import Sampling
@@ -58,19 +55,6 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
 
     with parquet.ParquetWriter(out, SCHEMA) as writer:
         return write_tables(sampling, writer)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is whole, so that what was there stays until then."""
-    # A name that nobody can guess, and never a file or link that is there: others may write the folder.
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        with beside.open("xb") as out:
-            yield out
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 HEADER = ",".join(COLUMNS) + "\n"

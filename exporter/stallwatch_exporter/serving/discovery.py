@@ -10,14 +10,13 @@ import json
 import os
 import re
 import socket
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.private import make_open
 from stallwatch_exporter.rings.presence import is_there, process_namespace
-from stallwatch_rules.matching.cachefolder import replace
+from stallwatch_rules.files import open_private, replace
 
 _META = "__meta_stallwatch_"  # Prometheus drops labels with two underscores after relabelling
 _MOST_BYTES = 64 * 1024
@@ -62,14 +61,9 @@ def _remove_stale(folder: Path) -> None:
 
 
 def _own(path: Path) -> tuple[float, Mapping[str, Any]]:
-    """When a file of this account was written, and its labels. Raises `ValueError` for others' files."""
-    # No link, no pipe: another account may have put one there.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
-            raise ValueError(path)
-        return status.st_mtime, json.loads(file.read(_MOST_BYTES))[0]["labels"]
+    """When a file of this account was written, and its labels. Raises `OSError` for others' files."""
+    with open_private(path, others=0) as file:
+        return os.fstat(file.fileno()).st_mtime, json.loads(file.read(_MOST_BYTES))[0]["labels"]
 
 
 def _is_gone(labels: Mapping[str, Any], written: float) -> bool:

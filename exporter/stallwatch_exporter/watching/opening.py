@@ -13,7 +13,7 @@ from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.prune import prune
 from stallwatch_exporter.runs.runfolder import RunFolder, sanitise
 from stallwatch_exporter.serving.server import MetricsServer, serve
-from stallwatch_exporter.settings import ExporterSettings, is_own, temporary_home
+from stallwatch_exporter.settings import ExporterSettings, is_own_folder, temporary_home
 from stallwatch_exporter.tailing.tail import FileTailer
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
@@ -59,7 +59,7 @@ def open_agent(
 
     def make_room() -> None:
         elsewhere = temporary_home(settings.home)
-        for home in (settings.home, *[elsewhere] * is_own(elsewhere)):
+        for home in (settings.home, *[elsewhere] * is_own_folder(elsewhere)):
             prune(home, settings.keep_days, settings.keep_gb, started, notice)
 
     threading.Thread(target=make_room, name="stallwatch prune", daemon=True).start()

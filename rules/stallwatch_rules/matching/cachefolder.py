@@ -11,8 +11,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -20,10 +18,10 @@ from typing import TypeVar
 import msgspec
 
 from stallwatch_rules import __version__
+from stallwatch_rules.files import is_private, open_private, replace
 
 T = TypeVar("T")
 
-_FOREIGN = stat.S_IWGRP | stat.S_IWOTH
 #: What a file's stamp begins with: another version of the package may make something else of the same.
 MADE_BY = f"stallwatch {__version__}"
 
@@ -33,13 +31,8 @@ def read(path: Path) -> bytes | None:
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)
-        if not _own(folder):
-            return None
-        # No link, and no waiting for a pipe.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = stack.enter_context(os.fdopen(os.open(path.name, flags, dir_fd=folder), "rb"))
-        if _own(file.fileno()) and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return file.read()
+        if is_private(os.fstat(folder)):
+            return stack.enter_context(open_private(path.name, folder=folder)).read()
     return None
 
 
@@ -50,20 +43,6 @@ def write(path: Path, content: bytes) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         replace(path, content)
-
-
-def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Let the file hold this, all at once; raise ``OSError`` where it cannot."""
-    # A name that nobody can foresee: in a folder that others can write, a link may lie in wait for it.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def kept(
@@ -114,8 +93,3 @@ def prune(folder: Path, pattern: str, kept: int) -> None:
         files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
         for path in files[:-kept]:
             path.unlink(missing_ok=True)
-
-
-def _own(handle: int) -> bool:
-    status = os.fstat(handle)
-    return status.st_uid == os.geteuid() and not status.st_mode & _FOREIGN

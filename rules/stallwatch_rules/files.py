@@ -1,0 +1,68 @@
+"""Whose files are, who else may write them, and how one is replaced at once: the same for all packages."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor wait for a pipe
+
+
+def account() -> int:
+    """Return the user whose rights this process has; 0 on Windows, where all files are of 0."""
+    return os.geteuid() if hasattr(os, "geteuid") else 0
+
+
+def is_own(status: os.stat_result, *, or_root: bool = False) -> bool:
+    """Return whether a file belongs to this account (or to root)."""
+    return status.st_uid == account() or (or_root and status.st_uid == 0)
+
+
+def is_private(status: os.stat_result, others: int = OTHERS_WRITE) -> bool:
+    """Return whether a file belongs to this account, and gives others none of these permissions."""
+    return is_own(status) and not status.st_mode & others
+
+
+@contextlib.contextmanager
+def open_private(
+    path: str | Path, others: int = OTHERS_WRITE, *, folder: int | None = None
+) -> Iterator[BinaryIO]:
+    """Open a regular file for which `is_private` holds, in an opened folder if one is given.
+
+    Raises `OSError` for any other, and for a link.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_LINK, dir_fd=folder)) as file:
+        status = os.fstat(file.fileno())
+        if not (stat.S_ISREG(status.st_mode) and is_private(status, others)):
+            raise PermissionError(errno.EPERM, "it is no file of this account alone", str(path))
+        yield file
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
+    """Open a file that takes its name once it is whole: what was there stays until then.
+
+    Without a mode, it has that of the umask.
+    """
+    # A name that nobody can guess, and never a file or link that is there: others may write the folder.
+    beside = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
+    try:
+        with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode or 0o666)) as out:
+            yield out
+        if mode is not None:
+            beside.chmod(mode)  # whatever the umask is
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def replace(path: Path, content: bytes, mode: int | None = 0o600) -> None:
+    """Write the file at once: a reader sees the old content or the new. Raises `OSError` where it cannot."""
+    with replacing(path, mode) as out:
+        out.write(content)

@@ -1,0 +1,49 @@
+"""Whose files are, and files that are replaced at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stallwatch_rules.files import is_own, is_private, open_private, replace
+
+
+@pytest.fixture(autouse=True)
+def _a_umask() -> Iterator[None]:
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+def test_whose_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    replace(path, b"mine", 0o644)
+    status = path.stat()
+    assert is_own(status) and is_private(status) and not is_private(status, 0o077)
+    monkeypatch.setattr(os, "geteuid", lambda: status.st_uid + 1)
+    assert not is_own(status) and not is_private(status, 0)
+    assert is_own(status, or_root=True) is (status.st_uid == 0)
+
+
+@pytest.mark.parametrize(("mode", "given"), [(0o600, 0o600), (0o644, 0o644), (None, 0o640)])
+def test_a_replaced_file_has_its_mode_or_that_of_the_umask(
+    tmp_path: Path, mode: int | None, given: int
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(0o666)
+    replace(path, b"new", mode)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", given)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_others_can_read_is_opened_only_if_that_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    replace(path, b"mine", 0o644)
+    with open_private(path) as file:
+        assert file.read() == b"mine"
+    with pytest.raises(PermissionError), open_private(path, others=0o077):
+        raise AssertionError("it was opened")
