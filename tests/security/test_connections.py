@@ -341,6 +341,21 @@ def test_a_server_that_closes_ends_its_idle_connections(
     assert idle.recv(1) == b""
 
 
+def test_a_server_that_closes_does_not_wait_for_the_next_look_of_its_loop(
+    driven: tuple[BoundedServer, list[float]],
+) -> None:
+    """The end of a run is not held up; without this, the test's own limit ends it."""
+    server, _ = driven
+    begun = threading.Event()
+    server.service_actions = begun.set  # type: ignore[method-assign]
+    loop = threading.Thread(target=server.serve_forever, args=(3600.0,), daemon=True)
+    loop.start()
+    with socket.create_connection(server.server_address[:2]):
+        assert begun.wait(120)  # the loop turns, and goes back to its long look
+    server.shutdown()
+    loop.join()
+
+
 def test_a_server_that_closes_lets_an_answer_go_out(
     driven: tuple[BoundedServer, list[float]], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

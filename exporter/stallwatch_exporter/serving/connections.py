@@ -98,6 +98,12 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
             self.peers.pop(request, None)
             self._changed.notify_all()
 
+    def shutdown(self) -> None:
+        """End the server's loop at once rather than at its next look; on Linux, which wakes it so."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        super().shutdown()
+
     def server_close(self) -> None:
         """Close, and end all connections; answers that are under way have a moment to go out."""
         super().server_close()
