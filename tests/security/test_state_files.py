@@ -46,11 +46,7 @@ def python(tmp_path: Path) -> Python:
     """Run code as a process of its own with the usual umask, under which others may read what is made."""
 
     def call(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        env = {
-            **os.environ,
-            "STALLWATCH_HOME": str(tmp_path / "home"),
-            "STALLWATCH_CACHE": str(tmp_path / "cache"),
-        }
+        env = {**os.environ, "STALLWATCH_HOME": str(tmp_path / "home")}
         return subprocess.run(
             [sys.executable, "-c", code, *map(str, arguments)],
             cwd=tmp_path,
@@ -74,8 +70,9 @@ def open_to_others(folder: Path) -> list[tuple[str, str]]:
     return [(str(path.relative_to(folder)), oct(mode(path))) for path in paths if mode(path) & 0o077]
 
 
-def test_files_of_a_run(tmp_path: Path, python: Python) -> None:
+def test_files_of_a_run(tmp_path: Path, python: Python, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a watched run leaves, and nothing in the cache, is open to others; its own files are."""
+    monkeypatch.setenv("STALLWATCH_CACHE", str(tmp_path / "cache"))
     done = python(RUN, "run", "--port", "0", "--", sys.executable, "-c", TRAINING)
     assert done.returncode == 1, done.stderr
     kept = {path.name for path in (tmp_path / "home").rglob("*")}
