@@ -82,7 +82,7 @@ system-packages:
 	@sh tests/system_packages.sh $(DEBIAN_PACKAGES)
 
 test: $(VENV)/.dev $(VENV)/.repro system-packages ## every test: rules, exporter, chat, dashboard in Chromium, real DeepSpeed on the CPU
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
 
 # The folders need torch, a browser or servers; what else is slow has its marker (tests/conftest.py).
 test-quick: $(VENV)/.dev ## between commits: what needs no torch, browser or server, in two minutes (TESTS=…)

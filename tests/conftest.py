@@ -74,8 +74,9 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made once for all tests: what is kept there is compiled in seconds."""
-    return tmp_path_factory.getbasetemp() / "stallwatch-cache"
+    """Made once for all tests, in all processes of them: what is kept there is compiled in seconds."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "stallwatch-cache"
 
 
 @pytest.fixture(scope="session")
@@ -236,7 +237,7 @@ class SecondTry:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Asked for where tests go on side by side: two lanes, except in ``make test-quick``."""
+    """Asked for where tests go on side by side: in lanes, except in ``make test-quick``."""
     if config.getoption("dist") == "loadfile":
         return None  # xdist's own
     from lanes import Lanes  # it lies in `machine`
@@ -248,6 +249,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(SLOW):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def pytest_long_lanes_first(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        from lanes import is_long  # it lies in `machine`
+
+        items.sort(key=lambda item: not is_long(item.nodeid))
 
 
 def pytest_configure(config: pytest.Config) -> None:

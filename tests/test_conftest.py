@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from lanes import is_long, lane_of
 
 SKIPPING = "import pytest\n\ndef test_a():\n    pytest.skip('because')\n\ndef test_b():\n    assert True\n"
 SHARING = """
@@ -105,7 +106,7 @@ def test_one_of_many(record_property, number):
 """
 
 
-def test_in_two_lanes_the_same_is_told(tmp_path: Path, root: Path) -> None:
+def test_in_lanes_the_same_is_told(tmp_path: Path, root: Path) -> None:
     """As ``make test`` runs them: a file that is skipped, a second try; all of a lane is in one process."""
     pytest.importorskip("pytest_rerunfailures")
     pytest.importorskip("xdist")
@@ -137,6 +138,20 @@ def test_in_two_lanes_the_same_is_told(tmp_path: Path, root: Path) -> None:
     )
     assert done.returncode == 1
     assert "does not name" in done.stdout and "test_known.py" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("test", "lane", "first"),
+    [
+        ("tests/repro/hangs/test_hangs.py::test_a", "machine", True),
+        ("tests/browser/test_login.py::test_a[b/c]", "machine", True),
+        ("tests/acceptance/test_routes.py::test_a", "acceptance", True),
+        ("tests/repro/test_versions.py::test_a", "tests/repro/test_versions.py", False),
+        ("tests/rules/test_pages.py::test_a[browser/x]", "tests/rules/test_pages.py", False),
+    ],
+)
+def test_no_two_tests_with_a_browser_or_trainings_meet(test: str, lane: str, first: bool) -> None:
+    assert (lane_of(test), is_long(test)) == (lane, first)
 
 
 def test_fixtures_that_tests_share_see_nothing_of_the_user(tmp_path: Path, root: Path) -> None:

@@ -53,9 +53,7 @@ from stallwatch_rules.text.redact import LineMasker, redact
 SEED = 20261126
 SECRETS = made(SEED)
 RUN = 8  #: characters of a secret that nothing may hold
-RUNS = {
-    one.secret[at : at + RUN]: one.kind for one in SECRETS for at in range(len(one.secret) - RUN + 1)
-}
+RUNS = {one.secret[at : at + RUN]: one.kind for one in SECRETS for at in range(len(one.secret) - RUN + 1)}
 BEGIN = 1_795_000_000.0
 EACH = pytest.mark.parametrize("secret", SECRETS, ids=[one.kind for one in SECRETS])
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. {}"
