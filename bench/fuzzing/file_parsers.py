@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
 import re
+from collections.abc import Iterator
 
 import msgspec
 
 from fuzzing import samples as of
-from fuzzing.line_parsers import Broken, file_of, from_system, own_folder, parse_as_html, text_of
+from fuzzing.line_parsers import (
+    Broken,
+    file_of,
+    from_system,
+    own_folder,
+    parse_as_html,
+    size_of_lines,
+    text_of,
+)
 from stallwatch.config import routes, values
 from stallwatch.config.keys import KEYS
 from stallwatch.config.loading import load
@@ -69,12 +79,32 @@ _MOST_EXPANDED = 1024 * 1024
 
 
 def parse_decompress(data: bytes) -> None:
-    limits = Limits(members=20, expanded=_MOST_EXPANDED)
-    for _ in expanded(io.BytesIO(data), kind_of(data[:512]), Meter(limits)):
+    for _ in _decompressed(data):
         pass
 
 
+def _decompressed(data: bytes) -> Iterator[bytes]:
+    limits = Limits(members=20, expanded=_MOST_EXPANDED)
+    return expanded(io.BytesIO(data), kind_of(data[:512]), Meter(limits))
+
+
+def size_unpacked(data: bytes) -> int:
+    """What the input holds once it is unpacked, up to the limit: a few bytes may hold all that is allowed."""
+    sizes = [size_of_lines(data)]
+    for portions in (_decompressed, _unpacked):
+        sizes.append(0)
+        with contextlib.suppress(InputError):
+            for portion in portions(data):
+                sizes[-1] += size_of_lines(portion)
+    return max(sizes)
+
+
 def parse_archives(data: bytes) -> None:
+    for _ in _unpacked(data):
+        pass
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
     limits = Limits(members=20, expanded=_MOST_EXPANDED)
     kind = kind_of(data[:512])
     if kind == "zip":
@@ -85,8 +115,7 @@ def parse_archives(data: bytes) -> None:
             str(problem.problem("a.tar"))
     for member in members[:5]:
         try:
-            for _ in member.chunks():
-                pass
+            yield from member.chunks()
         except InputError as error:
             str(error.problem(member.name))
 

@@ -17,7 +17,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,30 +70,38 @@ def make(target: Target, seed: int, number: int, mutator: Mutator | None = None)
 
 
 class Judge:
-    """Judges the processor time of an input by the median of the target's own, per byte.
+    """Judges the processor time of an input by the median of the target's own, per byte of what it amounts to.
 
-    What an empty input costs is taken off: of a short one it is most.
+    What an empty input costs is taken off: of a short one it is most. If most inputs are refused at their first
+    bytes, which costs nothing, the median of the samples as they are, which are read whole, counts instead.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, samples: Sequence[bytes] = ()) -> None:
         self._target = target
         self._least = min(self._time(b"") for _ in range(5))
+        whole = [self._rate(sample, self._time(sample)) for sample in samples]
+        self._of_samples = statistics.median(whole) if whole else 0.0
         self._rates: list[float] = []
         self._median = 0.0
 
     def take(self, data: bytes, seconds: float) -> float:
         """Return how many times the median this input took, once that is sure; 0 below the floor."""
-        rate = max(0.0, seconds - self._least) / max(64, len(data))
+        if self._median and seconds < FLOOR_SECONDS and len(self._rates) >= 4 * _LEARNT:
+            return 0.0
+        rate = self._rate(data, seconds)
         if len(self._rates) < 4 * _LEARNT:
             self._rates.append(rate)
             if len(self._rates) % _LEARNT == 0:
-                self._median = statistics.median(self._rates)
+                self._median = max(self._of_samples, statistics.median(self._rates))
         if seconds < FLOOR_SECONDS or not self._median or rate < MOST_TIMES * self._median:
             return rate / self._median if self._median and seconds >= FLOOR_SECONDS else 0.0
         again = min(self._time(data) for _ in range(_RETRIES))  # the machine may have been busy
         if again < FLOOR_SECONDS:
             return 0.0
-        return max(0.0, again - self._least) / max(64, len(data)) / self._median
+        return self._rate(data, again) / self._median
+
+    def _rate(self, data: bytes, seconds: float) -> float:
+        return max(0.0, seconds - self._least) / max(64, self._target.size(data))
 
     def _time(self, data: bytes) -> float:
         began = time.process_time()
@@ -115,10 +123,13 @@ def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, 
     logging.disable(logging.WARNING)  # parsers warn of what they leave out
     target = BY_NAME[name]
     mutator = Mutator(target.samples(), target.tokens, json_lines=target.json)
-    for sample in mutator.samples[:20] if timed else ():  # compiles patterns, fills caches
+    samples = mutator.samples[:: len(mutator.samples) // 20 + 1] if timed else []
+    for sample in samples:  # compiles patterns, fills caches
         wrong(target, sample)
     _limit_memory()
-    judge = Judge(target) if timed else None
+    gc.collect()
+    gc.freeze()  # else a collection, which takes long among so much, is an input's that it falls on
+    judge = Judge(target, samples) if timed else None
     result = Result(name)
     peak, seen = _peak(), dict[str, int]()
 

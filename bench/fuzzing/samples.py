@@ -158,21 +158,27 @@ def ring(records: int = _RING_RECORDS) -> bytes:
 def packed() -> list[bytes]:
     """Small compressed files and archives of every kind, and one within another."""
     text = _TRACEBACK + b"".join(_LINES[:4])
-    flat = [gzip.compress(text), bz2.compress(text), lzma.compress(text), zstandard.compress(text), text]
+    flat = [
+        gzip.compress(text, mtime=0),
+        bz2.compress(text),
+        lzma.compress(text),
+        zstandard.compress(text),
+        text,
+    ]
     zipped, tarred = (
         _zip({"a/rank0.log": text, "b.log.gz": flat[0]}),
         _tar({"rank_1.log": text, "x.gz": flat[0]}),
     )
     locked = bytearray(zipped)
     locked[6] |= 1  # the flag of an encrypted member
-    bomb = gzip.compress(b"\0" * 300_000)
+    bomb = gzip.compress(b"\0" * 300_000, mtime=0)
     within = _zip({"inner.zip": zipped, "deep.tar": tarred})
     return [
         *flat,
         zipped,
         bytes(locked),
         tarred,
-        gzip.compress(tarred),
+        gzip.compress(tarred, mtime=0),
         zstandard.compress(tarred),
         within,
         bomb,

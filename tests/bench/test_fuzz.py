@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import fuzz
 import pytest
-from fuzzing import patterns, running
+from fuzzing import file_parsers, line_parsers, patterns, running, samples
 from fuzzing.mutation import Mutator
 from fuzzing.targets import BY_NAME, TARGETS, Target
 
@@ -63,6 +67,62 @@ def test_a_seed_makes_the_same_inputs_and_another_one_others() -> None:
     one = [running.make(target, 1, number, mutator) for number in numbers]
     assert one == [running.make(target, 1, number, mutator) for number in numbers]
     assert one != [running.make(target, 2, number, mutator) for number in numbers]
+
+
+def test_packed_samples_hold_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1.0)
+    assert samples.packed.__wrapped__() == samples.packed()
+
+
+class Clock:
+    """Processor time that parsing alone takes: so long for each line."""
+
+    def __init__(self, each: float) -> None:
+        self.now, self._each = 0.0, each
+
+    def parse(self, data: bytes) -> None:
+        self.now += self._each * data.count(b"\n")
+
+    def process_time(self) -> float:
+        return self.now
+
+
+def _judged(clock: Clock, data: bytes, size: Callable[[bytes], int]) -> float:
+    judge = running.Judge(Target("timed", clock.parse, lambda: (), 10, size=size))
+    usual = b"a line of a usual length, such as logs have\n" * 20
+    for one in [usual] * 300 + [data]:
+        before = clock.now
+        clock.parse(one)
+        times = judge.take(one, clock.now - before)
+    return times
+
+
+def test_a_time_is_judged_by_what_the_input_amounts_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines take their time however short they are; by bytes alone, they would be slow."""
+    clock, short = Clock(0.001), b"\n" * 4000
+    monkeypatch.setattr(running.time, "process_time", clock.process_time)
+    assert _judged(clock, short, len) > running.MOST_TIMES
+    assert 0 < _judged(clock, short, line_parsers.size_of_lines) < running.MOST_TIMES
+
+
+def test_where_most_is_refused_the_samples_are_what_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, sound = Clock(0.001), b"a line\n" * 100
+    monkeypatch.setattr(running.time, "process_time", clock.process_time)
+    judge = running.Judge(Target("strict", clock.parse, lambda: (), 10), [sound])
+    for one in [b"refused" * 100] * 300 + [sound]:
+        before = clock.now
+        clock.parse(one)
+        times = judge.take(one, clock.now - before)
+    assert times == pytest.approx(1)
+
+
+def test_a_packed_input_amounts_to_what_it_holds() -> None:
+    zeros, text = b"\0" * 200_000, b"step 1\nstep 2\n"
+    for packed in (gzip.compress(zeros), bz2.compress(zeros), samples._tar({"a.gz": gzip.compress(zeros)})):
+        assert file_parsers.size_unpacked(packed) >= len(zeros)
+    broken = gzip.compress(zeros + random.Random(1).randbytes(1000))[:-400]
+    assert file_parsers.size_unpacked(broken) >= len(zeros)
+    assert file_parsers.size_unpacked(text) < 10 * len(text)
 
 
 def test_an_interrupted_fuzzing_goes_on_where_it_was(tmp_path: Path) -> None:
