@@ -203,10 +203,14 @@ class _Gzip:
 
 
 def _up_to_the_break(inner: Any, data: bytes) -> bytes:
-    out = []
-    with contextlib.suppress(zlib.error):
-        for byte in data:  # an error takes the whole call's output with it
-            out.append(inner.decompress(bytes((byte,))))
+    """Return what the longest part of `data` without an error holds: an error takes a whole call's output."""
+    out, at, size = [], 0, 1 << len(data).bit_length() >> 1
+    while size:
+        ahead = inner.copy()
+        with contextlib.suppress(zlib.error):
+            out.append(ahead.decompress(data[at : at + size]))
+            inner, at = ahead, at + size
+        size >>= 1
     return b"".join(out)
 
 

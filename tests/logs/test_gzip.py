@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import random
+import zlib
+from typing import Any
 
 import pytest
 
@@ -36,3 +38,33 @@ def test_without_isal_the_same_is_read(monkeypatch: pytest.MonkeyPatch, isal: bo
     begun, broken = read(packed[: len(packed) // 2])
     assert broken or begun != LOG
     assert LOG.startswith(begun) and len(begun) > 50_000
+
+
+class Counting:
+    """A decompressor that counts its calls, and those of its copies."""
+
+    def __init__(self, inner: Any, calls: list[int]) -> None:
+        self._inner, self._calls = inner, calls
+
+    def copy(self) -> Counting:
+        return Counting(self._inner.copy(), self._calls)
+
+    def decompress(self, data: bytes) -> bytes:
+        self._calls.append(len(data))
+        return bytes(self._inner.decompress(data))
+
+
+@pytest.mark.parametrize("size", [0, 1, 999, 30_000, 100_000])
+def test_what_comes_before_a_break_is_found_in_few_calls(size: int) -> None:
+    """As byte by byte; but a broken file must not take many times as long as a whole one."""
+    packer = zlib.compressobj(wbits=31)
+    packed = packer.compress(LOG[:size]) + packer.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 5000
+    assert len(packed) <= decompress._PIECE
+    whole, expected = zlib.decompressobj(31), b""
+    with pytest.raises(zlib.error):
+        for byte in packed:
+            expected += whole.decompress(bytes((byte,)))
+    calls: list[int] = []
+    before = decompress._up_to_the_break(Counting(zlib.decompressobj(31), calls), packed)
+    assert before == expected == LOG[:size]
+    assert len(calls) <= 17 and sum(calls) <= 2 * decompress._PIECE
