@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from datetime import time
+from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -165,8 +166,13 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError):
-        meant = _meant(name, sorted(available_timezones())) or ', such as "Europe/Berlin"'
+        meant = _meant(name, _zones()) or ', such as "Europe/Berlin"'
         raise BadValue(f"must be a name of the IANA list, not {_quoted(name)}{meant}") from None
+
+
+@cache
+def _zones() -> tuple[str, ...]:
+    return tuple(sorted(available_timezones()))  # which walks through their folder
 
 
 def _quoted(value: Any) -> str:

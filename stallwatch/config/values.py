@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,4 +163,9 @@ def type_of(value: Any) -> str:
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the known name that is most like this one; empty if none is."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
+    return _nearest(name, tuple(known), cutoff)
+
+
+@lru_cache  # the same mistake is often in many tables
+def _nearest(name: str, known: tuple[str, ...], cutoff: float) -> str:
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from stallwatch.config import routes
 from stallwatch.config.loading import load
 from stallwatch_alerts.routing import Route, stops
 
@@ -192,3 +193,17 @@ def test_other_wrong_tables_have_a_line_and_a_remedy(tmp_path: Path, text: str, 
     (tmp_path / "stallwatch.toml").write_text(f"\n{text}\n")
     problem = load(cwd=tmp_path, environ={}).problems[0]
     assert problem.line is not None and said in str(problem)
+
+
+def test_a_mistake_in_many_tables_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of time zones is a folder, and a name like another takes long to find in it."""
+    calls: list[str] = []
+    monkeypatch.setattr(routes, "available_timezones", lambda: calls.append("zones") or {"Europe/Berlin"})
+    routes._zones.cache_clear()
+    table = {"quiet": "22:00-07:00", "timezone": "Europe/Berlim", "urls": ["slack://a"]}
+    try:
+        _, problems = routes.routes_from([table] * 100)
+    finally:
+        routes._zones.cache_clear()
+    assert len(problems) == 100 and all("did you mean Europe/Berlin?" in str(one) for one in problems)
+    assert calls == ["zones"]
