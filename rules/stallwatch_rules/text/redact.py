@@ -36,6 +36,7 @@ _chat_schemes = SECRET_SCHEMES
 
 
 SITE = "site"  #: the source of patterns that a configuration has
+_MOST_GROUPS = 100  # of a site's pattern: the time of a search grows with their square
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -150,6 +151,8 @@ def pattern_problem(pattern: str) -> str:
         reason = error.args[0] if error.args else b""
         reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
         return f"{reason} (patterns are RE2's: linear time)"
+    if compiled.groups > _MOST_GROUPS:
+        return f"it has more than {_MOST_GROUPS} groups"
     return "it matches the empty text" if compiled.search(b"") is not None else ""
 
 
