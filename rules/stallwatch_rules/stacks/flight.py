@@ -13,7 +13,7 @@ from typing import Any
 from stallwatch_rules.stacks.records import Asked, Counts, Recorded, Waiting
 from stallwatch_rules.text.lazy import lazy
 
-_NUMBERS = lazy(r"\d+")
+_NUMBERS = lazy(r"\b[0-9]{1,9}\b")
 
 
 def read_recorder(told: Any) -> Recorded:
@@ -26,8 +26,8 @@ def read_recorder(told: Any) -> Recorded:
             _number(status, "last_enqueued_collective"),
             _number(status, "last_completed_collective"),
         )
-        if group.isdigit() and joined is not None:
-            counts[int(group)] = Counts(joined, -1 if done is None else done)
+        if (number := _whole(group)) is not None and joined is not None:
+            counts[number] = Counts(joined, -1 if done is None else done)
     members = {
         name: tuple(int(rank) for rank in _NUMBERS.findall(str(group.get("ranks", ""))))
         for name, group in _items(told.get("groups"))
@@ -119,7 +119,7 @@ def _number(status: Any, name: str) -> int | None:
 def _whole(value: Any) -> int | None:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

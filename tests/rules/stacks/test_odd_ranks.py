@@ -243,7 +243,14 @@ def test_an_import_is_no_wait_for_the_network() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [None, 3, {"status": 3, "entries": [3, {}], "groups": {"0": 3}, "world_size": "x"}]
+    "told",
+    [
+        None,
+        3,
+        {"status": 3, "entries": [3, {}], "groups": {"0": 3}, "world_size": "x"},
+        {"world_size": float("inf"), "status": {"\N{SUPERSCRIPT TWO}": {"last_enqueued_collective": 1}}},
+        {"groups": {"0": {"ranks": "9" * 5000}}},
+    ],
 )
 def test_a_recorder_that_tells_something_else(told: Any) -> None:
     assert read_recorder(told).waiting == ()
