@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pwd
 import re
@@ -65,13 +66,23 @@ def agent_terminated(trial: Trial) -> None:
 def agent_stopped(trial: Trial) -> None:
     """SIGSTOP, and SIGCONT a while later.
 
-    A hang that is over when the agent goes on is nobody's news: here it ends in a crash.
+    A hang that is over when the agent goes on is nobody's news: here it ends in a crash, whose beginning is
+    expected if the agent was awake for long enough.
     """
     if trial.scenario == "hang":
         trial.scenario = trial.result.scenario = "lingering-crash"
     moment, length = trial.moment, trial.random.uniform(0.3, 2.5)
-    trial.at(moment, lambda: trial.kill(signal.SIGSTOP))
-    trial.at(moment + length, lambda: trial.kill(signal.SIGCONT))
+
+    def stop() -> None:
+        trial.asleep = (time.time(), math.inf)
+        trial.kill(signal.SIGSTOP)
+
+    def wake() -> None:
+        trial.kill(signal.SIGCONT)
+        trial.asleep = (trial.asleep[0], time.time())
+
+    trial.at(moment, stop)
+    trial.at(moment + length, wake)
 
 
 # ---- its disk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -33,6 +34,7 @@ HOOK = PROGRAMS / "hook"
 TRAINING = PROGRAMS / "training.py"
 FLOOR = 0.1  #: seconds; a stall of a run like these is reported after twenty times that
 STALL = 2.0
+LINGERING = 3.5  #: seconds from the error of a "lingering-crash" to its end (``fault_programs/training.py``)
 PATIENCE = 90.0  #: for the end of a process
 #: What is expected of each: (status, outcome), in this order, about one incident.
 SCENARIOS: dict[str, tuple[tuple[str, str | None], ...]] = {
@@ -128,6 +130,7 @@ class Trial:
         self.restart_needed = False  #: what waits leaves with another run
         self.may_lose = False  #: what is lost must be stated, but may be
         self.stopped_by: int | None = None  #: the signal that reached the training, too
+        self.asleep = (math.inf, math.inf)  #: when the agent did nothing, in Unix time
         self.problems: list[str] = []
         self.log: Path | None = None  #: the training prints there, and ``stallwatch tail`` reads it
         self.parts: list[Path] | None = []  #: to which its older lines were moved; None: some were cut off
@@ -403,7 +406,7 @@ class Trial:
             if not ended and not printed and not said:
                 return  # before the command started: there was no training
             code = int(self.note.read_text().split()[1]) if ended else None
-        if self.stopped_by is not None and not ended:
+        if self._was_stopped:
             untouched = bare.stdout.startswith(printed)
             # SIGTERM before its own handler is there ends stallwatch itself
             kept = code in (128 + self.stopped_by, -self.stopped_by)
@@ -431,10 +434,26 @@ class Trial:
         quiet = float(self.note.read_text().split()[0]) if self.note.exists() else 0.0
         if not expected and quiet < 0.8 * STALL and self.stopped_by is None:
             self.problems += [f"false alarm: {body['title']}" for body in trial]
+        if self.scenario == "lingering-crash" and self._awake_before_the_end() < STALL + 1.0:
+            expected = tuple(stage for stage in expected if stage[0] != "open")
         self.result.expected += len(expected)
         lost = [stage for stage in expected if not any(_is_stage(body, stage) for body in trial)]
         if lost:
             self._judge_losses(lost, trial)
+
+    @property
+    def _was_stopped(self) -> bool:
+        """Whether the signal ended the training; that may be after it wrote its note."""
+        number = self.stopped_by
+        return number is not None and (not self.note.exists() or self.code == 128 + number)
+
+    def _awake_before_the_end(self) -> float:
+        """For how many seconds the agent could see that the training was quiet."""
+        if not self.note.exists():
+            return math.inf
+        end = self.note.stat().st_mtime
+        begin, (slept, woke) = end - LINGERING, self.asleep
+        return LINGERING - max(0.0, min(end, woke) - max(begin, slept))
 
     def _count(self, run: str, bodies: list[dict[str, Any]]) -> None:
         # A warning that turns critical is one message more.
@@ -457,7 +476,7 @@ class Trial:
 
     def _judge_losses(self, lost: list[Any], trial: list[dict[str, Any]]) -> None:
         """A message that did not come: it is stated somewhere, or it is lost in silence."""
-        if self.stopped_by is not None and not self.note.exists():
+        if self._was_stopped:
             self.result.expected -= len(lost)  # the training was ended before
             return
         said = self.stderr.read_text(errors="replace") + _read(self.folder / "next")

@@ -38,13 +38,11 @@ def test_wilsons_interval(good: int, total: int, low: float) -> None:
 
 def test_a_message_of_several_incidents_counts_for_each() -> None:
     body = {"id": "a/stall/x/1", "status": "open", "incidents": "a/stall/x/1,a/stall/x/1,a/ended/y/1"}
-    assert stages([body]) == [
+    assert stages([{**body, "statuses": "open,resolved,resolved"}]) == [
         ("a/stall/x/1", "open"),
         ("a/stall/x/1", "resolved"),
         ("a/ended/y/1", "resolved"),
     ]
-    opened = {"id": "a/stall/x/1", "status": "open"}
-    assert stages([opened, {**body, "incidents": "a/stall/x/1"}])[-1] == ("a/stall/x/1", "resolved")
 
 
 def judged(scenario: str, *bodies: dict[str, Any], stderr: str = "", stdout: bytes | None = None) -> Result:
@@ -60,6 +58,16 @@ def judged(scenario: str, *bodies: dict[str, Any], stderr: str = "", stdout: byt
     trial.discard()
     trial.result.broken += trial.problems
     return trial.result
+
+
+def test_a_beginning_that_the_agent_slept_through_is_not_expected() -> None:
+    for slept, awake in ((0.0, 3.5), (2.0, 1.5)):
+        trial = Trial(0, 1, "none", 0, "lingering-crash")
+        trial.note.write_text("0.03 3")
+        end = trial.note.stat().st_mtime
+        trial.asleep = (end - slept, end + 9.0)
+        assert trial._awake_before_the_end() == pytest.approx(awake)
+        trial.discard()
 
 
 CRASH = {"id": "trial/ended/cuda-oom/1", "status": "resolved", "outcome": "crashed"}
