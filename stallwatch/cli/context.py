@@ -35,7 +35,7 @@ PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)  #: that is written
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
@@ -45,7 +45,7 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smhd]?)", value.strip().lower())
     if found is None or not float(found[1]):
         raise click.BadParameter(f"{value} is no duration; give one such as 30s, 5m or 2h")
-    return float(found[1]) * UNITS[found[2] or "s"]
+    return float(found[1]) * _UNITS[found[2] or "s"]
 
 
 _CHATS = ("alerts.urls", "alerts.routes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import re
 import socket
 import time
 from collections.abc import Iterable
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from stallwatch.cli.context import (
-    UNITS,
     App,
     catalogue_of,
+    duration,
     extra,
     hides_people,
     local_time,
@@ -134,7 +133,14 @@ def note(app: App, incident: str, text: str) -> None:
 @click.option("--rule", default="", metavar="ID", help="Incidents of this rule; may hold * and ?.")
 @click.option("--severity", type=click.Choice(["info", "warning", "critical"]), help="Only of this severity.")
 @click.option("--all", "everything", is_flag=True, help="Incidents of every run and rule.")
-@click.option("--for", "duration", default="1h", metavar="TIME", help="How long: 30m, 2h, 1d (default: 1h).")
+@click.option(
+    "--for",
+    "seconds",
+    default="1h",
+    metavar="TIME",
+    callback=duration,
+    help="How long: 30m, 2h, 1d (default: 1h).",
+)
 @click.option("--comment", default="", help="Why.")
 @click.option("--end", type=int, metavar="NUMBER", help="End this silence now instead.")
 @click.pass_obj
@@ -144,7 +150,7 @@ def silence(
     rule: str,
     severity: str | None,
     everything: bool,
-    duration: str,
+    seconds: float,
     comment: str,
     end: int | None,
 ) -> None:
@@ -167,7 +173,6 @@ def silence(
         return
     if not (run or rule or severity or everything):
         raise click.UsageError(say("silence-what", language))
-    seconds = _seconds(duration, language)
     near = near_rules(rule, known_rules(catalogue_of(config))) if rule else None
     if near is not None:
         key = "no-rule-near" if near else "no-rule"
@@ -236,13 +241,6 @@ def _is_unwatched(incident: Incident, home: Path) -> bool:
 
     info = read_info(runs_home(home) / incident.run)
     return info is not None and info.ended_at is None and not agent_alive(info)
-
-
-def _seconds(text: str, language: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip().lower())
-    if found is None or float(found[1]) == 0:
-        raise click.UsageError(say("bad-time", language, text=text))
-    return float(found[1]) * UNITS[found[2]]
 
 
 def who() -> str:

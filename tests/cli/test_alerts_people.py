@@ -148,7 +148,9 @@ def test_a_silence_comes_and_goes(stallwatch: Stallwatch, store: IncidentStore) 
     assert "my*  known" in stallwatch("alerts", "list").stdout
     assert stallwatch("alerts", "silence", "--end", "1").exit_code == 0
     assert stallwatch("alerts", "silence", "--end", "1").exit_code == 1
-    assert stallwatch("alerts", "silence", "--all", "--for", "soon").exit_code == 2
+    for wrong in ("soon", "0h", "2w"):
+        result = stallwatch("alerts", "silence", "--all", "--for", wrong)
+        assert result.exit_code == 2 and f"{wrong} is no duration" in result.output
 
 
 def test_alertmanager_that_is_not_there_is_told(
