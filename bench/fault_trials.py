@@ -154,6 +154,7 @@ class Trial:
         self.agent: subprocess.Popen[bytes] | None = None
         self.code: int | None = None
         self._threads: list[threading.Thread] = []
+        self._over = threading.Event()
 
     # ---- what faults use
 
@@ -166,10 +167,11 @@ class Trial:
         self.result.detail = f"{self.result.detail}, {text}".strip(", ")
 
     def at(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do it so long after the start."""
+        """Do it so long after the start, unless the trial is over by then."""
 
         def wait() -> None:
-            time.sleep(seconds)
+            if self._over.wait(seconds):
+                return
             with contextlib.suppress(ProcessLookupError):
                 action()
 
@@ -247,6 +249,7 @@ class Trial:
         except Exception as error:
             self.result.broken.append(f"the trial failed: {type(error).__name__}: {error}")
         finally:
+            self._over.set()
             self._end_fault()
             for close in reversed(self.closing):
                 with contextlib.suppress(Exception):
