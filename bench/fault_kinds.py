@@ -362,18 +362,14 @@ def _log(trial: Trial) -> Path:
 
 
 def log_rotated(trial: Trial) -> None:
-    """The log is renamed at random moments, and the training opens another."""
+    """The log is renamed at a random moment, and the training opens another.
+
+    Once: of a file that is created and renamed again between two looks, nothing is read.
+    """
     log = _log(trial)
-
-    def rotate(number: int) -> None:
-        part = log.with_name(f"train.log.{number}")
-        if log.exists() and trial.parts is not None:  # it has not been opened anew yet
-            log.rename(part)
-            trial.parts.append(part)
-
-    moments = sorted(trial.random.uniform(0.0, 1.2) for _ in range(trial.random.choice((1, 1, 2))))
-    for number, moment in enumerate(moments):
-        trial.at(moment, lambda number=number: rotate(number))
+    part = log.with_name("train.log.1")
+    trial.parts = [part]
+    trial.at(trial.random.uniform(0.0, 1.2), lambda: log.rename(part) if log.exists() else None)
 
 
 def log_truncated(trial: Trial) -> None:
