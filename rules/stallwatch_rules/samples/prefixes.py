@@ -7,12 +7,15 @@ from functools import lru_cache
 
 from stallwatch_rules.text.lazy import lazy
 
+# A word between separators, taken once: in parts, it could be read in exponentially many ways.
+_WORD = (
+    r"(?=(\b(?:train(?:ing)?|epochs?|rank|gpu|worker|node|ppo|global|local|at|info|completed"
+    r"|\d[\d-]*T\d[\d:.,]*(?:Z|\+\d\d:?\d\d)?|\d[\d.]*s?)\b))"
+)
 # A logger's lead, and words such as "epoch 3, rank 0".
 _LEAD = lazy(
     r"(?:.{0,160}(?: - |>> ?|\| |\][: ]\s*|: |, |\t))?"
-    r" {0,3}(?:(?:\b(?:train(?:ing)?|epochs?|rank|gpu|worker|node|ppo|global|local|at|info|completed"
-    r"|\d[\d-]*T\d[\d:.,]*(?:Z|\+\d\d:?\d\d)?|\d[\d.]*s?)\b|\[)"
-    r"[\s:=：,，|/\[\]()-]*)*",
+    r" {0,3}(?:(?:\[|" + _WORD + r"\1)(?:[\s:=：,，|/\[\]()-]|" + _WORD + r"\2)*)?",
     re.IGNORECASE,
 )
 # A logger's level, its name or its source's file and line where no bracket or dash ends them.
