@@ -27,7 +27,9 @@ from stallwatch_rules.pages.frontmatter import LOADER
 from stallwatch_rules.text.foreign_json import sound
 from stallwatch_rules.text.lazy import lazy
 
-MAX_KEYS = 10_000  #: a few lines of YAML aliases can stand for billions
+MAX_KEYS = 10_000  #: whose lines are kept
+MAX_VALUES = 100_000  #: a few lines of YAML aliases can stand for billions
+MAX_DEPTH = 100  #: and for what has no end
 MAX_PLACED = 1 << 20  #: characters; finding the lines of keys takes seconds in longer texts
 
 #: by accelerate's name, DeepSpeed's
@@ -58,9 +60,8 @@ def parse_json(text: str, file: str) -> Parsed:
     twice: list[str] = []
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = sound([list(pair) for pair in found])
         names = Counter(name for name, _ in found)
-        twice.extend(sorted(name for name, count in names.items() if count > 1))
+        twice.extend(sound(name) for name, count in sorted(names.items()) if count > 1)
         return dict(found)
 
     def unreadable(reason: str) -> Parsed:
@@ -69,8 +70,8 @@ def parse_json(text: str, file: str) -> Parsed:
 
     diagnostics: list[Diagnostic] = []
     try:
-        values = json.loads(text, object_pairs_hook=pairs)
-    except ValueError as error:  # also RecursionError's kin of absurd nesting is no configuration
+        values = sound(_bounded(json.loads(text, object_pairs_hook=pairs)))
+    except ValueError as error:
         twice.clear()
         values, found = _hjson(text, file, error, pairs)
         diagnostics.append(found)
@@ -97,7 +98,7 @@ def strict(found: Diagnostic) -> Diagnostic:
 def parse_accelerate(text: str, file: str) -> Parsed:
     """Read accelerate's YAML; ``config`` is ``None`` without a diagnostic if there is no DeepSpeed in it."""
     try:
-        values = yaml.load(text, LOADER)
+        values = _bounded(yaml.load(text, LOADER))
         if not isinstance(values, dict):
             raise ValueError("no keys at the top")
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -121,21 +122,31 @@ def key_lines(text: str) -> dict[Path, int]:
     if len(text) > MAX_PLACED:
         return {}
     try:
-        node = yaml.compose(text.replace("\t", " "), Loader=LOADER)
+        root = yaml.compose(text.replace("\t", " "), Loader=LOADER)
     except (yaml.YAMLError, RecursionError):
         return {}
     lines: dict[Path, int] = {}
-    _walk(node, (), lines)
+    nodes: list[tuple[Path, yaml.Node | None]] = [((), root)]
+    for path, node in nodes:  # which grows meanwhile: an alias can stand for what is around it
+        if isinstance(node, yaml.MappingNode) and len(path) < MAX_DEPTH:
+            for key, value in node.value[: MAX_KEYS - len(nodes)]:
+                if isinstance(key, yaml.ScalarNode):
+                    lines[(*path, key.value)] = key.start_mark.line + 1
+                    nodes.append(((*path, key.value), value))
     return lines
 
 
-def _walk(node: yaml.Node | None, path: Path, lines: dict[Path, int]) -> None:
-    if not isinstance(node, yaml.MappingNode) or len(lines) >= MAX_KEYS:
-        return
-    for key, value in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            lines[(*path, key.value)] = key.start_mark.line + 1
-            _walk(value, (*path, key.value), lines)
+def _bounded(root: Any) -> Any:
+    """Return the value; raise `RecursionError` if its nesting or what its aliases stand for has no bounds."""
+    count, values = 0, [(root, 0)]
+    while values:
+        value, depth = values.pop()
+        if isinstance(value, (dict, list, tuple)):
+            count += len(value)
+            if count > MAX_VALUES or depth > MAX_DEPTH:
+                raise RecursionError("too many values, or nested too deeply")
+            values += [(each, depth + 1) for each in (value.values() if isinstance(value, dict) else value)]
+    return root
 
 
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
@@ -144,7 +155,7 @@ def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[st
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)
     try:
-        values = hjson.loads(text, object_pairs_hook=pairs)
+        values = sound(_bounded(hjson.loads(text, object_pairs_hook=pairs)))
     except (ValueError, ArithmeticError, LookupError, RecursionError):  # what Hjson makes of broken tokens
         values = None
     if not isinstance(values, dict) or not values:

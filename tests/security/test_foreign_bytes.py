@@ -23,7 +23,7 @@ from stallwatch_exporter.runs.runfolder import read_info
 from stallwatch_exporter.stacks import asking
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_lint.check_run import check_run
-from stallwatch_lint.parse import parse_accelerate, parse_json
+from stallwatch_lint.parse import MAX_KEYS, key_lines, parse_accelerate, parse_json
 from stallwatch_rules.failures.crashes import read_error_file
 from stallwatch_rules.lines.ranks import TaskLabels
 from stallwatch_rules.records import Line
@@ -165,6 +165,45 @@ def test_half_a_character_in_a_configuration_is_a_question_mark() -> None:
     assert config is not None
     assert config.values == {"gradient_clippin": "?", "?": 1, "fp16": {"?": []}}
     assert check_run(config)
+
+
+ALIASES = "x0: &x0 [auto]\n" + "".join(
+    f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}, *x{n - 1}]\n" for n in range(1, 60)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zero_optimization: &a\n  stage: *a",
+        "deepspeed_config: &a\n  zero_stage: *a",
+        "zero_optimization:\n  stage: &a [*a]",
+        ALIASES + "zero_optimization: {stage: *x59}",
+        'zero_optimization: {"a": ' + "[" * 300 + "]" * 300 + "}",
+    ],
+    ids=["itself", "accelerate", "list", "billions", "nested"],
+)
+def test_aliases_without_end_are_a_finding(text: str) -> None:
+    """A few lines of YAML can stand for more than any memory holds, and for what contains itself."""
+    parsed = parse_accelerate(text, "accelerate.yaml")
+    assert parsed.config is None
+    assert parsed.diagnostics[0].check == "config-unreadable"
+
+
+@pytest.mark.parametrize(
+    "form", ['{"a": 1, "fp16": %s}', "{a: 1, // Hjson\n fp16: %s}"], ids=["JSON", "Hjson"]
+)
+@pytest.mark.parametrize("depth", [300, 600])
+def test_a_nested_configuration_is_a_finding(form: str, depth: int) -> None:
+    """It is read, but what looks through its values goes down with it."""
+    parsed = parse_json(form % ('{"a": ' * depth + "1" + "}" * depth), "ds.json")
+    assert parsed.config is None
+    assert parsed.diagnostics[0].check == "config-unreadable"
+
+
+def test_an_alias_to_itself_in_hjson_has_no_lines() -> None:
+    """Hjson reads a text where YAML, which knows the lines of keys, sees a loop of twice two."""
+    assert len(key_lines("&a {x: *a, y: *a, x: *a}")) < MAX_KEYS
 
 
 def test_a_pickle_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
