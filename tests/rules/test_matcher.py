@@ -185,6 +185,7 @@ def test_a_catalogue_without_patterns_matches_nothing() -> None:
         (r"a[^]{3,}]{30}b", r"a[^]{3,}]+b"),
         (r"a.{2,16}b", r"a.{2,16}b"),
         (r"a\{0,200}b", r"a\{0,200}b"),
+        *[(f"a{{{count}}}b", f"a{{{count}}}b") for count in ("9" * 5000, "1," + "9" * 5000)],  # text to RE2
         (r"a\x{0950}\p{Han}b", r"a\x{0950}\p{Han}b"),
         (r"a(.{0,80})", r"a()"),
         (r"a\w{20,}", r"a\w"),

@@ -26,7 +26,8 @@ from stallwatch_lint.check_run import check_run
 from stallwatch_lint.parse import MAX_KEYS, key_lines, parse_accelerate, parse_json
 from stallwatch_rules.failures.crashes import read_error_file
 from stallwatch_rules.lines.ranks import TaskLabels
-from stallwatch_rules.records import Line
+from stallwatch_rules.records import Diagnosis, Line, Stats
+from stallwatch_rules.report.phrases import stats_line
 from stallwatch_rules.stacks.reading import from_faulthandler, from_py_spy
 from stallwatch_rules.text.masking import masked, repeats
 
@@ -87,6 +88,11 @@ def test_a_report_that_is_not_utf_8_reads_as_none(tmp_path: Path) -> None:
     """The page of the run shows what else is known."""
     (tmp_path / "diagnosis.json").write_bytes(b'{"verdict": "\xff\xfe"}')
     assert not said_at_the_end(tmp_path).verdict
+
+
+def test_a_size_beyond_a_float_is_no_end_of_a_report() -> None:
+    """The diagnosis that was kept of a run can hold any number."""
+    assert "1 line, 17179869184.0 GiB" in stats_line(Diagnosis("healthy", stats=Stats(1, 10**400, 1)), "en")
 
 
 def test_nested_events_of_a_rank_hide_no_others(process: RankProcess) -> None:

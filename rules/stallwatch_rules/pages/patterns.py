@@ -126,7 +126,7 @@ def hyperscan_flags() -> int:
 TOKEN = lazy(
     r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, named or numbered characters, escapes
     r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # classes
-    r"|\{(?P<least>\d+)(?P<range>,(?P<most>\d*))?\}|(?P<start>\^)|(?P<end>\$)"
+    r"|\{(?P<least>\d{1,8})(?P<range>,(?P<most>\d{0,8}))?\}|(?P<start>\^)|(?P<end>\$)"
 )
 _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
 COUNTED = 16  #: the longest counted repeat that hyperscan is asked to count

@@ -230,7 +230,7 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def _size(count: int) -> str:
-    size = float(count)
+    size = float(min(count, 1 << 64))  # a record that was kept can hold any number
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
