@@ -24,12 +24,10 @@ from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import DsConfig, Path, has_auto
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.frontmatter import LOADER
-from stallwatch_rules.text.foreign_json import sound
+from stallwatch_rules.text.foreign_json import MAX_DEPTH, bounded, sound
 from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: whose lines are kept
-MAX_VALUES = 100_000  #: a few lines of YAML aliases can stand for billions
-MAX_DEPTH = 100  #: and for what has no end
 MAX_PLACED = 1 << 20  #: characters; finding the lines of keys takes seconds in longer texts
 
 #: by accelerate's name, DeepSpeed's
@@ -70,7 +68,7 @@ def parse_json(text: str, file: str) -> Parsed:
 
     diagnostics: list[Diagnostic] = []
     try:
-        values = sound(_bounded(json.loads(text, object_pairs_hook=pairs)))
+        values = sound(bounded(json.loads(text, object_pairs_hook=pairs)))
     except ValueError as error:
         twice.clear()
         values, found = _hjson(text, file, error, pairs)
@@ -98,7 +96,7 @@ def strict(found: Diagnostic) -> Diagnostic:
 def parse_accelerate(text: str, file: str) -> Parsed:
     """Read accelerate's YAML; ``config`` is ``None`` without a diagnostic if there is no DeepSpeed in it."""
     try:
-        values = _bounded(yaml.load(text, LOADER))
+        values = bounded(yaml.load(text, LOADER))
         if not isinstance(values, dict):
             raise ValueError("no keys at the top")
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -136,26 +134,13 @@ def key_lines(text: str) -> dict[Path, int]:
     return lines
 
 
-def _bounded(root: Any) -> Any:
-    """Return the value; raise `RecursionError` if its nesting or what its aliases stand for has no bounds."""
-    count, values = 0, [(root, 0)]
-    while values:
-        value, depth = values.pop()
-        if isinstance(value, (dict, list, tuple)):
-            count += len(value)
-            if count > MAX_VALUES or depth > MAX_DEPTH:
-                raise RecursionError("too many values, or nested too deeply")
-            values += [(each, depth + 1) for each in (value.values() if isinstance(value, dict) else value)]
-    return root
-
-
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
     """Return what Hjson makes of it, and what to say of that."""
     place, column = (file, getattr(error, "lineno", 1)), getattr(error, "colno", None)
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)
     try:
-        values = sound(_bounded(hjson.loads(text, object_pairs_hook=pairs)))
+        values = sound(bounded(hjson.loads(text, object_pairs_hook=pairs)))
     except (ValueError, ArithmeticError, LookupError, RecursionError):  # what Hjson makes of broken tokens
         values = None
     if not isinstance(values, dict) or not values:

@@ -130,7 +130,11 @@ def test_a_nested_error_file_is_a_line_like_any_other() -> None:
     assert read_error_file(Line(DEEP.decode(), "log", 1), (0, 0)) is None
 
 
-@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "9" * 5000], ids=["nested", "digits"])
+@pytest.mark.parametrize(
+    "value",
+    ["[" * 5000 + "]" * 5000, "9" * 5000, "[]\n[" + "a." * 1000 + "a]"],
+    ids=["nested", "digits", "dotted"],
+)
 def test_a_configuration_that_cannot_be_read_is_named(value: str, tmp_path: Path) -> None:
     """A command goes on with the defaults and names the file, whatever the file holds."""
     file = tmp_path / "stallwatch.toml"

@@ -9,6 +9,8 @@ import msgspec
 
 #: What decoding raises for bytes that are no such JSON: not the form, not UTF-8, nested too deeply.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
+MAX_DEPTH = 100  #: of what holds other values; what looks through them goes down with it
+MAX_VALUES = 100_000  #: a few lines of YAML aliases can stand for billions, and for what has no end
 _LONGEST_WHOLE = 20  # characters of what 64 bits hold
 
 
@@ -40,3 +42,16 @@ def sound(value: Any) -> Any:
     if isinstance(value, dict):
         return {sound(key): sound(each) for key, each in value.items()}
     return value
+
+
+def bounded(root: Any) -> Any:
+    """Return the value; raise `RecursionError` if its nesting or what its aliases stand for has no bounds."""
+    count, values = 0, [(root, 0)]
+    while values:
+        value, depth = values.pop()
+        if isinstance(value, (dict, list, tuple)):
+            count += len(value)
+            if count > MAX_VALUES or depth > MAX_DEPTH:
+                raise RecursionError("too many values, or nested too deeply")
+            values += [(each, depth + 1) for each in (value.values() if isinstance(value, dict) else value)]
+    return root
