@@ -8,6 +8,8 @@ import pytest
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.wrapped import GOES_ON, HEAD, MAX_LINE, TAIL
+from stallwatch_rules.matching.matcher import Matcher
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Line
 
 ReadLines = Callable[..., list[Line]]
@@ -65,3 +67,11 @@ def test_a_line_cut_inside_a_character_loses_only_that_character(read_lines: Rea
         head, tail = read_lines(before + "停".encode() * MAX_LINE + b"\n")
         assert set(head.text.lstrip("x")) == {"停"}
         assert set(tail.text.removeprefix(GOES_ON)) == {"停"}
+
+
+def test_a_launchers_command_may_be_long(catalogue: Catalogue) -> None:
+    """Counting its characters took half a second a line; the end of the line says what is to be known."""
+    command = "['/usr/bin/python', '-u', 'train.py', " + "'--data', '/data/part.py', " * 100 + "'--fast']"
+    text = f"CalledProcessError: Command '{command}' returned non-zero exit status 7."
+    found = {rule: captures for _, rule, captures in Matcher(catalogue).match_text(text)}
+    assert found["torchrun-child-failed"] == {"exitcode": "7"}
