@@ -20,6 +20,7 @@ from stallwatch.cli.context import (
     language_option,
     local_time,
     plain_table,
+    print_line,
     say,
     show_table,
     tell,
@@ -116,11 +117,11 @@ def test(
     deliveries = test_message(urls, config["alerts.language"])
     for url, delivery in zip(urls, deliveries, strict=True):
         if delivery.delivered:
-            click.echo(f"ok      {delivery.url}")
+            print_line(f"ok      {delivery.url}")
         else:
-            click.echo(f"failed  {delivery.url}: {delivery.reason}")
+            print_line(f"failed  {delivery.url}: {delivery.reason}")
             for line in filter(None, (delivery.remedy, ", ".join(places(config, url)))):
-                click.echo(f"        → {line}")
+                print_line(f"        → {line}")
     failed = sum(not delivery.delivered for delivery in deliveries)
     if failed:
         tell(say("not-taken", spoken, failed=failed, all=len(deliveries)))
@@ -138,7 +139,7 @@ def _try_the_way(config: Config, prometheus: str, alertmanager: str, relay: str,
     allowed = f"Bearer {token}" if token else own_authorization(exporter.server)
     trial = PathTest(prometheus, relay, exporter, alertmanager=alertmanager, authorization=allowed, wait=wait)
     for link in trial.links():
-        click.echo(f"{'ok' if link.holds else 'failed':7} {link.name}: {link.said}")
+        print_line(f"{'ok' if link.holds else 'failed':7} {link.name}: {link.said}")
         if not link.holds:
             raise click.exceptions.Exit(1)
 
@@ -233,7 +234,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     for sender in senders:
         sender.close(5.0)
     language = config["ui.language"]
-    click.echo(say("sent", language, count=sum(sender.sent for sender in senders)))
+    print_line(say("sent", language, count=sum(sender.sent for sender in senders)))
     left = [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
     now = time.time()
     groups = Counter((one.name, _why(one, channels, now, language)) for one in left)
@@ -256,7 +257,7 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
     if channel in configured:
         raise click.UsageError(say("drop-configured", language, name=named, chat=chat))
     count = sum(outbox.drop(channel, f"dropped by {who()}", steady.now()) for outbox in outboxes)
-    click.echo(say("dropped", language, count=count, chat=chat))
+    print_line(say("dropped", language, count=count, chat=chat))
 
 
 def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> str:

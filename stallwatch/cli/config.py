@@ -80,15 +80,13 @@ def trust(file: Path | None, revoke: bool) -> None:
         raise click.ClickException(f"{error.filename or file}: {error.strerror}") from None
 
 
-def _shown(key: Key, value: Any) -> Any:
-    from rich.text import Text
-
+def _shown(key: Key, value: Any) -> str:
     from stallwatch_alerts.masking import mask_url
 
     if key.kind == "routes":
-        return Text("; ".join(map(repr, value)) or "-")
+        return "; ".join(map(repr, value)) or "-"
     if key.secret and value:
         value = tuple(map(mask_url, value)) if isinstance(value, tuple) else mask_url(value)
     if isinstance(value, tuple):
-        return Text(", ".join(map(str, value)) or "-")
-    return Text("-" if value in (None, "") else str(value) if isinstance(value, Path) else f"{value}")
+        return ", ".join(map(str, value)) or "-"
+    return "-" if value in (None, "") else str(value)

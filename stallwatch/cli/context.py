@@ -19,6 +19,7 @@ from stallwatch.config.handover import is_about_servers, mask_site_patterns, rul
 from stallwatch.config.loading import UNREAD, Config, Setting, load
 from stallwatch_exporter.notices import tell
 from stallwatch_rules.files import is_own
+from stallwatch_rules.text.controls import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -234,10 +235,25 @@ def local_time(moment: float) -> str:
 
 
 def plain_table(*columns: str) -> Table:
-    """A table without lines around its cells."""
+    """A table without lines around its cells; no text in them commands the terminal."""
     from rich.table import Table
+    from rich.text import Text
 
-    return Table(*columns, box=None, pad_edge=False)
+    class Plain(Table):
+        def add_row(self, *cells: Any, **options: Any) -> None:
+            super().add_row(*(Text(one_line(str(cell))) for cell in cells), **options)
+
+    return Plain(*columns, box=None, pad_edge=False)
+
+
+def one_line(text: str) -> str:
+    """The text without what a terminal would obey, and without tabs and line ends, which separate cells."""
+    return printable(" ".join(re.split(r"[\t\r\n]+", text)))
+
+
+def print_line(text: str) -> None:
+    """Print a line of which parts were written by others."""
+    click.echo(one_line(text))
 
 
 def show_table(table: Table) -> bool:

@@ -20,6 +20,7 @@ from stallwatch.cli.context import (
     local_time,
     open_incidents,
     plain_table,
+    print_line,
     say,
     show_table,
     tell,
@@ -67,7 +68,7 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
         what = " ".join(filter(None, (silence.run, silence.rule, silence.severity)))
         what = what or say("everything", language)
         line = say("silence", language, number=silence.id, until=local_time(silence.ends_at), what=what)
-        click.echo(f"{line}  {silence.comment}".rstrip())
+        print_line(f"{line}  {silence.comment}".rstrip())
 
 
 @click.command()
@@ -92,7 +93,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
         found = meant(store, name)
         alerts = people.acknowledge_alerts(name)  # of Prometheus, without an incident: the relay told them
         for one in alerts:
-            click.echo(say("acknowledged", language, incident=one))
+            print_line(say("acknowledged", language, incident=one))
         if not found.incidents and not alerts:
             _tell_none(name, found, language)
             missing += 1
@@ -100,7 +101,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
             people.acknowledge(incident.id, who(), now)
             if comment:
                 people.note(incident.id, who(), comment, now)
-            click.echo(_acknowledged(incident, language))
+            print_line(_acknowledged(incident, language))
     if missing:
         raise click.exceptions.Exit(1)
 
@@ -125,7 +126,7 @@ def note(app: App, incident: str, text: str) -> None:
         _tell_none(incident, found, language)
         raise click.exceptions.Exit(1)
     people.note(found.incidents[0].id, who(), text, time.time())
-    click.echo(say("noted", language, incident=found.incidents[0].id))
+    print_line(say("noted", language, incident=found.incidents[0].id))
 
 
 @click.command()
@@ -180,7 +181,7 @@ def silence(
     _, people = opened(config)
     wanted = Silence(now, now + seconds, run, rule, severity or "", who(), comment)
     number = people.silence(wanted)
-    click.echo(say("silenced", language, number=number, until=local_time(wanted.ends_at)))
+    print_line(say("silenced", language, number=number, until=local_time(wanted.ends_at)))
     if config["alerts.alertmanager_url"]:
         _silence_there(config["alerts.alertmanager_url"], wanted, language)
 
@@ -190,7 +191,7 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
     from stallwatch_alerts.prometheus.asking import Alertmanager, NoAnswer
 
     try:
-        click.echo(say("silenced-there", language, incident=Alertmanager(url).silence(wanted)))
+        print_line(say("silenced-there", language, incident=Alertmanager(url).silence(wanted)))
     except (NoAnswer, LookupError) as error:
         said = hide_secrets(str(error), url)
         raise click.ClickException(say("not-there", language, reason=said)) from None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from stallwatch.cli.context import App, any_key, progress_bar, tell_all
+from stallwatch.cli.context import App, any_key, print_line, progress_bar, tell_all
 
 _MOST = 1024 * 1024  #: bytes of a line that are masked at once
 _BETWEEN_WORDS = (b" ", b"\t", b'"', b"'", b",", b";", b"&")
@@ -51,7 +51,7 @@ def redact(app: App, path: str, listed: bool) -> None:
                     if after_key and not masker.after_key and mask_key_end(text) != text:
                         found.append(("private-key-end", 1))
                     for kind, count in found:
-                        click.echo(f"{file.name}:{number}: {kind}{f' ({count})' if count > 1 else ''}")
+                        print_line(f"{file.name}:{number}: {kind}{f' ({count})' if count > 1 else ''}")
     tell_all(problems)
     if problems:
         raise click.exceptions.Exit(2)

@@ -16,6 +16,7 @@ from stallwatch.cli.context import (
     App,
     any_key,
     catalogue_of,
+    print_line,
     rules_option,
     tell,
     tell_all,
@@ -153,7 +154,7 @@ def test(app: App, rule: str | None, file: Path) -> None:
     for index, fired, captures in hits:
         line = lines[index]
         caught = "".join(f" {name}={value!r}" for name, value in captures.items())
-        click.echo(f"{line.source}:{line.number}: {fired}{caught}")
+        print_line(f"{line.source}:{line.number}: {fired}{caught}")
     raise click.exceptions.Exit(0 if hits else 1)
 
 

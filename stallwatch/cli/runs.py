@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from stallwatch.cli.context import PATH, App, local_time, plain_table, show_table, tell
+from stallwatch.cli.context import PATH, App, local_time, one_line, plain_table, show_table, tell
 
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
@@ -43,7 +43,7 @@ def runs(app: App) -> None:
         show_table(table)
     else:
         for row in rows:
-            click.echo("\t".join(row))
+            click.echo("\t".join(map(one_line, row)))
     raise click.exceptions.Exit(2 if config.problems else 0)
 
 

@@ -1,0 +1,48 @@
+"""Text of others on the terminal of whoever lists runs and incidents."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stallwatch.cli.context import plain_table, show_table
+
+Attacked = Callable[..., subprocess.CompletedProcess[str]]
+
+CODES = "\x1b]0;owned\x07\x1b[2J\x9b31m"
+
+
+def test_a_shared_record_of_a_run_commands_the_terminal(attacked: Attacked, tmp_path: Path) -> None:
+    """Another member of the group that shares the state folder writes the run's record."""
+    folder = tmp_path / "home" / "runs" / "hers"
+    folder.mkdir(parents=True)
+    record = {
+        "run": f"hers{CODES}\nforged\tfinished",
+        "pid": 1,
+        "host": "node",
+        "command": ["train"],
+        "cwd": "/",
+        "started_at": 1.0,
+        "updated_at": 2.0,
+        "ended_at": 2.0,
+        "state": "failed",
+        "ending": {"kind": "killed", "exit_code": 137, "signal": f"SIGKILL{CODES}"},
+    }
+    (folder / "agent.json").write_text(json.dumps(record))
+    done = attacked(tmp_path, "runs", env={"STALLWATCH_HOME": str(tmp_path / "home")})
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("hers?") and line.count("\t") == 5
+    assert not {"\x1b", "\x07", "\x9b"} & set(done.stdout + done.stderr)
+
+
+def test_a_cell_of_a_table_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """The ids of incidents come from a database that others may share, and from relayed alerts."""
+    table = plain_table("id")
+    table.add_row(f"run{CODES}[red]x[/red]\nforged", style="dim")
+    assert show_table(table)
+    _, row = capsys.readouterr().out.splitlines()
+    assert row.strip() == "run?]0;owned??[2J?31m[red]x[/red] forged"
