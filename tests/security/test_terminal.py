@@ -1,4 +1,4 @@
-"""Text of others on the terminal of whoever lists runs and incidents."""
+"""Text of others on the terminal of whoever lists runs and incidents, and text that nobody sees."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from stallwatch.cli.context import plain_table, show_table
+from stallwatch_alerts.neutral import neutralise
+from stallwatch_rules.text.controls import without_controls
 
 Attacked = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -46,3 +48,13 @@ def test_a_cell_of_a_table_commands_the_terminal(capsys: pytest.CaptureFixture[s
     assert show_table(table)
     _, row = capsys.readouterr().out.splitlines()
     assert row.strip() == "run?]0;owned??[2J?31m[red]x[/red] forged"
+
+
+# Soft hyphen, Mongolian and Hangul fillers, annotations, variation selectors, tags.
+@pytest.mark.parametrize(
+    "unseen",
+    ["\u00ad", "\u180e", "\u3164", "\ufe0d", "\ufff9", "\ufffb", "\U000e0001", "\U000e007f", "\U000e0101"],
+)
+def test_a_line_hides_text_that_only_machines_read(unseen: str) -> None:
+    assert without_controls(f"a{unseen}b") == "ab"
+    assert neutralise(f"@{unseen}here") == "＠here"

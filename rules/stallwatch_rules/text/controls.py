@@ -15,10 +15,13 @@ TERMINAL_CODES = lazy(_CODE)
 TERMINAL_CODES_IN_BYTES = lazy(_CODE.encode())
 
 
-# Unicode's Cc but for tab and line feed, the separators of lines and paragraphs, zero-width characters, and
-# those that turn the direction of writing.
+# Unicode's Cc but for tab and line feed, the separators of lines and paragraphs, marks of annotations, and
+# what no font shows (Default_Ignorable_Code_Point): characters without width, those that turn the direction
+# of writing, variation selectors and tags, which both can hide a whole text for machines.
 _CONTROLS = lazy(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028\u2029\u202a-\u202e\u2060-\u206f\ufeff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb"
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 
