@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import ipaddress
 import os
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import platformdirs
 
-from stallwatch_rules.files import OTHERS_WRITE, account, is_own, is_private
+from stallwatch_exporter.notices import tell
+from stallwatch_rules.files import OTHERS_WRITE, account, foreign_part, is_own, is_private
 
 _NOBODY = 65534
 
@@ -22,14 +24,52 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
     """The folder that holds all state: ``$STALLWATCH_HOME``, else the platform's user state folder."""
     named = (os.environ if environ is None else environ).get("STALLWATCH_HOME")
     if not named:
-        return Path(platformdirs.user_state_dir("stallwatch"))
+        return own_default(platformdirs.user_state_path("stallwatch"), ".local/state/stallwatch")
     return user_path(named, current_folder() if cwd is None else cwd)
 
 
 def cache_home() -> Path:
     """The folder for what can be made again: ``$STALLWATCH_CACHE``, else the platform's user cache folder."""
     named = os.environ.get("STALLWATCH_CACHE")
-    return user_path(named, current_folder()) if named else Path(platformdirs.user_cache_dir("stallwatch"))
+    if not named:
+        return own_default(platformdirs.user_cache_path("stallwatch"), ".cache/stallwatch")
+    return user_path(named, current_folder())
+
+
+def own_default(place: Path, otherwise: str) -> Path:
+    """The platform's folder, or the same below this account's own home where another's could lead elsewhere.
+
+    ``sudo -E`` and ``docker run -e HOME=`` keep a ``HOME`` of another account: with a link in it, that
+    account would choose where root writes. `otherwise` is for a place that is not below ``HOME``.
+    """
+    foreign = foreign_part(place)
+    own = _own_home() if foreign is not None else None
+    if foreign is None or own is None:
+        return place
+    home = Path.home()
+    instead = own / (place.relative_to(home) if place.is_relative_to(home) else otherwise)
+    if os.path.realpath(instead) != os.path.realpath(place):
+        _tell_instead(foreign, own)
+    return instead
+
+
+def _own_home() -> Path | None:
+    """Return the home folder that the system knows for this account, if it belongs to it."""
+    import pwd
+
+    try:
+        home = Path(pwd.getpwuid(account()).pw_dir)
+        return home if is_own(home.stat()) else None
+    except (KeyError, OSError):  # containers need not list their user
+        return None
+
+
+@functools.cache  # once a process
+def _tell_instead(foreign: Path, own: Path) -> None:
+    tell(
+        f"{foreign} belongs to another account, so state and cache are kept below {own}"
+        " unless STALLWATCH_HOME and STALLWATCH_CACHE name other folders"
+    )
 
 
 def make_home(home: Path) -> None:

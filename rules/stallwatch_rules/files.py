@@ -29,6 +29,20 @@ def is_private(status: os.stat_result, others: int = OTHERS_WRITE) -> bool:
     return is_own(status) and not status.st_mode & others
 
 
+def foreign_part(path: Path) -> Path | None:
+    """Return the first folder or link on the way to a path that is neither this account's nor root's.
+
+    Whoever owns it chooses where the path leads.
+    """
+    for real in (False, True):  # the links, and where they lead
+        with contextlib.suppress(OSError):  # what is not there is nobody's
+            way = Path(os.path.realpath(path)) if real else path
+            for part in (*reversed(way.parents), way):
+                if not is_own(part.lstat(), or_root=True):
+                    return part
+    return None
+
+
 @contextlib.contextmanager
 def open_private(
     path: str | Path, others: int = OTHERS_WRITE, *, folder: int | None = None

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from stallwatch_exporter.settings import own_default
 from stallwatch_rules.files import is_own, replace
 
 _MOST_LINKS = 40  # as many as Linux follows
@@ -168,7 +169,7 @@ def trust_file() -> Path:
     """Return where the user's trusted files are listed."""
     import platformdirs
 
-    return platformdirs.user_config_path("stallwatch") / "trusted.json"
+    return own_default(platformdirs.user_config_path("stallwatch"), ".config/stallwatch") / "trusted.json"
 
 
 def trusted_files() -> dict[str, str]:
