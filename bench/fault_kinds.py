@@ -6,14 +6,13 @@ import contextlib
 import json
 import math
 import os
-import pwd
 import re
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
-import tempfile
+import sys
 import threading
 import time
 import urllib.request
@@ -22,6 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fault_trials import SECONDS, Trial, stages
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "machine"))
+
+from postgres import Postgres, programs
 
 _LONGEST_AWAY = 3.0
 
@@ -245,54 +248,18 @@ def sqlite_locked(trial: Trial) -> None:
     trial.beside(hold)
 
 
-class Postgres:
-    """A server of our own; as root it runs as somebody else, as it must."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._databases = 0
-        self._programs = max(Path("/usr/lib/postgresql").glob("*/bin"))
-        self.folder = Path(tempfile.mkdtemp(prefix="stallwatch-faults-pg-"))
-        self._user = {}
-        if os.getuid() == 0:
-            user = next(one for one in pwd.getpwall() if one.pw_name in ("postgres", "nobody"))
-            os.chown(self.folder, user.pw_uid, user.pw_gid)
-            self._user = {"user": user.pw_uid, "group": user.pw_gid}
-        self._run("initdb", "-D", "data", "-A", "trust", "-U", "watcher", "--no-sync")
-        self.start()
-
-    def start(self) -> None:
-        options = f"-c listen_addresses='' -c unix_socket_directories='{self.folder}' -c fsync=off"
-        self._run("pg_ctl", "-D", "data", "-w", "-l", "log", "-o", options, "start")
-
-    def stop(self) -> None:
-        """As when its machine fails."""
-        self._run("pg_ctl", "-D", "data", "-w", "-m", "immediate", "stop")
-
-    def database(self) -> str:
-        """The address of an empty one."""
-        self._databases += 1
-        self._run("createdb", "-h", str(self.folder), "-U", "watcher", f"faults{self._databases}")
-        return f"postgresql+psycopg://watcher@/faults{self._databases}?host={self.folder}"
-
-    def close(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _run(self, program: str, *arguments: str) -> None:
-        _call(str(self._programs / program), *arguments, cwd=self.folder, **self._user)
-
-
 _servers: list[Postgres] = []
 _making = threading.Lock()
+_using = threading.Lock()  # by one trial at a time
 
 
 def postgres() -> Postgres:
     """The one server of this benchmark, started when it is needed first."""
     with _making:
         if not _servers:
-            _servers.append(Postgres())
+            found = programs()
+            assert found is not None  # `left_out`
+            _servers.append(Postgres(found))
         return _servers[0]
 
 
@@ -300,7 +267,7 @@ def _missing(name: str) -> str:
     """What this machine lacks for a fault; empty if nothing."""
     if name in ("disk full", "read-only") and os.geteuid() != 0:
         return "root, to mount a file system"
-    if name == "PostgreSQL killed" and not any(Path("/usr/lib/postgresql").glob("*/bin/postgres")):
+    if name == "PostgreSQL killed" and programs() is None:
         return "postgresql"
     return ""
 
@@ -318,9 +285,9 @@ def close_servers() -> None:
 def postgres_killed(trial: Trial) -> None:
     """The incidents are in PostgreSQL, which crashes at a random moment and comes back."""
     server = postgres()
-    server.lock.acquire()
-    trial.closing.append(server.lock.release)
-    url = server.database()
+    _using.acquire()
+    trial.closing.append(_using.release)
+    url = server.new_database()
     trial.environ["STALLWATCH_ALERTS_INCIDENTS_URL"] = url
     up = threading.Event()
     up.set()

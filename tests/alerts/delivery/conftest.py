@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres import Postgres, programs
 from sqlalchemy import Engine
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel
@@ -28,69 +24,12 @@ from stallwatch_alerts.storage.engine import open_engine, writing
 from stallwatch_exporter.incident import Incident
 
 
-class Postgres:
-    """A server of our own, reached by a socket in a folder of its own; not run as root, who may not."""
-
-    def __init__(self, programs: Path) -> None:
-        self._programs = programs
-        self._user = _unprivileged()
-        self.folder = Path(tempfile.mkdtemp(prefix="stallwatch-pg-"))
-        if self._user is not None:
-            os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
-        self._run("initdb", "-D", "data", "-A", "trust", "-U", "watcher", "--no-sync")
-        self._databases = 0
-        self.start()
-
-    def start(self) -> None:
-        options = f"-c listen_addresses='' -c unix_socket_directories='{self.folder}' -c fsync=off"
-        self._run("pg_ctl", "-D", "data", "-w", "-l", "log", "-o", options, "start")
-
-    def stop(self) -> None:
-        """As on a crash of its machine: nobody is waited for."""
-        self._run("pg_ctl", "-D", "data", "-w", "-m", "immediate", "stop")
-
-    def new_database(self) -> str:
-        """The URL of an empty database."""
-        self._databases += 1
-        name = f"alerts{self._databases}"
-        self._run("createdb", "-h", str(self.folder), "-U", "watcher", name)
-        return f"postgresql://watcher@/{name}?host={self.folder}"
-
-    def close(self) -> None:
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _run(self, program: str, *arguments: str) -> None:
-        user = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid}
-        done = subprocess.run(
-            [self._programs / program, *arguments],
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            **user,
-        )
-        assert done.returncode == 0, done.stderr
-
-
-def _unprivileged() -> pwd.struct_passwd | None:
-    if os.getuid() != 0:
-        return None
-    return next(one for one in pwd.getpwall() if one.pw_name in ("postgres", "nobody"))
-
-
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:
-    """Debian keeps the server's programs out of the PATH."""
-    found = shutil.which("initdb")
-    places = [Path(found).resolve().parent] if found else []
-    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    programs = next((place for place in places if (place / "postgres").exists()), None)
-    if programs is None:
+    found = programs()
+    if found is None:
         pytest.skip("not installed: postgresql")
-    server = Postgres(programs)
+    server = Postgres(found)
     yield server
     server.close()
 
