@@ -251,22 +251,21 @@ class Outbox:
         with self._engine.connect() as connection:
             return int(connection.scalar(count) or 0)
 
-    def goes_first(self, channel: str, now: float) -> bool:
-        """Return whether a message waits here that others, if newer, must not overtake."""
-        sent = [number for number, again in self._unwritten.items() if again == math.inf]
-        first = and_(
-            _waits_for(channel),
-            MESSAGES.c.id.not_in(sent),
-            MESSAGES.c.attempts < IN_ORDER,
-            MESSAGES.c.not_before <= steady.wall(now),
-        )
-        with self._engine.connect() as connection:
-            return connection.execute(select(MESSAGES.c.id).where(first).limit(1)).first() is not None
+    def incidents_waiting(self, channel: str | None = None, now: float | None = None) -> set[str]:
+        """Return the ids of the incidents of which messages have not arrived yet.
 
-    def incidents_waiting(self) -> set[str]:
-        """Return the ids of the incidents of which messages have not arrived yet."""
+        With a chat and a time, only of messages that may leave for it by then.
+        """
+        query = select(MESSAGES.c.about).where(MESSAGES.c.state == "waiting", MESSAGES.c.about != "")
+        if channel is not None and now is not None:
+            sent = [number for number, again in list(self._unwritten.items()) if again == math.inf]
+            query = query.where(
+                MESSAGES.c.channel == channel,
+                MESSAGES.c.not_before <= steady.wall(now),
+                MESSAGES.c.id.not_in(sent),
+            )
         with self._engine.connect() as connection:
-            return set(connection.scalars(select(MESSAGES.c.about).where(MESSAGES.c.state == "waiting")))
+            return set(connection.scalars(query))
 
     def notified(self, channel: str, keys: Iterable[str]) -> set[str]:
         """Return those of the `keys` that the chat was notified of, or will be."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _CAPACITY = 5000  # letters that are not on disk yet; some 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
+_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: such as of descriptors, or of threads
 _MEMORY_DAYS = 1.0  # sent messages are kept in memory for this long
 
 
@@ -150,14 +151,19 @@ class DeliveryQueue:
         ]
 
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
-        """Whether it is this outbox's turn: memory holds the newer messages, and waits for the disk's.
+        """Whether it is this outbox's turn: memory waits while the disk has earlier news of its incidents.
 
-        Not when the run is about to end: what is in memory would be lost.
+        Not for a disk that cannot be read any more, and not when the run is about to end: what is in memory
+        would be lost.
         """
-        if outbox is not self._memory or self._spool is None or time.monotonic() >= self._disk_first_until:
+        disk, now = self._spool, self._clock()
+        if outbox is not self._memory or disk is None or time.monotonic() >= self._disk_first_until:
             return True
+        if any(sender.outbox is disk and sender.is_stuck(now) for sender in self._senders):
+            return True
+        mine = outbox.incidents_waiting(channel, now)
         with contextlib.suppress(Exception):
-            return not self._spool.goes_first(channel, self._clock())
+            return not mine or mine.isdisjoint(disk.incidents_waiting(channel, now))
         return True
 
     def _take(self, _item: None, give_up: threading.Event) -> None:
@@ -165,13 +171,22 @@ class DeliveryQueue:
             some = [self._letters.popleft() for _ in range(min(_AT_ONCE, len(self._letters)))]
             try:
                 self._store(some)
-            except Exception:  # not even in memory: they go with the next letter, or at the end
+            except _SHORTAGES:  # not even in memory: they go with the next letter, or at the end
                 self._letters.extendleft(reversed(some))
                 break
+            except Exception:  # one of them cannot be written
+                self._store_each(some)
         while self._edits:
             notice = self._edits.popleft()
             for sender in self._senders:
                 sender.amend(notice)
+
+    def _store_each(self, letters: Sequence[Letter]) -> None:
+        for letter in letters:
+            try:
+                self._store([letter])
+            except Exception:
+                self._lost += 1
 
     def _store(self, letters: Sequence[Letter]) -> None:
         """Keep them on disk, or else in memory; what is kept already is not kept twice."""

@@ -30,6 +30,7 @@ def retry_after(error: Exception) -> float | None:
 _LATE_SECONDS = 60.0  # before, nobody else can have sent it, and asking another database takes time
 _EDIT_SECONDS = 5.0  # between two edits: the chat's limits are for its messages
 _MOST_EDITS = 100
+_STUCK_SECONDS = 10.0  # longer than another process holds a database locked
 _LOOK_SECONDS = 1.0  # also for what another process put in, and for tries that are due
 
 
@@ -64,7 +65,7 @@ class Sender:
         self.sent = 0  #: messages that arrived, each of a group by itself
         self.given_up = 0
         self._url = url
-        self._outbox = outbox
+        self.outbox = outbox
         self._connect = connect
         self._language = language
         self._report = report
@@ -76,7 +77,8 @@ class Sender:
         self._clock = clock
         self._limits = limits_of(url) if limits is None else limits
         self._channel: Channel | None = None
-        self._troubled = self._refusing = False
+        self._refusing = False
+        self._troubled_at: float | None = None
         self._edits: dict[str, Notice] = {}  # by incident; the newest of each
         self._edited_at = 0.0
         self._wake = threading.Event()
@@ -109,19 +111,23 @@ class Sender:
         """Whether the thread still runs."""
         return self._thread.is_alive()
 
+    def is_stuck(self, now: float) -> bool:
+        """Whether the outbox could not be read or written for a while."""
+        return self._troubled_at is not None and now - self._troubled_at >= _STUCK_SECONDS
+
     def look(self) -> bool:
         """Try the next messages that are due; whether there were any."""
         channel = self._fingerprint = self._fingerprint or fingerprint(self._url)
         if not self._turn(channel):
             return False
-        batch = self._outbox.claim_or_read(channel, self._clock(), self._limits)
+        batch = self.outbox.claim_or_read(channel, self._clock(), self._limits)
         if batch is None:
             return False
         if batch.escalates and self._is_acknowledged(batch.escalates):
-            self._outbox.withdraw(batch, "acknowledged")
+            self.outbox.withdraw(batch, "acknowledged")
             return True
         if settled := self._settled_of(batch):
-            self._outbox.withdraw(replace(batch, messages=settled), "sent by another process")
+            self.outbox.withdraw(replace(batch, messages=settled), "sent by another process")
             left = tuple(message for message in batch.messages if message not in settled)
             if not left:
                 return True
@@ -137,13 +143,13 @@ class Sender:
                 while not self._closing.is_set() and self.look():
                     pass
                 self._edit()
-                self._troubled = False
+                self._troubled_at = None
             except Exception as error:  # such as a database that is away for a while
-                if not self._troubled:
+                if self._troubled_at is None:
                     self._say(
                         f"{self.name}: the outbox cannot be read ({type(error).__name__}), trying again"
                     )
-                self._troubled = True
+                    self._troubled_at = self._clock()
             self.looked_at = self._clock()
             self._wake.wait(_LOOK_SECONDS)
 
@@ -153,7 +159,7 @@ class Sender:
             return
         channel = cast("EditingChannel", self._channel)
         name = next((each for each in list(self._edits) if channel.has_message(each)), None)
-        if name is None or not self._outbox.take_turn(self._fingerprint, self._clock(), self._limits):
+        if name is None or not self.outbox.take_turn(self._fingerprint, self._clock(), self._limits):
             return
         self._edited_at = time.monotonic()
         with contextlib.suppress(Exception):
@@ -182,7 +188,7 @@ class Sender:
         self._count("sent")
         with contextlib.suppress(Exception):
             self._delivered(channel, batch.keys)
-        self._outbox.sent(batch, channel, self._clock())
+        self.outbox.sent(batch, channel, self._clock())
 
     def _notice(self, batch: Batch) -> Notice:
         if not batch.messages:
@@ -196,7 +202,7 @@ class Sender:
         now = self._clock()
         reason = str(error) or type(error).__name__
         if batch.messages and is_expired(batch.created_at, batch.attempts + 1, now):
-            lost = self._outbox.give_up(batch, channel, reason)
+            lost = self.outbox.give_up(batch, channel, reason)
             self.given_up += lost
             self._count("given-up")
             title = batch.groups[0].worst.message.title
@@ -206,7 +212,7 @@ class Sender:
             return
         asked = retry_after(error)
         again = now + wait_after(batch.attempts + 1, random.random(), asked)
-        self._outbox.refused(batch, channel, reason, now, again, pause=asked is not None)
+        self.outbox.refused(batch, channel, reason, now, again, pause=asked is not None)
         self._count("failed")
         if not self._refusing:
             self._say(f"{self.name} did not take a message, trying again: {reason}")

@@ -19,6 +19,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from stallwatch_alerts.delivery import outbox as outbox_module
+from stallwatch_alerts.delivery.claims import IN_ORDER
 from stallwatch_alerts.delivery.grouping import MOST_WAITING
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.notice import Notice
@@ -28,6 +29,7 @@ from stallwatch_alerts.storage import engine as engine_module
 from stallwatch_alerts.storage.engine import open_engine
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_alerts.store_sink import StoreSink
+from stallwatch_exporter import steady
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
@@ -200,16 +202,17 @@ def test_an_end_follows_its_beginning_though_the_disk_fills_up_between_them(
 
 
 class FullDisk:
-    """Takes no transaction that writes, while it is full."""
+    """Takes no transaction that writes, while it is full, or fails in another way."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: str = "database or disk is full") -> None:
         self.is_full = False
+        self._error = error
         self._writing = outbox_module.writing
         monkeypatch.setattr(outbox_module, "writing", self._begin)
 
     def _begin(self, engine: Engine) -> Any:
         if self.is_full and engine.url.database:  # not the one in memory
-            raise OperationalError("UPDATE", {}, sqlite3.OperationalError("database or disk is full"))
+            raise OperationalError("UPDATE", {}, sqlite3.OperationalError(self._error))
         return self._writing(engine)
 
 
@@ -233,24 +236,107 @@ def test_what_waits_on_a_disk_that_is_full_by_now_is_sent_once_and_before_its_en
     assert [one.state for one in spool.deliveries()] == ["sent"]
 
 
+class Picky:
+    """A chat in memory that takes messages when it is up, and never one of `dislikes`."""
+
+    name = "picky"
+
+    def __init__(self, dislikes: str = "") -> None:
+        self.is_up, self.dislikes = False, dislikes
+        self.tries = 0
+        self.taken: list[str] = []
+
+    def send(self, notice: Notice) -> None:
+        self.tries += 1
+        if not self.is_up or notice.facts["id"] == self.dislikes:
+            raise OSError("refused")
+        self.taken.append(f"{notice.facts['id']} {notice.facts['status']}")
+
+
+def quick_clock() -> Callable[[], float]:
+    """Steady time that runs sixty times as fast."""
+    begin = steady.now()
+    return lambda: begin + 60 * (steady.now() - begin)
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("refusals", [1, IN_ORDER + 1])
 def test_an_end_in_memory_waits_for_its_beginning_on_a_full_disk(
-    chat: Any, spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+    spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, refusals: int
 ) -> None:
-    disk = FullDisk(monkeypatch)
-    chat.always = 503
-    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue, spool=lambda: spool)
-    sink(stall())
-    while not chat.requests:
-        time.sleep(0.01)
+    disk, picky = FullDisk(monkeypatch), Picky()
+    settings = AlertSettings(urls=("json://127.0.0.1:1/hook",))
+    sink = ChatSink(settings, catalogue, spool=lambda: spool, connect=lambda _: picky, clock=quick_clock())
+    sink(stall(id="a/1"))
+    wait_until(lambda: picky.tries >= refusals)
     disk.is_full = True
-    sink(stall(status="resolved", resolution="recovered", resolved_at=40.0))
-    while sink._memory is None:
-        time.sleep(0.01)
-    chat.always = None
-    chat.wait_for(2)
+    sink(stall(id="a/1", status="resolved", resolution="recovered", resolved_at=40.0))
+    wait_until(lambda: sink._memory is not None)
+    picky.is_up = True
+    wait_until(lambda: len(picky.taken) >= 2)
     disk.is_full = False
     sink.close(60)
-    assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
+    assert picky.taken == ["a/1 open", "a/1 resolved"]
+
+
+def test_news_in_memory_waits_for_no_other_incident(
+    spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, picky = FullDisk(monkeypatch), Picky(dislikes="a/1")
+    picky.is_up = True
+    settings = AlertSettings(urls=("json://127.0.0.1:1/hook",))
+    sink = ChatSink(settings, catalogue, spool=lambda: spool, connect=lambda _: picky)
+    sink(stall(id="a/1"))
+    wait_until(lambda: picky.tries >= 1)
+    disk.is_full = True
+    sink(stall(id="b/1"))
+    wait_until(lambda: picky.taken == ["b/1 open"])
+    disk.is_full = False
+    sink.close(1)
+
+
+def test_news_in_memory_does_not_wait_for_a_disk_that_stays_broken(
+    spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, picky = FullDisk(monkeypatch, "database disk image is malformed"), Picky()
+    settings = AlertSettings(urls=("json://127.0.0.1:1/hook",))
+    sink = ChatSink(settings, catalogue, spool=lambda: spool, connect=lambda _: picky, clock=quick_clock())
+    sink(stall(id="a/1"))
+    wait_until(lambda: picky.tries >= 1)
+    disk.is_full = picky.is_up = True
+    sink(stall(id="a/1", status="resolved", resolution="recovered", resolved_at=40.0))
+    wait_until(lambda: picky.taken == ["a/1 resolved"])
+    disk.is_full = False
+    sink.close(1)
+
+
+def test_a_letter_that_cannot_be_written_costs_no_other(
+    chat: Any, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = ChatSink(AlertSettings(urls=(chat.url,)), catalogue)
+    drafts = sink._planner.drafts
+
+    def failing(letters: Any, *rest: Any) -> Any:
+        if any(letter.incident.id == "a/1" for letter in letters):
+            raise KeyError("rule")
+        return drafts(letters, *rest)
+
+    monkeypatch.setattr(sink._planner, "drafts", failing)
+    for number in range(4):
+        sink(stall(id=f"a/{number}"))
+    assert not sink.close(60)
+    assert sink.failed == 1
+    assert {name for body in chat.bodies for name in body.get("incidents", body["id"]).split(",")} == {
+        "a/0",
+        "a/2",
+        "a/3",
+    }
 
 
 def test_an_end_follows_its_beginning_that_waits_in_memory(
