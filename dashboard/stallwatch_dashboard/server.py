@@ -31,6 +31,9 @@ def main() -> None:
     shared()
     from streamlit.web.cli import main as streamlit
 
+    from stallwatch_dashboard.connections import bound
+
+    bound()
     sys.argv = ["streamlit", "run", str(Path(__file__).parent / "entry" / "application.py")]
     try:
         streamlit()

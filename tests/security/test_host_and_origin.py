@@ -6,22 +6,19 @@ too: a server that refuses everything does not pass.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 
-import psutil
 import pytest
-from ports import free_port
+from dashboards import served
 from prometheus_client import CollectorRegistry, Gauge
 from rawhttp import request, websocket
 
 from stallwatch_alerts.relay.relay import Relay
 from stallwatch_alerts.settings import RelaySettings
 from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_exporter.serving.hosts import own_names
 from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings, ServerSettings
@@ -31,15 +28,6 @@ SERVERS = ("metrics", "relay", "dashboard")
 PATHS = {"metrics": "/metrics", "relay": "/api/messages?run=x", "dashboard": "/_stcore/health"}
 ALLOWED = ServerSettings(allowed_hosts=("*.example.org", "Watch.Example.com"))
 REMEDY = "allowed_hosts under [server]"
-_DASHBOARD = """
-import sys
-from pathlib import Path
-from stallwatch_dashboard.launch import serve
-from stallwatch_dashboard.settings import DashboardSettings
-from stallwatch_exporter.settings import ServerSettings
-home, port, server = Path(sys.argv[1]), int(sys.argv[2]), ServerSettings(allowed_hosts=tuple(sys.argv[3:]))
-sys.exit(serve(DashboardSettings(home=home, port=port, url="https://pages.example.net", server=server)))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -72,30 +60,9 @@ def relay(tmp_path_factory: pytest.TempPathFactory, catalogue: Catalogue, said: 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a dashboard, as the command line starts it."""
-    port = free_port()
-    starter = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            _DASHBOARD,
-            str(tmp_path_factory.mktemp("pages")),
-            str(port),
-            *ALLOWED.allowed_hosts,
-        ],
-        stderr=subprocess.PIPE,
-    )
-    family: list[psutil.Process] = []
-    try:
-        assert starter.stderr is not None
-        assert b"dashboard on http://127.0.0.1" in starter.stderr.readline()
-        family = psutil.Process(starter.pid).children(recursive=True)
+    home = tmp_path_factory.mktemp("pages")
+    with served(DashboardSettings(home=home, url="https://pages.example.net", server=ALLOWED)) as (port, _):
         yield port
-    finally:
-        starter.kill()
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        starter.communicate()
 
 
 @pytest.fixture(params=SERVERS)

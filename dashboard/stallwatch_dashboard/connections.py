@@ -1,0 +1,88 @@
+"""Bounds for the connections to the pages: how many there may be, and how long one may keep us waiting.
+
+Uvicorn bounds neither (0.54): it waits without end for a request, and accepts up to 2,048 connections at a
+time. At the limit of descriptors, asyncio then writes a traceback for each of them, again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import time
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_ACCEPTED = 64  # at a time, before any of them can be ended
+_DESCRIPTORS = 4096  # a page takes four, with the event loop that Streamlit gives it
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection, of at most `most`; the one that keeps us waiting longest makes room for the next.
+
+    The head of a request has to come within `seconds`. A body and the taking of an answer may pause as long.
+    Websockets count, but are left to uvicorn, which pings them.
+    """
+
+    most = 256
+    seconds = 10.0
+    clock = staticmethod(time.monotonic)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for it, or end it where all others are being answered or are websockets."""
+        super().connection_made(transport)
+        self._unsent = 0
+        self._since = self.clock()
+        if len(self.connections) > self.most:
+            peers = [peer for peer in self.connections if isinstance(peer, BoundedProtocol)]
+            min((peer for peer in peers if peer._is_waiting()), key=lambda peer: peer._since)._end()
+        self.watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Note the time, except within the head of a request."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._since = self.clock()
+
+    def watch(self) -> None:
+        """End the connection if it is overdue, else look again; there is nothing to do for a websocket."""
+        if self not in self.connections:
+            return
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent or not self._is_waiting():
+            self._unsent, self._since = unsent, self.clock()
+        if self.clock() - self._since >= self.seconds:
+            self._end()
+        else:
+            self.loop.call_later(self.seconds / 10, self.watch)
+
+    def _is_waiting(self) -> bool:
+        """Whether the next move is the peer's: a head, a piece of a body, or to take a piece of an answer."""
+        if self.cycle is None or self.cycle.response_complete or self.transport.get_write_buffer_size():
+            return True
+        return self.cycle.more_body and not self.flow.read_paused
+
+    def _end(self) -> None:
+        self.connections.discard(self)
+        self.transport.abort()  # `close` would wait until the peer has taken the answer
+
+
+def bound() -> None:
+    """Bound the servers to come of this process, whichever way Streamlit configures and runs them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, _DESCRIPTORS), hard), hard))
+    startup = uvicorn.Server.startup
+
+    async def bounded(self: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
+        queue = self.config.backlog
+        self.config.http_protocol_class, self.config.backlog = BoundedProtocol, _ACCEPTED
+        await startup(self, sockets)
+        for listener in (each for server in self.servers for each in server.sockets):
+            with socket.socket(fileno=os.dup(listener.fileno())) as same:
+                same.listen(queue)  # as many may wait; asyncio has one number for both
+
+    uvicorn.Server.startup = bounded  # type: ignore[method-assign]
