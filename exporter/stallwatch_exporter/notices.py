@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 from stallwatch_rules.text.controls import printable
@@ -64,3 +65,15 @@ class Guard:
 def at_the_end(notice: Callable[[str], None]) -> Guard:
     """Guards what is left to do when the command has ended: no error may replace its exit code."""
     return Guard(surviving(notice), "the exit code is the command's")
+
+
+def guard_threads(notice: Callable[[str], None]) -> None:
+    """Have an error that ends a thread of this process reported as any other of ours, not as a traceback."""
+    guard = Guard(surviving(notice))
+
+    def report(ended: threading.ExceptHookArgs) -> None:
+        with guard(f"the thread {ended.thread.name if ended.thread is not None else '?'}"):
+            if ended.exc_value is not None:
+                raise ended.exc_value
+
+    threading.excepthook = report

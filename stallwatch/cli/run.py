@@ -125,12 +125,14 @@ def _watched(
     from stallwatch.cli.watching import Listeners
     from stallwatch.config.handover import exporter_settings
     from stallwatch_exporter.heaps import share_heaps
+    from stallwatch_exporter.notices import guard_threads
     from stallwatch_exporter.private import keep_private
 
     share_heaps()
     settings = exporter_settings(config)
     keep_private(settings.home)
     listeners = Listeners(config, catalogue)
+    guard_threads(listeners.notice)
     options |= {"notice": listeners.notice, "on_end": listeners.ended}
     watched = functools.partial(watch, list(what), settings, listeners.sinks, catalogue, **options)
     return watched, listeners

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.notices import surviving, tell
+from stallwatch_exporter.notices import guard_threads, surviving, tell
 from stallwatch_rules.text.controls import printable
 
 
@@ -45,3 +46,21 @@ def test_a_notice_that_breaks_is_survived() -> None:
         raise OSError(text)
 
     surviving(broken)("lost")
+
+
+def test_an_error_that_ends_a_thread_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    said: list[str] = []
+    guard_threads(said.append)
+
+    def work() -> None:
+        raise OSError(24, "Too many open files")
+
+    for _ in range(2):
+        thread = threading.Thread(target=work, name="prune")
+        thread.start()
+        thread.join()
+    assert said == ["the thread prune failed (OSError: [Errno 24] Too many open files); the run goes on"]
+    assert capsys.readouterr().err == ""
