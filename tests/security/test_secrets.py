@@ -437,6 +437,14 @@ def test_a_pattern_that_cannot_be_used_is_named_and_the_others_hold(pattern: str
     assert "entry 1 is left out" in problem.message
 
 
+def test_the_groups_of_many_site_patterns_do_not_add_up(site: Any) -> None:
+    """All patterns are looked for in every line as one, whose search takes the square of its groups."""
+    site(["(x|y?)" * 100 + f"Z{number}" for number in range(50)])
+    engine = redacting._engine()
+    assert (engine.hints.groups, engine.keys.groups) == (0, 0)
+    assert redact("a Z7 b") == "a *** b"
+
+
 def test_site_patterns_come_from_the_environment_one_a_line() -> None:
     """A pattern may hold commas, which separate the entries of other lists."""
     config = load(environ={"STALLWATCH_REDACT_PATTERNS": "ACME-[0-9]{4,9}\nB{2,}\n"})

@@ -169,11 +169,10 @@ class _Engine:
 
     def __init__(self, shapes: Sequence[Shape], key_hint: str) -> None:
         self.shapes = shapes
-        self.hints = re2.compile(
-            _encoded("|".join(dict.fromkeys(shape.hint for shape in shapes))), _options()
-        )
-        self.keys = re2.compile(key_hint.encode(), _options())
-        self._which = re2.Set.SearchSet(_options())
+        hints = _options(groups=False)
+        self.hints = re2.compile(_encoded("|".join(dict.fromkeys(shape.hint for shape in shapes))), hints)
+        self.keys = re2.compile(key_hint.encode(), hints)
+        self._which = re2.Set.SearchSet(hints)
         for shape in shapes:
             self._which.Add(_encoded(shape.hint))
         self._which.Compile()
@@ -244,9 +243,10 @@ def _either(names: Iterable[str]) -> str:
     return "|".join(sorted(names, key=lambda name: (-len(name), name)))
 
 
-def _options(*, lines: bool = False) -> Any:
+def _options(*, lines: bool = False, groups: bool = True) -> Any:
     options = re2.Options()
     options.never_nl = not lines  # nothing is found over a line's end
+    options.never_capture = not groups
     options.encoding = re2.Options.Encoding.LATIN1  # bytes as they come, also such that are no UTF-8
     options.log_errors = False
     options.max_mem = 64 << 20  # a set of so many hints needs more than the 8 MiB of the default
