@@ -14,6 +14,8 @@ from stallwatch_rules.stacks.records import Asked, Counts, Recorded, Waiting
 from stallwatch_rules.text.lazy import lazy
 
 _NUMBERS = lazy(r"\b[0-9]{1,9}\b")
+_DIGITS = lazy(r"-1|[0-9]{1,18}")
+_NONE_YET = -1  # a counter before its first collective
 
 
 def read_recorder(told: Any) -> Recorded:
@@ -27,7 +29,7 @@ def read_recorder(told: Any) -> Recorded:
             _number(status, "last_completed_collective"),
         )
         if (number := _whole(group)) is not None and joined is not None:
-            counts[number] = Counts(joined, -1 if done is None else done)
+            counts[number] = Counts(joined, _NONE_YET if done is None else done)
     members = {
         name: tuple(int(rank) for rank in _NUMBERS.findall(str(group.get("ranks", ""))))
         for name, group in _items(told.get("groups"))
@@ -113,14 +115,15 @@ def _spread(counts: dict[int, int]) -> int:
 
 
 def _number(status: Any, name: str) -> int | None:
-    return _whole(status.get(name)) if isinstance(status, dict) else None
+    return _whole(status.get(name), _NONE_YET) if isinstance(status, dict) else None
 
 
-def _whole(value: Any) -> int | None:
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
+def _whole(value: Any, least: int = 0) -> int | None:
+    """The value as an integer, if it is one or its digits, and no smaller than that."""
+    is_integral = isinstance(value, float) and value.is_integer()
+    if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
+        value = int(value)
+    return value if type(value) is int and least <= value < 10**18 else None
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:

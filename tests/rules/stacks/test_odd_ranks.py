@@ -11,7 +11,7 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.report.stacks import folded, listing
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.records import Asked, Frame, StallStacks, ThreadStack
+from stallwatch_rules.stacks.records import Asked, Counts, Frame, StallStacks, ThreadStack
 from stallwatch_rules.stacks.words import sentence
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -254,6 +254,22 @@ def test_an_import_is_no_wait_for_the_network() -> None:
 )
 def test_a_recorder_that_tells_something_else(told: Any) -> None:
     assert read_recorder(told).waiting == ()
+
+
+@pytest.mark.parametrize("group", ["-1", "1_0", " 3 ", "\u0663", "9" * 19, 1.9, True, None, -1, 10**18])
+def test_what_is_no_number_of_a_collective_is_left_out(group: Any) -> None:
+    told = recorder(7, 6, group=group)
+    assert read_recorder(told).waiting == ()
+    assert read_recorder({**told, "world_size": group}).world_size == 0
+    if isinstance(group, str):
+        assert read_recorder(told).counts == {}
+
+
+def test_a_rank_has_joined_no_collective_yet() -> None:
+    """Its counters are -1."""
+    told = read_recorder({**recorder(-1, -1), "world_size": 4.0})
+    assert (told.world_size, told.counts) == (4, {0: Counts(-1, -1)})
+    assert told.waiting == ()
 
 
 def test_the_listing_holds_every_thread_once() -> None:
