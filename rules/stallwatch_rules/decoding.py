@@ -8,6 +8,7 @@ under a lock; what a module decodes while it is imported is safe by the lock of 
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ import msgspec
 
 _T = TypeVar("_T")
 _lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child has no thread that would release it
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def convert(data: object, kind: type[_T], **options: Any) -> _T:

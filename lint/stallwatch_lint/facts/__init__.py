@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import yaml
+
+from stallwatch_rules.decoding import convert
+from stallwatch_rules.pages.frontmatter import LOADER
 
 T = TypeVar("T")
 
@@ -14,7 +18,7 @@ _HERE = Path(__file__).parent
 
 def facts(name: str, type: type[T]) -> T:
     """Return what `<name>.yaml` holds."""
-    return msgspec.yaml.decode((_HERE / f"{name}.yaml").read_bytes(), type=type)
+    return convert(yaml.load((_HERE / f"{name}.yaml").read_bytes(), LOADER), type)
 
 
 class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
