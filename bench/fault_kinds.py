@@ -77,12 +77,13 @@ def agent_stopped(trial: Trial) -> None:
     moment, length = trial.moment, trial.random.uniform(0.3, 2.5)
 
     def stop() -> None:
-        trial.asleep = (time.time(), math.inf)
-        trial.kill(signal.SIGSTOP)
+        begin = time.time()
+        if trial.kill(signal.SIGSTOP):
+            trial.asleep = (begin, math.inf)
 
     def wake() -> None:
-        trial.kill(signal.SIGCONT)
-        trial.asleep = (trial.asleep[0], time.time())
+        if trial.kill(signal.SIGCONT):
+            trial.asleep = (trial.asleep[0], time.time())
 
     trial.at(moment, stop)
     trial.at(moment + length, wake)

@@ -205,15 +205,16 @@ class Trial:
         """Where Python looks for modules, with the hook in it."""
         return f"{HOOK}{os.pathsep}{self.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
 
-    def kill(self, number: signal.Signals) -> None:
-        """Send it to the agent."""
+    def kill(self, number: signal.Signals) -> bool:
+        """Send it to the agent; return whether there was one."""
         if self.agent is None or self.agent.poll() is not None:
-            return
+            return False
         if number == signal.SIGKILL:
             self.killed = self.restart_needed = True
         if number == signal.SIGTERM:
             self.stopped_by = number
         self.agent.send_signal(number)
+        return True
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "stallwatch", *arguments]

@@ -193,10 +193,10 @@ def _again(what: str) -> None:
     times = []
     for _ in range(3):
         began = time.process_time()
-        said = wrong(BY_NAME[name], data)
+        reason = wrong(BY_NAME[name], data)
         times.append(time.process_time() - began)
     amount = BY_NAME[name].size(data)
-    click.echo(f"{len(data)} bytes, which amount to {amount}, {min(times):.6f} s: {said or 'well'}")
+    click.echo(f"{len(data)} bytes, which amount to {amount}, {min(times):.6f} s: {reason or 'well'}")
     BY_NAME[name].parse(data)
 
 

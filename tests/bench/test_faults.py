@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_kinds import FAULTS, left_out
+from fault_kinds import FAULTS, agent_stopped, left_out
 from fault_trials import Result, Trial, reference, stages
 from faults import schedule, wilson
 
@@ -68,6 +70,15 @@ def test_a_beginning_that_the_agent_slept_through_is_not_expected() -> None:
         trial.asleep = (end - slept, end + 9.0)
         assert trial._awake_before_the_end() == pytest.approx(awake)
         trial.discard()
+
+
+def test_an_agent_that_is_gone_is_not_stopped() -> None:
+    trial = Trial(0, 1, "none", 0, "crash")
+    trial.at = lambda moment, act: act()
+    assert not trial.kill(signal.SIGKILL) and not trial.killed
+    agent_stopped(trial)
+    assert trial.asleep == (math.inf, math.inf)
+    trial.discard()
 
 
 CRASH = {"id": "trial/ended/cuda-oom/1", "status": "resolved", "outcome": "crashed"}
