@@ -106,7 +106,7 @@ def test_one_of_many(record_property, number):
 """
 
 
-def test_in_lanes_the_same_is_told(tmp_path: Path, root: Path) -> None:
+def test_lanes_report_the_same(tmp_path: Path, root: Path) -> None:
     """As ``make test`` runs them: a file that is skipped, a second try; all of a lane is in one process."""
     pytest.importorskip("pytest_rerunfailures")
     pytest.importorskip("xdist")

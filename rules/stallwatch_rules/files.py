@@ -1,4 +1,4 @@
-"""Whose files are, who else may write them, and how one is replaced at once: the same for all packages."""
+"""File ownership checks, and atomic replacement."""
 
 from __future__ import annotations
 
