@@ -140,7 +140,7 @@ def note(app: App, incident: str, text: str) -> None:
     default="1h",
     metavar="TIME",
     callback=duration,
-    help="How long: 30m, 2h, 1d (default: 1h).",
+    help="How long: 30m, 2h, 1d; a bare number is seconds (default: 1h).",
 )
 @click.option("--comment", default="", help="Why.")
 @click.option("--end", type=int, metavar="NUMBER", help="End this silence now instead.")
