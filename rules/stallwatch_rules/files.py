@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor wait for a pipe
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # for who writes into a pipe
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 
 
 def account() -> int:
@@ -41,6 +42,18 @@ def foreign_part(path: Path) -> Path | None:
                 if not is_own(part.lstat(), or_root=True):
                     return part
     return None
+
+
+@contextlib.contextmanager
+def open_regular(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file in a folder that others may write: a pipe there is not waited for.
+
+    Raises `OSError` for all that is no regular file.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        yield file
 
 
 @contextlib.contextmanager

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from stallwatch_rules.files import is_own, is_private, open_private, replace
+from stallwatch_rules.files import is_own, is_private, open_private, open_regular, replace
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +47,10 @@ def test_what_others_can_read_is_opened_only_if_that_is_allowed(tmp_path: Path) 
         assert file.read() == b"mine"
     with pytest.raises(PermissionError), open_private(path, others=0o077):
         raise AssertionError("it was opened")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_only_a_regular_file_is_opened(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "there")
+    with pytest.raises(OSError), open_regular(tmp_path / "there"):
+        pass

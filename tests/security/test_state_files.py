@@ -179,3 +179,23 @@ def test_stricter_umask_of_the_user(tmp_path: Path) -> None:
         [sys.executable, "-c", code, home], umask=0o077, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["0o77", "0o77"]
+
+
+def test_pipes_wait_in_the_folder_of_a_run(tmp_path: Path) -> None:
+    """In a state folder that is shared, one account must not hold up the runs of another."""
+    folder = tmp_path / "home" / "runs" / "planted"
+    folder.mkdir(parents=True)
+    for name in ("agent.json", "record.json", "diagnosis.json", "incidents.jsonl"):
+        os.mkfifo(folder / name)
+    environ = os.environ | {"STALLWATCH_HOME": str(tmp_path / "home")}
+    for command in ("runs", "run --no-metrics --name mine -- true"):
+        done = subprocess.run(
+            [sys.executable, "-m", "stallwatch", *command.split()],
+            env=environ,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+    assert "How it ended: finished" in done.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from stallwatch_exporter.runs.copies import parse_record
+from stallwatch_rules.files import open_regular
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.digest import fold_ranks
@@ -52,7 +53,7 @@ def copies(folder: Path) -> list[LogCopy]:
 def end_of(path: Path, most: int) -> bytes:
     """The lines that lie whole within the last `most` bytes of a file; nothing where it cannot be read."""
     try:
-        with path.open("rb") as copy:
+        with open_regular(path) as copy:
             size = copy.seek(0, 2)
             copy.seek(max(0, size - most))
             end = copy.read(most)
@@ -115,7 +116,7 @@ def around(copies: Sequence[LogCopy], at: float, seconds: float, most: int = MOS
     found: list[Line] = []
     for copy in copies[:MOST_COPIES]:
         try:
-            with copy.path.open("rb") as lines:
+            with open_regular(copy.path) as lines:
                 begin = max(_offset(lines, at - seconds), _offset(lines, at) - most // 2)
                 found += _read(lines, begin, at + seconds, most, copy.rank)
         except OSError:

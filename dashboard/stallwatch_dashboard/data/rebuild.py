@@ -18,6 +18,7 @@ from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.summaries import trend_of
 from stallwatch_logs.portions import file_chunks
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
+from stallwatch_rules.files import open_regular
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.messages import Message, message
@@ -168,7 +169,7 @@ def _frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def _chunks(path: Path, most: int) -> Iterator[bytes]:
-    with suppress(OSError), path.open("rb") as copy:
+    with suppress(OSError), open_regular(path) as copy:
         yield from file_chunks(copy.fileno(), 0, most, _CHUNK)
 
 

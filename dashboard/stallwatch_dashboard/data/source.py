@@ -32,6 +32,7 @@ from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs
 from stallwatch_exporter.watching.episodes import folded
 from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.decoding import from_json
+from stallwatch_rules.files import open_regular
 from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
@@ -221,7 +222,8 @@ class _Ended(msgspec.Struct):
 def said_at_the_end(folder: Path) -> _Ended:
     """The diagnosis that the agent wrote when the run ended; an empty one without it."""
     try:
-        return from_json((folder / "diagnosis.json").read_bytes(), _Ended)
+        with open_regular(folder / "diagnosis.json") as file:
+            return from_json(file.read(), _Ended)
     except (OSError, *NOT_JSON):
         return _Ended()
 

@@ -26,6 +26,7 @@ from stallwatch_exporter.checkpoints.formats import (
     tensor_names,
 )
 from stallwatch_lint.diagnostic import Diagnostic
+from stallwatch_rules.files import open_regular
 from stallwatch_rules.messages import message
 from stallwatch_rules.text.lazy import lazy
 
@@ -146,7 +147,8 @@ def _index_faults(path: Path) -> Iterator[Fault]:
         yield fault(path, "index-unreadable", "index-too-large")
         return
     try:
-        shards = json.loads(path.read_bytes())["weight_map"]
+        with open_regular(path) as file:
+            shards = json.loads(file.read())["weight_map"]
         named = {str(name): str(shard) for name, shard in shards.items()}
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         yield fault(path, "index-unreadable")

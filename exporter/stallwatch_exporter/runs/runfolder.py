@@ -23,7 +23,7 @@ from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole
 from stallwatch_exporter.settings import is_own_folder, make_home, temporary_home, why_not_own
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.files import replace
+from stallwatch_rules.files import open_regular, replace
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.foreign_json import NOT_JSON
@@ -357,7 +357,8 @@ def read_diagnosis(folder: Path) -> Diagnosis | None:
 def read_record(path: Path, kind: type[_Record]) -> _Record | None:
     """What a JSON file of a run's folder holds; ``None`` where there is none that can be read."""
     try:
-        return from_json(path.read_bytes(), kind)
+        with open_regular(path) as file:
+            return from_json(file.read(), kind)
     except (OSError, *NOT_JSON):
         return None
 

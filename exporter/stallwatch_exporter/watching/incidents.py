@@ -16,6 +16,7 @@ from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.watching.episodes import Episodes
 from stallwatch_rules.decoding import convert, from_json
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.files import open_regular
 from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Phase, Primary
 from stallwatch_rules.stacks.records import StallStacks
@@ -90,7 +91,7 @@ def read_journal(folder: Path, most: int = sys.maxsize) -> list[Incident]:
     """
     found: list[Incident] = []
     try:
-        with (folder / "incidents.jsonl").open("rb") as lines:
+        with open_regular(folder / "incidents.jsonl") as lines:
             lines.seek(max(0, lines.seek(0, 2) - most))
             for line in lines:
                 with contextlib.suppress(*NOT_JSON):  # a line cut short
