@@ -17,6 +17,7 @@ from stallwatch_exporter.runs.runfolder import (
 )
 from stallwatch_exporter.watching.episodes import Episodes
 from stallwatch_exporter.watching.incidents import read_incidents, read_journal
+from stallwatch_rules.files import open_to_append
 
 _FRESH_SECONDS = 60.0
 
@@ -70,7 +71,7 @@ def _close(folder: Path, now: float, tell: Callable[[Incident], None]) -> list[I
         episodes.take(one)
     episodes.flush()
     try:
-        with (folder / "incidents.jsonl").open("ab") as journal:
+        with open_to_append(folder / "incidents.jsonl") as journal:
             for incident in closed:  # people first: what is in the folder is not sent again
                 tell(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(one) + b"\n" for one in left))

@@ -56,6 +56,11 @@ def open_regular(path: str | Path) -> Iterator[BinaryIO]:
         yield file
 
 
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a file for what is added to it. Raises `OSError` for a link, and for a pipe that nobody reads."""
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags | _NO_LINK, 0o666))
+
+
 @contextlib.contextmanager
 def open_private(
     path: str | Path, others: int = OTHERS_WRITE, *, folder: int | None = None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.runs import runfolder
 from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive, mark_reported, read_info
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -183,3 +185,28 @@ def test_whoever_heard_of_the_beginning_hears_once_that_nobody_watches(
     titles = [body["title"] for body in chat_server.bodies]
     assert titles[1:] == ["[dead] nobody watches it any more: it was stalled when last seen"]
     assert chat_server.bodies[1]["status"] == "resolved" and other_chat_server.bodies == []
+
+
+def test_a_record_that_names_another_folder_and_a_link_lead_nowhere(
+    tmp_path: Path, stall: Stall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a shared state folder, an account must not have ours write into folders that it cannot enter."""
+    private = run(tmp_path / "private", "live", stall(id="live/stall/x/1", run="live"), dead=True)
+    before = (private / "incidents.jsonl").read_bytes()
+    home = tmp_path / "shared"
+    planted = run(home, "planted", dead=True)
+    climbs = {"run": f"../../private/runs/{private.name}"}
+    record = msgspec.json.decode((planted / "agent.json").read_bytes()) | climbs
+    (planted / "agent.json").write_bytes(msgspec.json.encode(record))
+    (home / "runs" / "linked").symlink_to(private)
+    real = runfolder.is_own
+    monkeypatch.setattr(
+        runfolder, "is_own", lambda status, **rest: not stat.S_ISLNK(status.st_mode) and real(status, **rest)
+    )
+    assert [info.run for info in runfolder.list_runs(home)] == ["planted"]
+    assert close_orphans(home, 5000.0, lambda _: None) == []
+    journal = home / "runs" / "planted" / "incidents.jsonl"
+    journal.unlink()
+    journal.symlink_to(private / "incidents.jsonl")
+    assert close_orphans(home, 5000.0, lambda _: None) == []
+    assert (private / "incidents.jsonl").read_bytes() == before

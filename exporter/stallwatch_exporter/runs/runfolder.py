@@ -23,7 +23,7 @@ from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole
 from stallwatch_exporter.settings import is_own_folder, make_home, temporary_home, why_not_own
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.files import open_regular, replace
+from stallwatch_rules.files import is_own, open_regular, replace
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.foreign_json import NOT_JSON
@@ -295,12 +295,24 @@ class RunFolder:
 
 
 def list_runs(home: Path) -> list[AgentInfo]:
-    """Every run that left a readable ``agent.json``, newest first."""
+    """Every run that left a readable ``agent.json``, newest first; a run is called as its folder is.
+
+    What a record says of its name, and links of other accounts, could lead out of a shared state folder.
+    """
     try:
-        folders = [entry for entry in runs_home(home).iterdir() if not entry.name.startswith(".")]
+        folders = [
+            entry
+            for entry in runs_home(home).iterdir()
+            if not entry.name.startswith(".")
+            and not (entry.is_symlink() and not is_own(entry.lstat(), or_root=True))
+        ]
     except OSError:
         return []
-    infos = [info for folder in folders if (info := read_info(folder)) is not None]
+    infos = [
+        msgspec.structs.replace(info, run=folder.name)
+        for folder in folders
+        if (info := read_info(folder)) is not None
+    ]
     return sorted(infos, key=lambda info: (info.started_at, info.run), reverse=True)
 
 
