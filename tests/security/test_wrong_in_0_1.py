@@ -62,10 +62,13 @@ sys.exit({OOM.strip()!r})
 """
 #: Prints at the end of a training which addresses its watcher listens at.
 LISTENING = """
-import atexit, os, psutil
+import atexit, contextlib, os, psutil
 def show():
     watcher = psutil.Process(os.getppid())
-    sockets = [one for process in (watcher, *watcher.children()) for one in process.net_connections()]
+    sockets = []
+    for process in (watcher, *watcher.children()):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            sockets += process.net_connections()
     print("listening at", *(one.laddr.ip for one in sockets if one.status == "LISTEN"))
 atexit.register(show)
 """
