@@ -56,6 +56,20 @@ def test_a_link_among_the_announcements_leads_to_no_removal(tmp_path: Path) -> N
     assert elsewhere.exists() and (folder / "stallwatch-link.json").is_symlink()
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 60_000, '[{"labels": {"__meta_stallwatch_host": HOST, PID: Infinity}}]'],
+    ids=["nested", "infinite"],
+)
+def test_an_announcement_that_cannot_be_read_stops_no_other(tmp_path: Path, text: str) -> None:
+    """It is nested too deeply, or its process has no number; the endpoint is announced all the same."""
+    namespace = f'"__meta_stallwatch_namespace": "{process_namespace()}", "__meta_stallwatch_pid"'
+    strange = tmp_path / "stallwatch-strange.json"
+    strange.write_text(text.replace("HOST", json.dumps(socket.gethostname())).replace("PID", namespace))
+    assert announce_and_close(tmp_path) == []
+    assert strange.exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file away")
 def test_announcements_of_other_accounts_are_not_removed(tmp_path: Path) -> None:
     """An agent of root must not clean up among the files of others, whose processes it cannot judge."""

@@ -54,7 +54,9 @@ def withdraw(path: Path) -> None:
 def _remove_stale(folder: Path) -> None:
     """Remove the files that killed processes of this account left here."""
     for path in folder.glob("stallwatch-*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        with contextlib.suppress(
+            OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError
+        ):
             written, labels = _own(path)
             if _is_gone(labels, written):
                 path.unlink()
