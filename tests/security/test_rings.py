@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
+import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from stallwatch_exporter.probe.api import Probe
+from stallwatch_exporter.probe.draft import FIRST, Draft
 from stallwatch_exporter.probe.events import MOST_BYTES
+from stallwatch_exporter.probe.layout import COMPUTED, FIELDS, Header, pack_header, record_struct
+from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.rings.probing import Probing
 
 GIB = 1 << 30
@@ -76,3 +81,85 @@ def test_ring_that_claims_to_hold_millions_of_records(tmp_path: Path, ring: Path
     probing = Probing(tmp_path)
     assert probing.read() == []
     assert probing.ranks_up() == {}
+
+
+def write_ring(folder: Path, rank: int, values: dict[str, float], at: float = 5.0) -> Path:
+    """Write a ring with one record of these values, made at that time."""
+    draft = Draft()
+    ring = RingWriter(folder / f"{rank}-1-1.ring", draft, rank)
+    for name, value in values.items():
+        draft.cells[FIRST + FIELDS.index(name)] = value
+    ring.write(at)
+    return ring.path
+
+
+def looked_at(folder: Path) -> tuple[Probing, dict[int, dict[str, float]]]:
+    """Read a folder with all that the agent asks of its rings; also the values of each rank."""
+    probing = Probing(folder)
+    records = {record.rank: record.values for record in probing.read()}
+    list(probing.events())
+    probing.just_left()
+    probing.ranks_up()
+    probing.exit_codes()
+    probing.ends()
+    return probing, records
+
+
+@pytest.mark.parametrize("pid", [0, -1, -(2**63), 2**31, 2**63 - 1])
+def test_ring_of_an_impossible_process_hides_no_other(tmp_path: Path, pid: int) -> None:
+    """What asks for such a process raises errors; the ring is none, and the next rank's is read."""
+    bad = write_ring(tmp_path, 3, {"step": 7.0})
+    header = Header(record_struct(FIELDS).size, 4096, 3, -1, pid, time.time(), FIELDS)
+    bad.write_bytes(pack_header(header)[:128] + bad.read_bytes()[128:])
+    write_ring(tmp_path, 5, {"step": 8.0})
+    probing, records = looked_at(tmp_path)
+    assert records == {5: {"step": 8.0}}
+    assert list(probing.ranks_up()) == [5]
+
+
+@pytest.mark.parametrize("started", [math.inf, -math.inf, math.nan, -1.0, 1e300])
+def test_ring_made_at_an_impossible_time_hides_no_other(tmp_path: Path, started: float) -> None:
+    RingWriter(tmp_path / "3-1-1.ring", Draft(), 3, started=started)
+    write_ring(tmp_path, 5, {"step": 8.0})
+    assert looked_at(tmp_path)[1] == {5: {"step": 8.0}}
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in COMPUTED])
+def test_count_beyond_all_numbers_is_unknown(tmp_path: Path, name: str, value: float) -> None:
+    """No whole number can be made of it; the rest of the record is read, and the next rank's ring."""
+    write_ring(tmp_path, 3, {name: value, "loss": 2.0})
+    write_ring(tmp_path, 5, {"step": 8.0})
+    assert looked_at(tmp_path)[1] == {3: {"loss": 2.0}, 5: {"step": 8.0}}
+
+
+def test_no_count_can_be_marked_as_not_a_number(tmp_path: Path) -> None:
+    """Each field has its mark, and a rank sets them all: only what it computes may really be NaN."""
+    marks = float((1 << len(FIELDS)) - 1)
+    write_ring(tmp_path, 3, {"told_nan": marks, "step": 7.0, "target_steps": 9.0, "loss": math.inf})
+    values = looked_at(tmp_path)[1][3]
+    assert {name for name, value in values.items() if math.isnan(value)} == {*COMPUTED} - {"loss"}
+    assert (values["step"], values["target_steps"], values["loss"]) == (7.0, 9.0, math.inf)
+
+
+@pytest.mark.parametrize("at", [math.inf, math.nan, -1.0, 1e300])
+def test_record_of_an_impossible_time_is_lost(tmp_path: Path, at: float) -> None:
+    write_ring(tmp_path, 3, {"step": 7.0}, at)
+    write_ring(tmp_path, 5, {"step": 8.0})
+    assert looked_at(tmp_path)[1] == {5: {"step": 8.0}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[" * 900 + "]" * 900, "[" * 100_000, '{"a":' * 900 + "1" + "}" * 900],
+    ids=["lists", "cut", "maps"],
+)
+def test_nested_side_file_hides_no_other(tmp_path: Path, value: str) -> None:
+    """What masks secrets goes down with the nesting; such an event is none, and all others are read."""
+    for rank in (3, 5):
+        note = f'{{"kind": "note", "text": "of {rank}"}}\n'
+        deep = f'{{"kind": "note", "deep": {value}}}\n' if rank == 3 else ""
+        write_ring(tmp_path, rank, {"step": 7.0}).with_suffix(".jsonl").write_text(deep + note)
+    probing = Probing(tmp_path)
+    probing.read()
+    assert [event.get("text") for event in probing.events()] == ["of 3", "of 5"]

@@ -19,6 +19,8 @@ from typing import NamedTuple
 MAGIC = b"STWRING\0"
 VERSION = 2
 HEADER_SIZE = 4096
+LARGEST = float(1 << 53)  #: of a count: up to here, a double holds every whole number
+LATEST = 250e9  #: Unix time, shortly before the last year of ``datetime``
 CAPACITY = 4096  #: records: at one look a second, nothing is lost below 4,096 steps a second
 
 _HEAD = struct.Struct("<8sIIIIiiqd")
@@ -30,6 +32,8 @@ DRAFT_AT = 2048
 
 #: New with each step: absent from the next record unless given again.
 PASSING = ("told_nan", "step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale")
+#: What may be infinite, or really be NaN: a rank computes it. All else counts, or measures time or memory.
+COMPUTED = ("loss", "grad_norm", "learning_rate", "loss_scale")
 #: Valid until changed: repeated in every record.
 LASTING = (
     "phase",
@@ -109,4 +113,6 @@ def unpack_header(page: bytes) -> Header:
     header = Header(size, capacity, rank, local_rank, pid, started, tuple(names))
     if len(names) != count or size != record_struct(names).size or not 1 < capacity <= 1 << 16:
         raise LayoutProblem("a header that contradicts itself")
+    if not 0 < pid < 1 << 31 or not 0 <= started < LATEST:
+        raise LayoutProblem("a header of no process")
     return header

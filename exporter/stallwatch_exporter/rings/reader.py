@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch_exporter.probe.layout import (
+    COMPUTED,
     COUNTERS,
     COUNTERS_AT,
     DRAFT_AT,
@@ -25,6 +26,8 @@ from stallwatch_exporter.probe.layout import (
     DROPPED_RECORDS,
     FAULTS,
     HEADER_SIZE,
+    LARGEST,
+    LATEST,
     PASSING,
     WRITTEN,
     Header,
@@ -199,13 +202,17 @@ class RingReader:
         if len(data) < offset + self._record.size:
             return None
         found, time, *values = self._record.unpack_from(data, offset)
-        if number not in (None, found) or not math.isfinite(time):
+        if number not in (None, found) or not 0 <= time < LATEST:
             return None
         pairs = zip(self.header.fields, values, strict=True)
-        known = {name: value for name, value in pairs if value == value}
+        known = {
+            name: value
+            for name, value in pairs
+            if abs(value) <= LARGEST or (name in COMPUTED and not math.isnan(value))
+        }
         marked = int(known.pop("told_nan", 0))
         for place, name in enumerate(self.header.fields):
-            if marked >> place & 1 and not math.isinf(known.get(name, 0.0)):
+            if marked >> place & 1 and name in COMPUTED and not math.isinf(known.get(name, 0.0)):
                 known[name] = math.nan
         return Record(self.header.rank, found, time, known)
 
