@@ -12,7 +12,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-_LARGEST = 256 * 1024**2
+_LARGEST = 64 * 1024**2
+_MOST_VALUES = 2_000_000  #: of 300,000 entries of a history; an empty list takes 30 times its text
 _OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
@@ -36,6 +37,8 @@ def _lines_of_whole(chunks: Iterator[bytes], lines_in: Callable[[Any], Iterable[
             yield from chunks
             return
     try:
+        if sum(map(held.count, b",[{")) > _MOST_VALUES:
+            raise ValueError("too many values")
         lines = list(lines_in(json.loads(held)))
     except _OTHERWISE:
         yield bytes(held)
@@ -63,8 +66,8 @@ def _text(output: dict[str, object]) -> str:
 
 def _history(state: Any) -> Iterator[bytes]:
     total = state.get("max_steps")
+    known = type(total) is int and 0 <= total < 2**63
     for entry in state["log_history"]:
         if isinstance(entry, dict):
-            if isinstance(total, int):
-                entry.setdefault("max_steps", total)
-            yield json.dumps(entry).encode() + b"\n"
+            said = entry | {"max_steps": entry.get("max_steps", total)} if known else entry
+            yield json.dumps(said).encode() + b"\n"

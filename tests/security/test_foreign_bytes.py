@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import struct
 import zipfile
 from pathlib import Path
 
@@ -14,16 +17,19 @@ from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.data.source import said_at_the_end
 from stallwatch_dashboard.uploads.reading import safe_name
-from stallwatch_exporter.checkpoints.checking import check_checkpoint
+from stallwatch_exporter.checkpoints.checking import check_checkpoint, diagnostic_of
+from stallwatch_exporter.checkpoints.formats import check_safetensors
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.probe.layout import FIELDS, Header, pack_header, record_struct
 from stallwatch_exporter.rings.probing import RankProcess
 from stallwatch_exporter.runs.copies import parse_record
 from stallwatch_exporter.runs.runfolder import read_info
 from stallwatch_exporter.stacks import asking
+from stallwatch_exporter.watching.checkpoints import CheckpointWatch
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_lint.check_run import check_run
 from stallwatch_lint.parse import MAX_KEYS, key_lines, parse_accelerate, parse_json
+from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
 from stallwatch_rules.failures.crashes import read_error_file
 from stallwatch_rules.lines.ranks import TaskLabels
 from stallwatch_rules.records import Diagnosis, Line, Stats
@@ -275,3 +281,66 @@ def test_a_count_of_thousands_of_digits_is_part_of_the_message() -> None:
     text = f"x [repeated {'9' * 5000}x across cluster]"
     assert repeats(text) == (text, 1)
     assert repeats("x  [repeated 3x across cluster] y") == ("x", 3)
+
+
+@pytest.mark.parametrize(
+    "total", ["9" * 4000, str(2**63), "-1", "true"], ids=["long", "beyond", "less", "bool"]
+)
+def test_a_number_of_steps_that_is_none_is_added_to_no_entry(total: str) -> None:
+    """It was written once per entry: a file of 94 KB became lines of 129 MB."""
+    text = b'{"max_steps": %s, "log_history": [{}, {"step": 1}]}' % total.encode()
+    assert b"".join(trainer_state_lines(iter([text]))) == b'{}\n{"step": 1}\n'
+
+
+def test_json_of_millions_of_empty_values_is_not_decoded() -> None:
+    """In memory each of them takes 30 times its text; the file is read as any other."""
+    text = b'{"log_history": [%s{}], "cells": []}' % (b"[]," * 1_000_000)
+    assert list(trainer_state_lines(iter([text]))) == [text]
+    assert list(notebook_lines(iter([text]))) == [text]
+
+
+def safetensors(path: Path, *tensors: tuple[str, list[int]]) -> Path:
+    """Write a file whose tensors have these names and shapes, and no bytes."""
+    entries = {name: {"dtype": "U8", "shape": shape, "data_offsets": [0, 0]} for name, shape in tensors}
+    header = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    return path
+
+
+@pytest.mark.parametrize("shape", [[0, 2**63], [0] * 65], ids=["number", "dimensions"])
+def test_a_shape_that_no_tensor_has_is_a_lying_header(shape: list[int], tmp_path: Path) -> None:
+    """The product of many long numbers takes time that grows with the square of the header's length."""
+    file = safetensors(tmp_path / "model.safetensors", ("a", shape), ("b", [2**63 - 1, 0]), ("c", [0] * 64))
+    found = [(one.kind, one.what.params["names"]) for one in check_safetensors(file)]
+    assert found == [("lying-header", "a")]
+
+
+def test_the_ranks_in_names_of_files_are_no_list_of_missing_parts(tmp_path: Path) -> None:
+    """A few empty files would stand for as many ranks as their numbers multiplied."""
+    for rank in range(2):
+        (tmp_path / f"zero_pp_rank_131000_mp_rank_{rank}_optim_states.pt").touch()
+    kinds = {one.kind for one in check_checkpoint(tmp_path)}
+    assert kinds == {"empty-file", "missing-model-states"}
+
+
+def test_names_in_a_checkpoint_can_be_written_and_turn_no_text(tmp_path: Path) -> None:
+    """Names of tensors, shards and folders reach a terminal and JSON with what a terminal obeys taken out."""
+    safetensors(tmp_path / "model.safetensors", ("a\ud800\x85\u202eb", [1]))
+    (tmp_path / "latest").write_text("x\u202e\x85y", encoding="utf-8")
+    index = {"weight_map": {"w": "s\udc80\x9b\u202et"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    named = {one.kind: one.what.params for one in check_checkpoint(tmp_path)}
+    assert named["lying-header"]["names"] == "a???b"
+    assert named["latest-missing"]["folder"] == "x??y"
+    assert named["missing-shards"]["names"] == "s???t"
+
+
+def test_a_checkpoint_file_whose_name_is_not_utf_8_is_reported(tmp_path: Path) -> None:
+    """One such file ended the check of the whole folder, and the agent could not record the incident."""
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.safetensors")).touch()
+    assert [diagnostic_of(one).file for one in check_checkpoint(tmp_path)] == [f"{tmp_path}/?.safetensors"]
+    watch = CheckpointWatch(begin=lambda job: job())
+    watch.heard({"kind": "checkpoint", "rank": 0, "time": 1.0, "path": str(tmp_path)}, 1, 0.0)
+    matches = [match for now in range(200) for match in watch.look(float(now))]
+    assert [match.captures["path"] for match in matches] == [f"{tmp_path}/?.safetensors"]
+    assert msgspec.json.encode(matches)

@@ -28,6 +28,7 @@ from stallwatch_exporter.checkpoints.formats import (
 from stallwatch_lint.diagnostic import Diagnostic
 from stallwatch_rules.files import open_regular
 from stallwatch_rules.messages import message
+from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.lazy import lazy
 
 _TORCH = (".bin", ".pt", ".pth")
@@ -177,7 +178,7 @@ def _latest_faults(latest: Path) -> Iterator[Fault]:
     if not tag or Path(tag).name != tag:
         yield fault(latest, "latest-unreadable")
     elif not (latest.parent / tag).is_dir():
-        what = message("checkpoints.latest-missing", folder=tag)
+        what = message("checkpoints.latest-missing", folder=printable(tag))
         yield Fault(latest, "latest-missing", what, "resume-checkpoint-failed")
 
 
@@ -208,9 +209,10 @@ def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[t
             if facts is not None and "dp_world_size" in facts.numbers:
                 ranks = max(ranks, facts.numbers["dp_world_size"])
                 break
-    if ranks > _MOST_RANKS:  # no number of ranks: a damaged file, or a name that is something else
+    parallel = {mp for mp, _ in seen}
+    if len(parallel) * ranks > _MOST_RANKS:  # a damaged file, or a name that is something else
         return seen
-    return {(mp, dp) for mp in {mp for mp, _ in seen} for dp in range(ranks)}
+    return {(mp, dp) for mp in parallel for dp in range(ranks)}
 
 
 def _missing(folder: Path, kind: str, missing: set[tuple[int, int]]) -> Iterator[Fault]:
@@ -230,5 +232,5 @@ def diagnostic_of(fault: Fault) -> Diagnostic:
         message(f"checkpoints.why-{about}"),
         message(f"checkpoints.fix-{about}"),
         fault.rule,
-        str(fault.path),
+        printable(str(fault.path)),
     )

@@ -24,6 +24,7 @@ from typing import IO, Any
 import msgspec
 
 from stallwatch_rules.messages import Message, message
+from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
@@ -38,6 +39,7 @@ _BITS = {
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
 _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
+_MOST_DIMENSIONS = 64  # as many as torch's operators accept
 _ZIP = b"PK\x03\x04"
 _PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # those that ``pickle`` has a mark for
 _LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings of the persistent id: kind, device, key
@@ -65,7 +67,7 @@ def fault(path: Path, kind: str, said: str = "", **params: str | int) -> Fault:
 
 def examples(names: list[str], most: int = 3) -> str:
     """Return the first few names, and how many more there are."""
-    shown = ", ".join(names[:most])
+    shown = ", ".join(map(printable, names[:most]))
     return f"{shown} … (+{len(names) - most})" if len(names) > most else shown
 
 
@@ -137,7 +139,10 @@ def _span(entry: Any) -> tuple[int, int] | None:
     offsets, shape = entry.get("data_offsets"), entry.get("shape")
     if not isinstance(offsets, list) or not isinstance(shape, list) or len(offsets) != 2:
         return None
-    if not all(type(one) is int and one >= 0 for one in (*offsets, *shape)) or offsets[0] > offsets[1]:
+    numbers = (*offsets, *shape)
+    if len(shape) > _MOST_DIMENSIONS or not all(type(one) is int and 0 <= one < 2**63 for one in numbers):
+        return None
+    if offsets[0] > offsets[1]:
         return None
     return offsets[0], offsets[1]
 
@@ -184,7 +189,7 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
         yield fault(path, "truncated", "zip-cut")
         return
     except _UNREADABLE as error:
-        yield fault(path, "pickle-unreadable", error=str(error))
+        yield fault(path, "pickle-unreadable", error=printable(str(error)))
         return
     if facts is None:
         return

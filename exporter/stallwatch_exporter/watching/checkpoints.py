@@ -21,6 +21,7 @@ from stallwatch_exporter.watching.probe_events import line_of
 from stallwatch_rules.judgements.concerns import SEEN, evidence_of
 from stallwatch_rules.locale import render
 from stallwatch_rules.records import Match
+from stallwatch_rules.text.controls import printable
 
 if TYPE_CHECKING:
     from stallwatch_exporter.checkpoints.formats import Fault
@@ -212,5 +213,5 @@ class CheckpointWatch:
 
 
 def _match(fault: Fault, one: Waiting) -> Match:
-    captures = {SEEN: "checkpoint", "path": str(fault.path), "fault": render(fault.what)}
+    captures = {SEEN: "checkpoint", "path": printable(str(fault.path)), "fault": render(fault.what)}
     return Match(fault.rule, line_of(one.event, one.number, evidence_of(captures)), captures)
