@@ -19,11 +19,12 @@ CODES = "\x1b]0;owned\x07\x1b[2J\x9b31m"
 
 
 def test_a_shared_record_of_a_run_commands_the_terminal(attacked: Attacked, tmp_path: Path) -> None:
-    """Another member of the group that shares the state folder writes the run's record."""
-    folder = tmp_path / "home" / "runs" / "hers"
+    """Another member of the group that shares the state folder makes the run's folder and its record."""
+    name = f"hers{CODES}\nforged\tfinished"
+    folder = tmp_path / "home" / "runs" / name
     folder.mkdir(parents=True)
     record = {
-        "run": f"hers{CODES}\nforged\tfinished",
+        "run": name,
         "pid": 1,
         "host": "node",
         "command": ["train"],
