@@ -171,10 +171,10 @@ class RunFolder:
             made = path if is_new else None
             if (before := read_info(path)) is not None:
                 self.reported_until = reported_until(before, self.info.started_at)
+            self.path, self.run, self.info.run = path, path.name, path.name
+            self._write("agent.json", self.info)  # first: without it, nobody knows of a run that is killed
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
-            self.path, self.run, self.info.run = path, path.name, path.name
-            self._write("agent.json", self.info)
         except OSError as error:
             if reserve is not None:
                 reserve.remove()
