@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import socket
 import time
 
@@ -72,8 +71,10 @@ class BoundedProtocol(H11Protocol):
 
 def bound() -> None:
     """Bound the servers to come of this process, whichever way Streamlit configures and runs them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, _DESCRIPTORS), hard), hard))
     startup = uvicorn.Server.startup
 

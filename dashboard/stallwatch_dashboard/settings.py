@@ -65,10 +65,10 @@ def to_environment(settings: DashboardSettings) -> dict[str, str]:
 
 def from_environment() -> DashboardSettings:
     """The settings handed over by `to_environment`; the defaults where there are none."""
-    told = os.environ.get(_VARIABLE)
-    if not told:
+    given = os.environ.get(_VARIABLE)
+    if not given:
         return DashboardSettings()
-    return from_json(told, DashboardSettings, dec_hook=_path)
+    return from_json(given, DashboardSettings, dec_hook=_path)
 
 
 def _path(_kind: type, text: str) -> Path:

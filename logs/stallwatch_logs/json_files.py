@@ -69,5 +69,5 @@ def _history(state: Any) -> Iterator[bytes]:
     known = type(total) is int and 0 <= total < 2**63
     for entry in state["log_history"]:
         if isinstance(entry, dict):
-            said = entry | {"max_steps": entry.get("max_steps", total)} if known else entry
-            yield json.dumps(said).encode() + b"\n"
+            shown = entry | {"max_steps": entry.get("max_steps", total)} if known else entry
+            yield json.dumps(shown).encode() + b"\n"

@@ -128,16 +128,16 @@ class Listeners:
 
         self._looked = True
 
-        def told(incident: Incident) -> None:
+        def hand_on(incident: Incident) -> None:
             if self._chat is not None:
                 self._chat(incident)
             if self._store is not None:
                 self._store(incident)
 
-        found = report_unsent(home, time.time(), told)
+        found = report_unsent(home, time.time(), hand_on)
         if self._chat is not None:  # else it is left to an agent that has one
             self._unreported += [partial(mark_reported, *each) for each in found]
-        close_orphans(home, time.time(), told)
+        close_orphans(home, time.time(), hand_on)
 
     def close(self) -> None:
         """Let everything leave that is still on its way, for a bounded time; never an error."""

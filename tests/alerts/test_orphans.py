@@ -51,9 +51,9 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
     for name, last in (("ended", {"kind": "ended"}), ("left", {"kind": "finding", "resolution": "unmended"})):
         run(tmp_path, name, stall(id=f"{name}/x/x/1", run=name, **last), dead=True)
     alive = run(tmp_path, "alive", stall(id="alive/stall/x/1", run="alive"), dead=False)
-    told: list[Incident] = []
-    (closed,) = close_orphans(tmp_path, 5000.0, told.append)
-    assert told == [closed]
+    heard: list[Incident] = []
+    (closed,) = close_orphans(tmp_path, 5000.0, heard.append)
+    assert heard == [closed]
     assert (closed.id, closed.status, closed.resolution, closed.resolved_at) == (
         "dead/stall/x/1",
         "resolved",
@@ -62,7 +62,7 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
     )
     assert [one.resolution for one in read_incidents(dead)] == ["unknown", "recovered"]
     assert [one.status for one in read_incidents(alive)] == ["open"]
-    assert close_orphans(tmp_path, 6000.0, told.append) == [] and len(told) == 1
+    assert close_orphans(tmp_path, 6000.0, heard.append) == [] and len(heard) == 1
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["mid-run", "as it left"])
@@ -109,9 +109,9 @@ def test_an_old_story_is_not_new_to_anybody(tmp_path: Path, stall: Stall) -> Non
 
     left("old", 20 * 86400)
     left("new", 3600)
-    told: list[Incident] = []
-    assert [info.run for _, info in report_unsent(tmp_path, now, told.append)] == ["new"]
-    assert [(one.id, one.status) for one in told] == [("new/stall/y/1", "open")]
+    heard: list[Incident] = []
+    assert [info.run for _, info in report_unsent(tmp_path, now, heard.append)] == ["new"]
+    assert [(one.id, one.status) for one in heard] == [("new/stall/y/1", "open")]
 
 
 def test_what_was_open_as_its_agent_was_killed_is_sent_however_long_it_waited(
@@ -124,9 +124,9 @@ def test_what_was_open_as_its_agent_was_killed_is_sent_however_long_it_waited(
     info = read_info(path)
     assert info is not None
     RunFolder("dead", path, info).write_info(reported=False)
-    told: list[Incident] = []
-    assert len(report_unsent(tmp_path, now, told.append)) == 1
-    assert [(one.id, one.status) for one in told] == [(hung.id, "open")]
+    heard: list[Incident] = []
+    assert len(report_unsent(tmp_path, now, heard.append)) == 1
+    assert [(one.id, one.status) for one in heard] == [(hung.id, "open")]
 
 
 @pytest.mark.parametrize("change", ["nothing", "it ended", "another goes on"])

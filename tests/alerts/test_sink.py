@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.settings import AlertSettings
@@ -145,13 +146,6 @@ def test_a_url_that_is_none_is_a_problem_and_the_others_work(
     assert problem.startswith("nonsense://**** cannot be used: ")
     assert "s3cr3t" not in problem and "abcdefgh" not in problem
     assert (len(chat_server.bodies), sink.sent, sink.failed) == (1, 1, 1)
-
-
-def wait_until(happens: Callable[[], object]) -> None:
-    until = time.monotonic() + 120
-    while not happens():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 class Recorder:

@@ -92,8 +92,8 @@ def written(
             if group.severities.get(name)
         ]
         blocks += [say("alerts.in-all", language, tally=listed(tally, language)), others]
-        facts |= {"count": group.count, "incidents": ",".join(group.ids)}
-        facts |= {"statuses": ",".join(group.statuses)}
+        about = {"incidents": ",".join(group.ids), "statuses": ",".join(group.statuses)}
+        facts |= {"count": group.count, **about}
     if late >= LATE_SECONDS:
         blocks.insert(0, say("alerts.late", language, duration=late, when=_when(now, late)))
     if expired:

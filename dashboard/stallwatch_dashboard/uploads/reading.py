@@ -121,12 +121,12 @@ def read_uploads(
             )
             try:
                 _run(task, folder, progress)
-                told = from_msgpack(answer.read_bytes(), Answer)
+                result = from_msgpack(answer.read_bytes(), Answer)
             finally:
                 answer.unlink(missing_ok=True)
     finally:
         _turns.release()
-    return told
+    return result
 
 
 def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None:

@@ -172,7 +172,7 @@ class RunFolder:
             if (before := read_info(path)) is not None:
                 self.reported_until = reported_until(before, self.info.started_at)
             self.path, self.run, self.info.run = path, path.name, path.name
-            self._write("agent.json", self.info)  # first: without it, nobody knows of a run that is killed
+            self._write("agent.json", self.info)  # first: a run that is killed before has no record
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
         except OSError as error:

@@ -26,18 +26,18 @@ def test_one_message_stays_as_it_is(notice: Make) -> None:
     assert written(group_of(one), "en") == one
 
 
-def test_the_worst_is_told_whole_and_the_others_by_their_titles(notice: Make) -> None:
+def test_the_worst_is_shown_whole_and_the_others_by_their_titles(notice: Make) -> None:
     groups = [
         group_of(notice(id="w", run="weak", severity="warning")),
         group_of(notice(id="c", run="strong")),
         group_of(notice(id="r", run="gone", status="resolved", resolution="recovered")),
     ]
-    told = written(merged(groups), "en")
-    assert told.message.title.startswith("[strong] stalled") and "2 more" in told.message.title
-    assert "In all: 1 critical, 1 warnings, 1 ended." in told.message.text
-    assert "- [weak] stalled" in told.message.text and "- [gone] recovered" in told.message.text
-    assert (told.facts["id"], told.facts["count"]) == ("c", 3)
-    assert (told.facts["incidents"], told.facts["statuses"]) == ("w,c,r", "open,open,resolved")
+    whole = written(merged(groups), "en")
+    assert whole.message.title.startswith("[strong] stalled") and "2 more" in whole.message.title
+    assert "In all: 1 critical, 1 warnings, 1 ended." in whole.message.text
+    assert "- [weak] stalled" in whole.message.text and "- [gone] recovered" in whole.message.text
+    assert (whole.facts["id"], whole.facts["count"]) == ("c", 3)
+    assert (whole.facts["incidents"], whole.facts["statuses"]) == ("w,c,r", "open,open,resolved")
 
 
 def test_what_an_older_version_joined_names_no_status(notice: Make) -> None:

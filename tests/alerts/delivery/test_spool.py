@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
+from waiting import wait_until
 
 from stallwatch_alerts.delivery import outbox as outbox_module
 from stallwatch_alerts.delivery.claims import IN_ORDER
@@ -259,20 +260,26 @@ def quick_clock() -> Callable[[], float]:
     return lambda: begin + 60 * (steady.now() - begin)
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+Sink = Callable[..., ChatSink]
+
+
+@pytest.fixture
+def sink_of(spool: Outbox, catalogue: Catalogue) -> Sink:
+    """A sink that keeps its messages on this disk, and sends them to a chat in memory."""
+    settings = AlertSettings(urls=("json://127.0.0.1:1/hook",))
+
+    def make(chat: Picky, **options: Any) -> ChatSink:
+        return ChatSink(settings, catalogue, spool=lambda: spool, connect=lambda _: chat, **options)
+
+    return make
 
 
 @pytest.mark.parametrize("refusals", [1, IN_ORDER + 1])
 def test_an_end_in_memory_waits_for_its_beginning_on_a_full_disk(
-    spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, refusals: int
+    sink_of: Sink, stall: Stall, monkeypatch: pytest.MonkeyPatch, refusals: int
 ) -> None:
     disk, picky = FullDisk(monkeypatch), Picky()
-    settings = AlertSettings(urls=("json://127.0.0.1:1/hook",))
-    sink = ChatSink(settings, catalogue, spool=lambda: spool, connect=lambda _: picky, clock=quick_clock())
+    sink = sink_of(picky, clock=quick_clock())
     sink(stall(id="a/1"))
     wait_until(lambda: picky.tries >= refusals)
     disk.is_full = True
@@ -286,12 +293,11 @@ def test_an_end_in_memory_waits_for_its_beginning_on_a_full_disk(
 
 
 def test_news_in_memory_waits_for_no_other_incident(
-    spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+    sink_of: Sink, stall: Stall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, picky = FullDisk(monkeypatch), Picky(dislikes="a/1")
     picky.is_up = True
-    settings = AlertSettings(urls=("json://127.0.0.1:1/hook",))
-    sink = ChatSink(settings, catalogue, spool=lambda: spool, connect=lambda _: picky)
+    sink = sink_of(picky)
     sink(stall(id="a/1"))
     wait_until(lambda: picky.tries >= 1)
     disk.is_full = True
@@ -302,11 +308,10 @@ def test_news_in_memory_waits_for_no_other_incident(
 
 
 def test_news_in_memory_does_not_wait_for_a_disk_that_stays_broken(
-    spool: Outbox, stall: Stall, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+    sink_of: Sink, stall: Stall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, picky = FullDisk(monkeypatch, "database disk image is malformed"), Picky()
-    settings = AlertSettings(urls=("json://127.0.0.1:1/hook",))
-    sink = ChatSink(settings, catalogue, spool=lambda: spool, connect=lambda _: picky, clock=quick_clock())
+    sink = sink_of(picky, clock=quick_clock())
     sink(stall(id="a/1"))
     wait_until(lambda: picky.tries >= 1)
     disk.is_full = picky.is_up = True
