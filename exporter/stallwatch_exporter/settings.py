@@ -154,6 +154,21 @@ class ServerSettings:
 
 
 @dataclass(frozen=True)
+class JoinSettings:
+    """How agents of one run find each other, and prove that they belong to it."""
+
+    mode: str = "auto"  #: or "off": each agent stays alone
+    run: str = ""  #: the run's name, where no scheduler gives it an identity
+    address: str = ""  #: HOST:PORT of who merges; empty: the first host of the run that answers
+    secret: str = ""
+    host: str = ""  #: the address to listen at; empty: all, once there is a secret
+    port: int = 0  #: 0: one made of the run's key
+    tls_certificate: Path | None = None  #: PEM files: with all three, mutual TLS takes the secret's place
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+
+
+@dataclass(frozen=True)
 class ExporterSettings:
     """Settings of the training side; every default works as it stands."""
 
@@ -167,6 +182,7 @@ class ExporterSettings:
     tls_client_ca: Path | None = None  #: with it, scrapers must show a certificate of this authority
     sd_dir: Path | None = None  #: where each endpoint is announced to Prometheus (``file_sd_configs``)
     server: ServerSettings = field(default_factory=ServerSettings)
+    join: JoinSettings = field(default_factory=JoinSettings)
     stall_floor_seconds: float = 30.0  #: a stall is never called sooner than this
     stall_start_seconds: float = 1800.0  #: the threshold while a phase has been seen too few times
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations

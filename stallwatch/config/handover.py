@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.settings import AlertSettings, RelaySettings
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_dashboard.settings import DashboardSettings
-    from stallwatch_exporter.settings import ExporterSettings, ServerSettings
+    from stallwatch_exporter.settings import ExporterSettings, JoinSettings, ServerSettings
     from stallwatch_logs.inputs import Limits
 
 T = TypeVar("T")
@@ -81,7 +81,15 @@ def exporter_settings(config: Config) -> ExporterSettings:
         "ui",
         reserved_ports=reserved,
         server=server_settings(config),
+        join=join_settings(config),
     )
+
+
+def join_settings(config: Config) -> JoinSettings:
+    """For agents of one run, and for ``stallwatch coordinator``."""
+    from stallwatch_exporter.settings import JoinSettings
+
+    return settings_of(config, JoinSettings, "join")
 
 
 def server_settings(config: Config) -> ServerSettings:

@@ -29,7 +29,7 @@ from stallwatch_rules.records import (
     UnknownException,
 )
 from stallwatch_rules.report.json import to_json
-from stallwatch_rules.stacks.records import StackGroup
+from stallwatch_rules.stacks.records import Collectives, StackGroup
 
 DOCS = Path(__file__).parents[2] / "docs" / "json.md"
 TITLE = bilingual("Out of memory", "显存不足")
@@ -40,7 +40,7 @@ WHOLE = Diagnosis(
     Primary(
         *("cuda-oom", TITLE, "cause", "fatal", 0.9, 0, "/home/ada/run.log", 7, None, 3),
         *(["a line"], {"tried_mib": "2048"}, TITLE, [TITLE]),
-        apart=[StackGroup([1], "code")],
+        apart=[StackGroup([1], "code", collectives={"0": Collectives(7)})],
     ),
     [Finding("cuda-oom", TITLE, "cause", "fatal", 1, [0], PLACE, PLACE, NOTE)],
     [UnknownException("OddError", "odd", [0], 1, PLACE, [], nearest=[NearPage("cuda-oom", TITLE, 0.4)])],
@@ -69,6 +69,7 @@ OBJECTS = {
     "Text": ("primary", "title"),
     "Primary": ("primary",),
     "Stack group": ("primary", "apart", 0),
+    "Collectives": ("primary", "apart", 0, "collectives", "0"),
     "Finding": ("findings", 0),
     "Place": ("findings", 0, "first"),
     "Unknown exception": ("unknown", 0),
@@ -108,7 +109,8 @@ def objects(found: Any) -> Iterator[dict[str, Any]]:
     inner: list[Any] = []
     if isinstance(found, dict):
         yield found
-        inner = [value for key, value in found.items() if key not in FREE]
+        inner = [value for key, value in found.items() if key not in (*FREE, "collectives")]
+        inner += found.get("collectives", {}).values()  # their keys are ids
     elif isinstance(found, list):
         inner = found
     for one in inner:

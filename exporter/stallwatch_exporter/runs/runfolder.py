@@ -67,6 +67,10 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
     gaps: list[Gap] = []  #: what the copies lack
     partial: str = ""  #: why the record lacks something else; empty if it does not
+    job: str = ""  #: what the scheduler or launcher calls the job, where the run may have several agents
+    attempt: int = 0  #: which start of the job this is
+    key: str = ""  #: equal in all agents of one run: see ``cluster.identity``
+    node: int | None = None  #: the number of this host in the run
 
 
 class Kept(msgspec.Struct):

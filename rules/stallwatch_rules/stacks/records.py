@@ -34,8 +34,26 @@ Kind = Literal[
 #: driver). "ended": the process is gone.
 Condition = Literal["alive", "stopped", "blocked", "ended"]
 
-#: Why ranks are the odd ones. "diverged": they wait in another collective than the others.
-Why = Literal["", "ended", "stopped", "behind", "elsewhere", "diverged"]
+#: Why ranks are the odd ones. "ended", "stopped": their process is gone, or stopped. "behind": they have not
+#: joined the collective that the others wait in. "elsewhere": they wait for no rank. "diverged": they wait in
+#: another collective than the others. "unfinished": all have joined it, and these are not done with it.
+#: "unreachable": their host does not answer. No rank to blame: "outside", all wait for something that is no
+#: rank (a store, a file system); "frozen", all stopped together.
+Why = Literal[
+    "",
+    "ended",
+    "stopped",
+    "behind",
+    "elsewhere",
+    "diverged",
+    "unfinished",
+    "unreachable",
+    "outside",
+    "frozen",
+]
+
+#: What the ranks of a group share: data, tensor, pipeline, expert or context parallel; all ranks ("world").
+Axis = Literal["", "world", "dp", "tp", "pp", "ep", "cp"]
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -103,6 +121,23 @@ class Asked(msgspec.Struct):
     children: float | None = None  #: processor seconds of the processes that it started, so far
 
 
+class RankGroup(msgspec.Struct, frozen=True):
+    """A process group of the job."""
+
+    id: str  #: equal in every rank that knows the group: made of its name and its ranks
+    ranks: str  #: global ranks, folded, such as ``0-7,16``
+    name: str = ""  #: as torch or the framework calls it
+    axis: Axis = ""
+
+
+class Collectives(msgspec.Struct, frozen=True):
+    """How far a rank is in one process group. Two that count alike have joined the same collectives."""
+
+    joined: int
+    done: int | None = None  #: ``None``: the backend does not count it
+    operation: str = ""  #: that is under way, such as ``all_reduce``
+
+
 class StackGroup(msgspec.Struct):
     """Ranks that do the same at the same place."""
 
@@ -118,10 +153,16 @@ class StackGroup(msgspec.Struct):
     frames: list[str] = []  #: ``file:line in function``, outermost first
     worker: int | None = None  #: the process of the data loader that it waits for, if it is known
     worker_frames: list[str] = []
+    step: int | None = None  #: the newest one that they have finished
+    #: By the id of the process group: members of a group that are here are equally far in it.
+    collectives: dict[str, Collectives] = {}
 
 
 class StallStacks(msgspec.Struct):
-    """Where all ranks were at a stall. `groups` begins with those that wait, and ends with the odd ones."""
+    """Where all ranks were at a stall: those of one host, or of all hosts of the run.
+
+    `groups` begins with those that wait, and ends with the odd ones.
+    """
 
     time: float  #: Unix seconds at which the last rank had told
     seconds: float  #: it took to ask them all
@@ -131,3 +172,8 @@ class StallStacks(msgspec.Struct):
     elsewhere: int = 0  #: ranks on other hosts, of which nothing is known here
     file: str = ""  #: all stacks, in the run's folder
     pids: dict[int, int] = {}  #: of the ranks on this host, by rank
+    layout: list[RankGroup] = []  #: the process groups that are known
+    hosts: dict[str, str] = {}  #: the folded ranks of each host; empty for one host alone
+    silent: list[str] = []  #: hosts of the run that do not answer
+    candidates: list[int] = []  #: where none is to blame for certain: those of which one is
+    confidence: float = 0.0  #: that `odd` and `why` are right; 0 if there is nothing to say

@@ -1,0 +1,107 @@
+"""What agents of one run and its coordinator send each other. JSON; keys that are unknown are ignored.
+
+Lengths of time are ages in seconds, measured by the sender's monotonic clock: wall clocks of hosts differ.
+Every report holds all that its host knows of what is open, so a coordinator can be replaced at any moment.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.records import Phase
+from stallwatch_rules.stacks.patience import Ruling
+from stallwatch_rules.stacks.records import StallStacks
+
+VERSION = 1
+MOST_BYTES = 1 << 20  #: of a post or a reply, before compression
+MOST_RANKS = 4096  #: of one host
+MOST_REPORTS = 256  #: agents of one host in one post
+BEAT_SECONDS = 10.0  #: between two posts while all is well
+QUIET_BEAT_SECONDS = 1.0  #: once the run has been quiet for a third of its threshold
+SILENT_BEATS = 3.0  #: without a post for so many beats, a host is silent
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long one step took in one rank, in seconds."""
+
+    step: int
+    rank: int
+    own: float  #: its own part, without what it waited for others
+    whole: float
+    tokens: int = 0  #: that it computed; 0: not counted
+
+
+class LedgerEntry(msgspec.Struct, frozen=True):
+    """One incident of the run that was notified, so that whoever takes over does not notify again."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()  #: see `Incident.stage`
+    opened_at: float = 0.0
+    by: str = ""  #: the agent that sent it
+
+
+class AgentReport(msgspec.Struct, kw_only=True):
+    """One agent's state, of one host or of one rank under ``srun … stallwatch run``."""
+
+    key: str  #: of the run
+    agent: str  #: unique: host id, process and start of the agent
+    host: str
+    host_id: str  #: hostname and boot id, hashed: hosts may have the same name
+    address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
+    node: int | None = None
+    run: str  #: the label
+    job: str = ""
+    attempt: int = 0
+    number: int  #: of this report, counted up
+    started_age: float = 0.0
+    clock: float = 0.0  #: Unix seconds by the sender's clock: only to estimate by how much that is off
+    expected: int | None = None  #: agents of the run, if its scheduler says
+    ranks: str = ""  #: that live here, folded, such as ``8-15``
+    world: int = 0
+    phase: Phase = "train"
+    step: int | None = None
+    quiet: float = 0.0  #: seconds since the last sign of life
+    threshold: float | None = None  #: the learnt one of the phase
+    ruling: Ruling | None = None  #: of the quiet spell that is now
+    stacks: StallStacks | None = None  #: of its newest look at the ranks in this spell
+    stacks_age: float = 0.0
+    paces: list[Pace] = []
+    incidents: list[Incident] = []  #: its open ones, and those that closed since the coordinator acknowledged
+    ledger: list[LedgerEntry] = []  #: what it knows of messages that left
+    ending: Ending | None = None
+    ended_age: float | None = None
+
+
+class Post(msgspec.Struct, kw_only=True):
+    """Everything that one host sends at once: one report for each of its agents."""
+
+    v: int = VERSION
+    reports: list[AgentReport]
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One agent that can coordinate."""
+
+    host_id: str
+    host: str
+    address: str
+    node: int | None = None
+
+
+class Reply(msgspec.Struct, kw_only=True):
+    """What the coordinator answers to a post."""
+
+    v: int = VERSION
+    coordinator: str = ""  #: the agent, or the service, that merges
+    acknowledged: dict[str, int] = {}  #: by agent: the newest report whose incidents are taken over
+    beat: float = BEAT_SECONDS  #: until the next post
+    members: list[Member] = []
+    hosts: dict[str, str] = {}  #: folded ranks, by host
+    silent: list[str] = []
+    ruling: Ruling | None = None  #: of the run, where all its hosts together decide what none can alone
+    ledger: list[LedgerEntry] = []
+    run: str = ""  #: the run's label, where it is another than the agent's
+    refused: str = ""  #: why the report was not taken, in one line for the agent's terminal
