@@ -146,7 +146,7 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 def _odd_ranks(primary: Primary, streams: Streams) -> Primary:
     """The ranks that waited in another collective than most."""
     odd = apart(all_flights(streams))
-    if odd is None:
+    if odd is None or not odd.ranks or not odd.others():  # nobody knows which of them went another way
         return primary
     told = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     primary = named(primary, odd.ranks, told)

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stallwatch_rules.messages import Text, message
+from stallwatch_rules.stacks.blame import blame
+from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup
+from stallwatch_rules.stacks.spans import spans_of
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.lazy import lazy
 
@@ -97,20 +100,24 @@ def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
 
 
 class Apart(msgspec.Struct, frozen=True):
-    """Ranks that waited in another collective than most of their process group."""
+    """Ranks that waited in another collective than most of their process group; all, if it is a tie."""
 
     ranks: list[int]
     works: Mapping[tuple[int, str], list[int]]  #: number and operation → the ranks that waited in it
 
     def own(self) -> str:
         """``rank 2: ALLREDUCE #5550``."""
-        return self._told(lambda rank: rank in self.ranks)
+        return self._shown(lambda rank: rank in self.ranks)
 
     def others(self) -> str:
         """``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
-        return self._told(lambda rank: rank not in self.ranks)
+        return self._shown(lambda rank: rank not in self.ranks)
 
-    def _told(self, of: Callable[[int], bool]) -> str:
+    def all(self) -> str:
+        """Both."""
+        return "; ".join(filter(None, (self.own(), self.others())))
+
+    def _shown(self, of: Callable[[int], bool]) -> str:
         parts = [
             f"{_ranks(ranks)}: {operation} #{work}"
             for (work, operation), every in sorted(self.works.items())
@@ -120,7 +127,7 @@ class Apart(msgspec.Struct, frozen=True):
 
 
 def apart(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
-    """The ranks of a group that waited in another operation than most; where they are half, those behind.
+    """The ranks of a group that `blame` finds, where some waited in another operation than others.
 
     ``None`` where all waited in one operation: a lower number says who is late, not who differs.
     """
@@ -131,9 +138,15 @@ def apart(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
                 works.setdefault((flight.work, flight.operation), []).append(rank)
         if len({operation for _, operation in works}) < 2:
             continue
-        most = max(works, key=lambda work: (len(works[work]), work))
-        return Apart(sorted(rank for work, own in works.items() if work != most for rank in own), works)
+        group = RankGroup("", spans_of(rank for own in works.values() for rank in own))
+        found = blame([_waiting(*work, own) for work, own in works.items()], [group])
+        return Apart(sorted(found.ranks or found.candidates), works)
     return None
+
+
+def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
+    """Ranks that waited in a collective, as if they had been looked at."""
+    return StackGroup(sorted(ranks), "collective", collectives={"": Collectives(work, work - 1, operation)})
 
 
 def mismatched(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
@@ -182,7 +195,7 @@ def _note(ranks: Mapping[int, Flight]) -> Text:
     names = {operation for _, operation in operations}
     if len(ranks) >= 2 and len(names) > 1:
         odd = apart({("", rank): flight for rank, flight in ranks.items()})
-        shown = f"{odd.own()}; {odd.others()}" if odd is not None else ""
+        shown = odd.all() if odd is not None else ""
         return message("diagnosis.flight-differs", shown=shown)
     sizes = sorted({flight.size for flight in ranks.values() if flight.size is not None})
     if len(operations) == 1 and len(sizes) > 1:

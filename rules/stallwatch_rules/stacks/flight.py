@@ -1,4 +1,4 @@
-"""What torch's flight recorder told in a rank, read; and which ranks it says are behind.
+"""What torch's flight recorder told in a rank, read.
 
 Its numbers count the collectives of a process group in the order in which the rank joined them, so a rank
 with a smaller number has not come to the collective that the others wait in. torch 2.13 writes them as text.
@@ -6,11 +6,9 @@ with a smaller number has not come to the collective that the others wait in. to
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
-from stallwatch_rules.stacks.records import Asked, Counts, Recorded, Waiting
+from stallwatch_rules.stacks.records import Counts, Recorded, Waiting
 from stallwatch_rules.text.lazy import lazy
 
 _NUMBERS = lazy(r"\b[0-9]{1,9}\b")
@@ -50,68 +48,13 @@ def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
     if not isinstance(entry, dict) or entry.get("is_p2p") or entry.get("state") == "completed":
         return None
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
-    if group is None or number is None or (group in counts and number <= counts[group].done):
+    if group is None or number is None or (group in counts and number <= (counts[group].done or 0)):
         return None
     named = entry.get("process_group")
     name = str(named[0]) if isinstance(named, list) and named else str(group)
     # Such as "nccl:all_reduce" and "nccl:_all_gather_base".
     operation = str(entry.get("profiling_name") or "").rpartition(":")[2].strip("_").removesuffix("_base")
     return Waiting(group, name, number, operation)
-
-
-def blamed(ranks: Sequence[Asked]) -> list[int]:
-    """The ranks that have not come to a collective in which others wait: those that most others miss."""
-    missed: Counter[int] = Counter()
-    for rank in ranks:
-        missing: set[int] = set()
-        for wait in rank.recorded.waiting:
-            members = rank.recorded.members.get(wait.name, ())
-            for other in ranks:
-                counts = other.recorded.counts.get(wait.group)
-                if (
-                    counts is not None
-                    and counts.joined < wait.number
-                    and (not members or other.rank in members)
-                ):
-                    missing.add(other.rank)
-        missed.update(missing)
-    if not missed:
-        return []
-    most = max(missed.values())
-    return sorted(rank for rank, count in missed.items() if count == most)
-
-
-def mismatched(ranks: Sequence[Asked]) -> list[int]:
-    """The ranks that joined another operation than most others as the same collective of a group."""
-    joined: dict[tuple[int, str, int], dict[str, list[int]]] = {}
-    for rank in ranks:
-        for wait in rank.recorded.waiting:
-            operations = joined.setdefault((wait.group, wait.name, wait.number), {})
-            operations.setdefault(wait.operation, []).append(rank.rank)
-    odd: set[int] = set()
-    for operations in joined.values():
-        if len(operations) > 1:
-            most = max(len(each) for each in operations.values())
-            common = [each for each in operations.values() if len(each) == most]
-            # Without a majority nobody knows which of them took the wrong way.
-            odd.update(*(each for each in operations.values() if len(common) > 1 or len(each) < most))
-    return sorted(odd)
-
-
-def joined(ranks: Sequence[Asked]) -> dict[int, int]:
-    """How many collectives each rank has joined, in the group in which that differs most; else empty."""
-    best: dict[int, int] = {}
-    for group in sorted({group for rank in ranks for group in rank.recorded.counts}):
-        counts = {
-            rank.rank: rank.recorded.counts[group].joined for rank in ranks if group in rank.recorded.counts
-        }
-        if _spread(counts) > _spread(best):
-            best = counts
-    return best
-
-
-def _spread(counts: dict[int, int]) -> int:
-    return max(counts.values()) - min(counts.values()) if counts else 0
 
 
 def _number(status: Any, name: str) -> int | None:

@@ -2,42 +2,135 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
+from stallwatch_rules.stacks.blame import blame
 from stallwatch_rules.stacks.doing import Doing, doing_of
-from stallwatch_rules.stacks.flight import blamed, joined, mismatched
-from stallwatch_rules.stacks.records import Asked, Condition, Frame, StackGroup, StallStacks, Why
+from stallwatch_rules.stacks.records import (
+    Asked,
+    Collectives,
+    Frame,
+    RankGroup,
+    StackGroup,
+    StallStacks,
+)
+from stallwatch_rules.stacks.spans import ranks_in, spans_of
 
 _MOST_FRAMES = 40
 
 
 def fold(ranks: Sequence[Asked], *, time: float, seconds: float = 0.0) -> StallStacks:
-    """What `ranks`, one record each, tell together; `time` is when, `seconds` how long it took to learn."""
-    doing = {rank.rank: doing_of(rank) for rank in ranks}
-    odd, why = odd_ones(ranks, doing)
-    counts = joined(ranks)
-    groups: dict[tuple[object, ...], StackGroup] = {}
-    for rank in sorted(ranks, key=lambda one: one.rank):
-        one = _group(rank, doing[rank.rank], counts.get(rank.rank))
-        key = (one.kind, one.condition, one.what, one.place, one.collective, one.note, rank.rank in odd)
-        if key in groups:
-            groups[key].ranks.append(rank.rank)
-        else:
-            groups[key] = one
-    world = max((rank.recorded.world_size for rank in ranks), default=0)
-    return StallStacks(
+    """Fold `ranks`, one record each; `time` is when, `seconds` how long it took to learn."""
+    layout = _layout(ranks)
+    members = {one.id: frozenset(ranks_in(one.ranks)) for one in layout.values()}
+    groups = [
+        _group(rank, doing_of(rank), _collectives(rank, layout))
+        for rank in sorted(ranks, key=lambda one: one.rank)
+    ]
+    stacks = StallStacks(
         time=time,
         seconds=round(seconds, 3),
-        groups=sorted(groups.values(), key=lambda one: (one.ranks[0] in odd, -len(one.ranks), one.ranks)),
-        odd=odd,
-        why=why if odd else "",
-        elsewhere=max(0, world - len(ranks)),
+        groups=_joined(groups, members),
         pids={rank.rank: rank.pid for rank in ranks if rank.pid > 0},
+        layout=sorted({one.id: one for one in layout.values()}.values(), key=lambda one: one.id),
+    )
+    return _judged(stacks, world=max((rank.recorded.world_size for rank in ranks), default=0))
+
+
+def over_hosts(
+    parts: Mapping[str, StallStacks], *, silent: Sequence[str] = (), world: int = 0
+) -> StallStacks:
+    """Join the stacks of all hosts of a run, by host. `silent`: hosts that do not answer.
+
+    A rank that two hosts report is nobody's: it is left out, and a candidate.
+    """
+    layout: dict[str, RankGroup] = {}
+    for part in parts.values():
+        for one in part.layout:
+            layout[one.id] = one if one.id not in layout or one.axis else layout[one.id]
+    reported = {host: [rank for group in part.groups for rank in group.ranks] for host, part in parts.items()}
+    times = Counter(rank for ranks in reported.values() for rank in set(ranks))
+    twice = sorted(rank for rank, count in times.items() if count > 1)
+    groups = [group for part in parts.values() for group in part.groups]
+    if twice:
+        left = ([rank for rank in group.ranks if times[rank] == 1] for group in groups)
+        groups = [replace(group, ranks=ranks) for group, ranks in zip(groups, left, strict=True) if ranks]
+    hosts = {host: spans_of(ranks) for host, ranks in sorted(reported.items())}
+    hosts.update({host: part.hosts[host] for host, part in parts.items() if host in part.hosts})
+    expected = [part.elsewhere + len(reported[host]) for host, part in parts.items()]
+    stacks = StallStacks(
+        time=max((part.time for part in parts.values()), default=0.0),
+        seconds=max((part.seconds for part in parts.values()), default=0.0),
+        groups=_joined(groups, {one.id: frozenset(ranks_in(one.ranks)) for one in layout.values()}),
+        layout=sorted(layout.values(), key=lambda one: one.id),
+        hosts=hosts,
+        silent=sorted(silent),
+        candidates=twice,
+    )
+    return _judged(stacks, world=max([world, *expected]))
+
+
+def _judged(stacks: StallStacks, world: int) -> StallStacks:
+    """Name the odd ranks, and put them last."""
+    known = sum(len(group.ranks) for group in stacks.groups)
+    found = blame(stacks.groups, stacks.layout, world=world, hosts=stacks.hosts, silent=stacks.silent)
+    odd = frozenset(found.ranks)
+    groups = [each for group in stacks.groups for each in _parted(group, odd)]
+    return replace(
+        stacks,
+        groups=sorted(groups, key=lambda one: (one.ranks[0] in odd, -len(one.ranks), one.ranks)),
+        odd=list(found.ranks),
+        why=found.why,
+        candidates=sorted({*stacks.candidates, *found.candidates}),
+        confidence=found.confidence,
+        elsewhere=max(0, world - known),
     )
 
 
-def _group(rank: Asked, doing: Doing, count: int | None) -> StackGroup:
+def _parted(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
+    """The group in two, if some of its ranks are odd and others are not."""
+    parts = [[rank for rank in group.ranks if (rank in odd) is wanted] for wanted in (False, True)]
+    return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
+
+
+def _layout(ranks: Sequence[Asked]) -> dict[tuple[str, int], RankGroup]:
+    """The process groups whose members are known, by name and rank: a name may be of several groups."""
+    groups: dict[tuple[str, tuple[int, ...]], RankGroup] = {}
+    found: dict[tuple[str, int], RankGroup] = {}
+    for rank in ranks:
+        for name, members in rank.recorded.members.items():
+            one = groups.get((name, members))
+            if one is None or (not one.axis and name in rank.recorded.axes):
+                spans = spans_of(members)
+                axis = rank.recorded.axes.get(name, "")
+                one = groups[name, members] = RankGroup(f"{name}:{spans}", spans, name, axis)
+                for member in members:
+                    found[name, member] = one
+    return found
+
+
+def _collectives(rank: Asked, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
+    """How far a rank is in its process groups, and what is under way in each."""
+    recorded = rank.recorded
+    names = {wait.group: wait.name for wait in recorded.waiting}
+    waits = {wait.group: wait for wait in sorted(recorded.waiting, key=lambda wait: wait.number)}
+    found = {}
+    for number in sorted({*recorded.counts, *waits}):
+        name = names.get(number) or recorded.names.get(number, str(number))
+        group, wait, counts = layout.get((name, rank.rank)), waits.get(number), recorded.counts.get(number)
+        joined = counts.joined if counts is not None else wait.number if wait is not None else 0
+        done = counts.done if counts is not None else None
+        if done is not None and done < 0:
+            done = 0 if wait is not None else None  # before the first collective; or nobody counts them
+        operation = wait.operation if wait is not None else ""
+        found[group.id if group is not None else name] = Collectives(joined, done, operation)
+    return found
+
+
+def _group(rank: Asked, doing: Doing, collectives: dict[str, Collectives]) -> StackGroup:
     gone = rank.condition == "ended"
     return StackGroup(
         ranks=[rank.rank],
@@ -45,12 +138,13 @@ def _group(rank: Asked, doing: Doing, count: int | None) -> StackGroup:
         condition=rank.condition,
         what="" if gone else doing.what or ("file lock" if rank.lock_holder else ""),
         place="" if gone else doing.place,
-        collective=count,
         note=rank.lock_holder or (rank.kernel if rank.condition == "blocked" else ""),
         locked_out=rank.locked_out,
         frames=[line(frame) for frame in _shown(doing.frames)],
         worker=rank.worker,
         worker_frames=[line(frame) for frame in _shown(rank.worker_frames)],
+        step=rank.step,
+        collectives=collectives,
     )
 
 
@@ -63,37 +157,77 @@ def line(frame: Frame) -> str:
     return f"{frame.file}:{frame.line} in {frame.function}"
 
 
-def odd_ones(ranks: Sequence[Asked], doing: Mapping[int, Doing]) -> tuple[list[int], Why]:
-    """The ranks that hold up the others, and how that is known, the surest first; none if all do alike."""
-    for condition, why in _CONDITIONS:
-        found = [rank.rank for rank in ranks if rank.condition == condition]
-        if found and len(found) < len(ranks):
-            return sorted(found), why
-    waiting = [rank.rank for rank in ranks if doing[rank.rank].waits]
-    others = sorted(rank.rank for rank in ranks if not doing[rank.rank].waits)
-    behind = blamed(ranks)
-    if waiting and others:
-        # Of several that do something else, those that the recorder misses.
-        return ([rank for rank in others if rank in behind] or others), "elsewhere"
-    if waiting and (different := mismatched(ranks)):
-        return different, "diverged"
-    if behind and len(behind) < len(ranks):
-        return behind, "behind"
-    if waiting:
-        odd = _other_places(waiting, doing)
-        return odd, "diverged" if odd else ""
-    return _other_places([rank.rank for rank in ranks], doing), "elsewhere"
+def _joined(groups: Iterable[StackGroup], members: Mapping[str, frozenset[int]]) -> list[StackGroup]:
+    """Join groups that do the same, and whose ranks are equally far in each process group that they share.
+
+    The result does not depend on how the ranks were grouped before.
+    """
+    alike: dict[tuple[object, ...], list[StackGroup]] = defaultdict(list)
+    for group in groups:
+        key = (group.kind, group.condition, group.what, group.place, group.note, group.step)
+        alike[key].append(group)
+    found = [each for some in alike.values() for each in _equally_far(some, members)]
+    counted = _counted(found)
+    for group in found:
+        count = group.collectives.get(counted)
+        group.collective = count.joined if count is not None else None
+    return found
 
 
-_CONDITIONS: tuple[tuple[Condition, Why], ...] = (("ended", "ended"), ("stopped", "stopped"))
+def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, frozenset[int]]) -> list[StackGroup]:
+    """Join groups that do the same; those that are differently far in a process group stay apart."""
+    far: dict[str, Counter[Collectives]] = defaultdict(Counter)
+    for group in groups:
+        for id, count in group.collectives.items():
+            far[id][count] += (
+                len(members[id].intersection(group.ranks)) if id in members else len(group.ranks)
+            )
+    usual = {
+        id: max(counts.items(), key=lambda item: (item[1], repr(item[0])))[0]
+        for id, counts in far.items()
+        if len(counts) > 1
+    }
+    parts: dict[frozenset[tuple[str, Collectives]], list[StackGroup]] = defaultdict(list)
+    for group in groups:
+        # Most ranks of a process group stay with those who have nothing to do with it.
+        special = [(id, count) for id, count in group.collectives.items() if usual.get(id, count) != count]
+        if not special or len(group.ranks) == 1:
+            parts[frozenset(special)].append(group)
+            continue
+        by_rank: dict[frozenset[tuple[str, Collectives]], list[int]] = defaultdict(list)
+        for rank in group.ranks:
+            own = frozenset(one for one in special if rank in members.get(one[0], group.ranks))
+            by_rank[own].append(rank)
+        for own, ranks in by_rank.items():
+            parts[own].append(_only(group, ranks, members))
+    return [_one(some) for some in parts.values()]
 
 
-def _other_places(ranks: Sequence[int], doing: Mapping[int, Doing]) -> list[int]:
-    """Those that do something else than most others; all of two ranks that differ, when they wait."""
-    where = {rank: (doing[rank].kind, doing[rank].what, doing[rank].place) for rank in ranks}
-    counts = Counter(where.values()).most_common()
-    if len(counts) < 2:
-        return []
-    if counts[0][1] > counts[1][1]:
-        return sorted(rank for rank in ranks if where[rank] != counts[0][0])
-    return sorted(ranks) if all(doing[rank].waits for rank in ranks) else []
+def _only(group: StackGroup, ranks: list[int], members: Mapping[str, frozenset[int]]) -> StackGroup:
+    collectives = {
+        id: count
+        for id, count in group.collectives.items()
+        if id not in members or not members[id].isdisjoint(ranks)
+    }
+    return replace(group, ranks=ranks, collectives=collectives)
+
+
+def _one(groups: Sequence[StackGroup]) -> StackGroup:
+    """Join groups into one that shows what its lowest rank does."""
+    first = min(groups, key=lambda group: group.ranks[0])
+    collectives: dict[str, Collectives] = {}
+    for group in groups:
+        collectives.update(group.collectives)
+    ranks = sorted(rank for group in groups for rank in group.ranks)
+    return replace(first, ranks=ranks, collectives=dict(sorted(collectives.items())))
+
+
+def _counted(groups: Sequence[StackGroup]) -> str:
+    """The process group in which the numbers of ranks differ most; empty if in none."""
+    counts: dict[str, list[int]] = defaultdict(list)
+    for group in groups:
+        for id, count in group.collectives.items():
+            counts[id].append(count.joined)
+    spread = {id: max(joined) - min(joined) for id, joined in counts.items()}
+    widest = max(sorted(spread), key=lambda id: spread[id], default="")
+    return widest if spread.get(widest) else ""

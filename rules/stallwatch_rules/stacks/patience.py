@@ -16,9 +16,8 @@ import msgspec
 
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.doing import Doing, caller, doing_of, evaluates, own_places
-from stallwatch_rules.stacks.flight import blamed
-from stallwatch_rules.stacks.folding import odd_ones
-from stallwatch_rules.stacks.records import Asked
+from stallwatch_rules.stacks.folding import fold, over_hosts
+from stallwatch_rules.stacks.records import Asked, StallStacks
 
 SHORT = 6.0  #: floors: an evaluation, the first batch of an epoch, the network, a child process
 LONG = 20.0  #: floors: start-up, compilation, a checkpoint
@@ -63,21 +62,6 @@ class Look(msgspec.Struct, frozen=True):
     ranks: Sequence[Asked]
 
 
-class Spell(msgspec.Struct, frozen=True):
-    """What is known of a quiet spell besides the looks. Lengths are in seconds."""
-
-    phase: Phase
-    floor: float
-    suspicion: float  #: the learnt threshold of the phase, from which a stall may be reported
-    factor: float = 3.0
-    rollout: float = 7200.0  #: patience with a first generation
-    rhythm_known: bool = True  #: enough steps were seen to know how long one takes
-    longest: float | None = None  #: quiet time of this phase that is known to end by itself
-    sites: Mapping[str, float] = {}  #: the same, by call site
-    repeating: bool = False  #: a known message repeats, which it did not while steps advanced
-    suspended: bool = False  #: the whole command is stopped or frozen
-
-
 class Ruling(msgspec.Struct, frozen=True):
     """What the looks say of a quiet spell."""
 
@@ -93,6 +77,32 @@ class Ruling(msgspec.Struct, frozen=True):
         if self.status not in ("waiting", "paused") or self.reason == "first-steps":
             return math.inf
         return spell.suspicion if self.reason == "others" else 0.0
+
+
+class Spell(msgspec.Struct, frozen=True):
+    """What is known of a quiet spell besides the looks. Lengths are in seconds."""
+
+    phase: Phase
+    floor: float
+    suspicion: float  #: the learnt threshold of the phase, from which a stall may be reported
+    factor: float = 3.0
+    rollout: float = 7200.0  #: patience with a first generation
+    rhythm_known: bool = True  #: enough steps were seen to know how long one takes
+    longest: float | None = None  #: quiet time of this phase that is known to end by itself
+    sites: Mapping[str, float] = {}  #: the same, by call site
+    repeating: bool = False  #: a known message repeats, which it did not while steps advanced
+    suspended: bool = False  #: the whole command is stopped or frozen
+    run: Ruling | None = None  #: of the run, by the looks of all its hosts
+
+
+class HostView(msgspec.Struct, frozen=True):
+    """What one host of a run makes of a quiet spell, by its own looks."""
+
+    host: str
+    ruling: Ruling | None
+    quiet: float  #: seconds since its last sign of life
+    threshold: float | None  #: the learnt one of its phase, in seconds
+    stacks: StallStacks | None  #: of its newest look
 
 
 def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
@@ -118,11 +128,36 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
         if left:  # the others wait for it in vain
             return Ruling("stalled", spell.suspicion, "ended", left[0])
         return _all_wait(ranks, doing, spell)
-    behind = blamed(ranks)
-    suspects = [rank for rank in others if rank.rank in behind] or others
+    stacks = fold(ranks, time=0.0)
+    known = len(others) < len(ranks) or stacks.why == "behind"
+    suspects = [rank for rank in others if known and rank.rank in stacks.odd] or others
     seconds = looks[-1].time - before.time if before is not None else 0.0
     rulings = [_of_one(rank, doing[rank.rank], _same(rank, before), spell, seconds) for rank in suspects]
     return max(rulings, key=lambda one: one.limit)
+
+
+def run_ruling(views: Sequence[HostView], *, silent: Sequence[str] = (), world: int = 0) -> Ruling | None:
+    """Judge a quiet spell of a run by what its hosts see, where none of them can alone.
+
+    A host that sees only ranks that wait cannot know whether the ranks of others do. ``None``: not yet known.
+    """
+    rulings = [view.ruling for view in views if view.ruling is not None and view.stacks is not None]
+    if not views or len(rulings) < len(views) or any(one.status == "alive" for one in rulings):
+        return None
+    stacks = over_hosts(
+        {view.host: view.stacks for view in views if view.stacks is not None}, silent=silent, world=world
+    )
+    # A host of which only ranks that wait are known may take itself for the whole run.
+    own = [one for one in rulings if one.reason != "others" and (one.reason, one.rank) != ("behind", None)]
+    if own:
+        missed = [one for one in own if one.rank in stacks.odd]
+        return max(missed or own, key=lambda one: one.limit)
+    limit = max((view.threshold for view in views if view.threshold is not None), default=None)
+    if limit is None or (stacks.elsewhere and not silent):
+        return None
+    rank = stacks.odd[0] if stacks.odd else None
+    place = next((group.place for group in stacks.groups if rank in group.ranks), "")
+    return Ruling("stalled", limit, "behind", rank, place)
 
 
 def _same(rank: Asked, look: Look | None) -> Asked | None:
@@ -160,16 +195,19 @@ def _grew(rank: Asked, before: Asked, name: str) -> bool:
 def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) -> Ruling | None:
     """All ranks of this host wait for each other, or for ranks elsewhere."""
     first = doing[ranks[0].rank]
+    world = max((rank.recorded.world_size for rank in ranks), default=0)
+    if spell.run is not None and world > len(ranks):
+        return spell.run
     if all(one.kind == "joining" for one in doing.values()):
         return _patience(spell, LONG, "start-up", None, first, varies=True)
-    odd, why = odd_ones(ranks, doing)
-    if odd and why in ("behind", "diverged"):
+    stacks = fold(ranks, time=0.0)
+    odd = stacks.odd
+    if odd and stacks.why in ("behind", "diverged", "unfinished"):
         return Ruling("stalled", spell.suspicion, "behind", odd[0], doing[odd[0]].place)
     if spell.phase == "idle":
         return None
     if spell.phase == "train" and not spell.rhythm_known:
         return _patience(spell, LONG, "first-steps", None, first)
-    world = max((rank.recorded.world_size for rank in ranks), default=0)
     if world > len(ranks) or spell.phase != "train":
         return _patience(spell, LONG if spell.phase == "save" else SHORT, "others", None, first)
     return Ruling("stalled", spell.suspicion, "behind", odd[0] if odd else None, first.place)

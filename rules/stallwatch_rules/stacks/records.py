@@ -87,16 +87,18 @@ class Counts(msgspec.Struct, frozen=True):
     """How many collectives of one process group a rank has joined, and how many of them are done."""
 
     joined: int
-    done: int
+    done: int | None  #: ``None``: only torch's flight recorder knows it
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """What torch's flight recorder told in one rank."""
+    """What torch knows in one rank of its process groups, with its flight recorder or without."""
 
     world_size: int = 0
-    counts: dict[int, Counts] = {}  #: by the number of the process group
+    counts: dict[int, Counts] = {}  #: by the number of the process group in this rank
     members: dict[str, tuple[int, ...]] = {}  #: global ranks by the group's name, where that is told
     waiting: tuple[Waiting, ...] = ()
+    names: dict[int, str] = {}  #: of process groups by their number in this rank, where both are known
+    axes: dict[str, Axis] = {}  #: by the group's name: what its ranks share, where that is known
 
 
 class Asked(msgspec.Struct):
@@ -119,6 +121,7 @@ class Asked(msgspec.Struct):
     worker: int | None = None  #: the process of its data loader that runs the user's own code
     worker_frames: tuple[Frame, ...] = ()  #: of that worker, its outermost first
     children: float | None = None  #: processor seconds of the processes that it started, so far
+    step: int | None = None  #: the newest step that its probe saw finished
 
 
 class RankGroup(msgspec.Struct, frozen=True):

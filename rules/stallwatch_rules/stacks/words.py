@@ -6,27 +6,83 @@ from collections.abc import Sequence
 
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.spans import ranks_in
 from stallwatch_rules.text.digest import fold_ranks
 
 _MOST_GROUPS = 4
+_MOST_HOSTS = 4
+_MOST_SHOWN = 40  # characters of folded ranks
 DATA_LOADING = "data loading"  # what `kinds` calls a loader's call: the aside would repeat it
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))  # kinds that share a template
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
 
 
 def sentence(stacks: StallStacks) -> Text:
-    """``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``; empty where nothing is known."""
+    """``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``; empty where nothing is known.
+
+    Of several hosts, who is to blame comes first, with its host.
+    """
     if not stacks.groups:
         return ""
-    alone = len(stacks.groups) == 1 and not stacks.elsewhere and len(stacks.groups[0].ranks) > 1
     shown = _most_telling(stacks)
-    clauses: list[str | Message] = [_clause(group, alone=alone) for group in shown]
     left_out = sum(len(group.ranks) for group in stacks.groups) - sum(len(group.ranks) for group in shown)
+    if stacks.hosts:
+        clauses = _of_hosts(stacks, shown)
+    else:
+        alone = len(stacks.groups) == 1 and not stacks.elsewhere and len(stacks.groups[0].ranks) > 1
+        clauses = [_clause(group, _who(group, "stacks.all" if alone else "stacks.who")) for group in shown]
     if left_out:
         clauses.append(message("stacks.more", number=left_out))
-    if stacks.elsewhere and not stacks.odd:
-        clauses.append(message("stacks.elsewhere", number=stacks.elsewhere))
+    if stacks.elsewhere and not stacks.odd and not stacks.silent:
+        clauses.append(
+            message("stacks.not-known" if stacks.hosts else "stacks.elsewhere", number=stacks.elsewhere)
+        )
+    if stacks.candidates and not stacks.odd:
+        clauses.append(message("stacks.among", who=_ranks(stacks.candidates)))
+    elif stacks.why == "unfinished" and not stacks.odd:
+        clauses.append(message("stacks.unfinished"))
     return message("stacks.sentence", clauses=clauses)
+
+
+def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
+    """The clauses for the ranks of several hosts: the odd first, then the others."""
+    host_of = {rank: host for host, spans in stacks.hosts.items() for rank in ranks_in(spans)}
+    clauses: list[str | Message] = []
+    if stacks.silent:
+        hosts = ", ".join(stacks.silent[:_MOST_HOSTS])
+        unknown = len(stacks.silent) - _MOST_HOSTS
+        more = [message("stacks.more-hosts", number=unknown)] if unknown > 0 else []
+        about: list[str | Message] = [_ranks(stacks.odd)]
+        clauses.append(
+            message(
+                "stacks.silent",
+                hosts=[hosts, *more],
+                count=len(stacks.silent),
+                about=about if stacks.why == "unreachable" else [],
+            )
+        )
+    odd = [group for group in shown if group.ranks[0] in stacks.odd]
+    rest = [group for group in shown if group.ranks[0] not in stacks.odd]
+    for group in [*odd, *rest]:
+        hosts_of = {host_of[rank] for rank in group.ranks if rank in host_of}
+        number = len(group.ranks)
+        if len(hosts_of) == 1:
+            who = message("stacks.on", who=_ranks(group.ranks), host=min(hosts_of))
+        else:
+            whole = len(rest) == 1 and len(stacks.groups) == len(odd) + 1 and group in rest
+            every = "stacks.rest" if clauses else "stacks.over" if stacks.elsewhere else "stacks.every"
+            key = every if whole else "stacks.over"
+            who = message(key, who=_ranks(group.ranks), number=number, hosts=len(hosts_of))
+        clauses.append(_clause(group, who))
+    return clauses
+
+
+def _ranks(ranks: Sequence[int]) -> Message:
+    """Some ranks by number; many scattered ones by their count."""
+    folded = fold_ranks(ranks)
+    if len(folded) <= _MOST_SHOWN:
+        return message("stacks.numbers", ranks=folded, count=len(ranks))
+    return message("stacks.many", number=len(ranks))
 
 
 def titled(apart: Sequence[StackGroup], title: Text) -> Text:
@@ -36,7 +92,7 @@ def titled(apart: Sequence[StackGroup], title: Text) -> Text:
 
 def lead(apart: Sequence[StackGroup]) -> Message:
     """Return what these ranks do, as the beginning of a title."""
-    return message("stacks.lead", clauses=[_clause(group) for group in apart[:_MOST_GROUPS]])
+    return message("stacks.lead", clauses=[_clause(group, _who(group)) for group in apart[:_MOST_GROUPS]])
 
 
 def placed(place: str) -> Text:
@@ -52,9 +108,12 @@ def _most_telling(stacks: StallStacks) -> list[StackGroup]:
     return rest[: _MOST_GROUPS - len(odd)] + odd
 
 
-def _clause(group: StackGroup, *, alone: bool = False) -> Message:
-    ranks, count = fold_ranks(group.ranks), len(group.ranks)
-    who = message("stacks.all", ranks=ranks) if alone else message("stacks.who", ranks=ranks, count=count)
+def _who(group: StackGroup, key: str = "stacks.who") -> Message:
+    return message(key, ranks=fold_ranks(group.ranks), count=len(group.ranks))
+
+
+def _clause(group: StackGroup, who: Message) -> Message:
+    count = len(group.ranks)
     about: list[str | Message] = []
     what: Text = group.what
     if group.condition != "alive":

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallwatch_rules.stacks.patience import LONG, SHORT, Look, Ruling, Spell, ruling
+from stallwatch_rules.stacks.folding import fold
+from stallwatch_rules.stacks.patience import LONG, SHORT, HostView, Look, Ruling, Spell, ruling, run_ruling
 from stallwatch_rules.stacks.records import Asked, Counts, Frame, Recorded, ThreadStack, Waiting
 
 FLOOR = 30.0
@@ -264,3 +265,67 @@ def test_a_notebook_is_paused_between_cells_only() -> None:
     )
     assert judged([idle]).status == "paused"
     assert judged([cell]).status == "stalled"
+
+
+def beside(number: int, joined: int = 47, world: int = 4) -> Asked:
+    """A rank that waits for ranks of other hosts as well."""
+    return msgspec.structs.replace(
+        waiting(number, joined),
+        recorded=msgspec.structs.replace(waiting(number, joined).recorded, world_size=world),
+    )
+
+
+def view(host: str, *ranks: Asked, threshold: float | None = FLOOR, **about: Any) -> HostView:
+    """What the agent of a host sees, and how it judges that alone."""
+    spell = Spell(about.pop("phase", "train"), floor=FLOOR, suspicion=threshold or FLOOR, **about)
+    found = ruling([Look(0.0, ranks)], spell)
+    return HostView(host, found, 40.0, threshold, fold(ranks, time=0.0))
+
+
+def away(view: HostView, **about: Any) -> HostView:
+    return msgspec.structs.replace(view, **about)
+
+
+N1, N2 = view("n1", beside(0), beside(1)), view("n2", beside(2), beside(3), threshold=45.0)
+SCORES = view("n2", beside(2), rank(3, own("score")), threshold=45.0)
+EVALUATES = view("n2", beside(2), rank(3, own("evaluate")))
+RUNS: dict[str, tuple[list[HostView], list[str], tuple[str, float, str, int | None] | None]] = {
+    "all wait for each other": ([N1, N2], [], ("stalled", 45.0, "behind", None)),
+    "a rank has left out a collective": (
+        [N1, view("n2", beside(2, 46), beside(3))],
+        [],
+        ("stalled", FLOOR, "behind", 2),
+    ),
+    "a rank of one host is in its own code": ([N1, SCORES], [], ("stalled", 45.0, "code", 3)),
+    "a rank of one host evaluates": ([N1, EVALUATES], [], ("waiting", SHORT * FLOOR, "evaluation", 3)),
+    "a host has not been heard of yet": ([N1], [], None),
+    "a host does not answer": ([N1], ["n2"], ("stalled", FLOOR, "behind", 2)),
+    "a host has not looked yet": ([N1, away(N2, stacks=None)], [], None),
+    "a host sees signs of life": ([N1, away(N2, ruling=Ruling("alive", FLOOR))], [], None),
+    "no host has learnt a threshold": ([away(N1, threshold=None), away(N2, threshold=None)], [], None),
+    "nobody": ([], [], None),
+}
+
+
+@pytest.mark.parametrize(("views", "silent", "expected"), RUNS.values(), ids=RUNS)
+def test_all_hosts_together_decide_what_none_can_alone(
+    views: list[HostView], silent: list[str], expected: tuple[str, float, str, int | None] | None
+) -> None:
+    found = run_ruling(views, silent=silent, world=4)
+    assert (found and (found.status, found.limit, found.reason, found.rank)) == expected
+
+
+def test_a_host_that_does_not_know_of_others_takes_nobody_for_stalled() -> None:
+    """Without torch's counters it takes its own ranks for all of them."""
+    alone = view("n1", rank(0, ALL_REDUCE), rank(1, ALL_REDUCE))
+    assert alone.ruling is not None and alone.ruling.status == "stalled"
+    assert run_ruling([alone, EVALUATES], world=4) == EVALUATES.ruling
+    assert run_ruling([alone], world=4) is None
+
+
+def test_a_host_whose_ranks_wait_for_others_goes_by_the_ruling_of_the_run() -> None:
+    run = Ruling("stalled", 45.0, "behind", 9, "train.py:7 in score")
+    assert judged([beside(0), beside(1)]).limit == SHORT * FLOOR
+    assert judged([beside(0), beside(1)], run=run) == run
+    assert judged([beside(0), rank(1, own("evaluate"))], run=run).reason == "evaluation"
+    assert judged([waiting(0, 47), waiting(1, 47)], run=run).rank is None

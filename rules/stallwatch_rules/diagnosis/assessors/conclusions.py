@@ -137,7 +137,7 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
             for number, operation in odd.works:
                 if f"SeqNum={number}, OpType={operation}," in line.text:
                     lines.setdefault(operation, line)
-    note = message("diagnosis.flight-differs", shown=f"{odd.own()}; {odd.others()}")
+    note = message("diagnosis.flight-differs", shown=odd.all())
     first, *others = lines.values() if lines else [run.clock.last_advance]
     fields = {"seen": True, "where": first, "proof": tuple(line.text for line in others if line is not None)}
     yield MISMATCH, Judgement("fatal", note), fields

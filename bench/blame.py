@@ -1,0 +1,334 @@
+"""How well, and how fast, the ranks that hold up a run are found: simulated hangs of many ranks.
+
+    python bench/blame.py --ranks 16384
+
+Each trial runs the steps of a training (pipeline stages, tensor-parallel and expert-parallel collectives, a
+gradient reduction, a norm over all ranks) until a fault of one rank or host has stopped it, rank by rank.
+What the ranks do then is folded by host, and judged. Right: exactly the ranks of the fault are named, or none
+if it is the fault of none. Wrong: others are named. The rest is "cannot tell".
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from stallwatch_rules.stacks.folding import over_hosts
+from stallwatch_rules.stacks.records import Axis, Collectives, RankGroup, StackGroup, StallStacks
+from stallwatch_rules.stacks.spans import spans_of
+
+PER_HOST = 8
+STEPS, MICROBATCHES = 3, 2
+#: What the ranks count: torch's flight recorder knows all; every backend counts what was joined; or nothing.
+KNOWN = ("recorder", "joined", "stacks")
+FAULTS = (
+    "sleep",
+    "loader",
+    "skipped",
+    "other operation",
+    "other order",
+    "dead",
+    "stopped",
+    "dead host",
+    "unfinished",
+    "link",
+    "store",
+    "frozen",
+)
+#: Sizes of the parallel groups by number of ranks; data-parallel is what is left.
+LAYOUTS: Mapping[str, Callable[[int], dict[str, int]]] = {
+    "dp": lambda _: {},
+    "tp x pp x dp": lambda ranks: {"tp": 8 if ranks >= 64 else 2, "pp": 8 if ranks >= 256 else 4},
+    "ep": lambda ranks: {"ep": 8 if ranks >= 64 else 4},
+}
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One call of a rank's program: a collective of a group, or a message from or to another stage."""
+
+    name: str
+    group: str = ""
+    peer: int = -1
+    line: int = 0
+
+
+class Layout:
+    """The process groups of a run, in Megatron's order of ranks: tensor, data, pipeline."""
+
+    def __init__(self, ranks: int, *, tp: int = 1, pp: int = 1, ep: int = 1) -> None:
+        self.ranks, self.tp, self.pp, self.ep = ranks, tp, pp, ep
+        stage = ranks // pp
+        self.members: dict[str, list[int]] = {}
+        self.axes: dict[str, Axis] = {}
+        self.of: list[dict[Axis, str]] = [{} for _ in range(ranks)]
+        self._add("world", [list(range(ranks))])
+        if tp > 1:
+            self._add("tp", [list(range(first, first + tp)) for first in range(0, ranks, tp)])
+        if pp > 1:
+            self._add("pp", [list(range(first, ranks, stage)) for first in range(stage)])
+        data = [
+            list(range(begin + first, begin + stage, tp))
+            for begin in range(0, ranks, stage)
+            for first in range(tp)
+        ]
+        self._add("dp", [one for one in data if len(one) > 1])
+        if ep > 1:
+            self._add("ep", [one[at : at + ep] for one in data for at in range(0, len(one), ep)])
+
+    def _add(self, axis: Axis, groups: list[list[int]]) -> None:
+        for ranks in groups:
+            id = f"{axis}:{spans_of(ranks)}"
+            self.members[id], self.axes[id] = ranks, axis
+            for rank in ranks:
+                self.of[rank][axis] = id
+
+    def program(self, rank: int) -> list[Operation]:
+        """Return one step: all forward passes, then all backward passes, then the gradients."""
+        own, stages = self.of[rank], self.members.get(self.of[rank].get("pp", ""), [rank])
+        at = stages.index(rank)
+        before, after = ([stages[at - 1]] if at else []), stages[at + 1 : at + 2]
+        found: list[Operation] = []
+        for sources, targets, line in ((before, after, 10), (after, before, 20)):
+            for _ in range(MICROBATCHES):
+                found += (Operation("recv", peer=peer, line=line) for peer in sources)
+                if "tp" in own:
+                    found += (Operation("all_reduce", own["tp"], line=line + n) for n in (1, 2))
+                if "ep" in own:
+                    found += (Operation("all_to_all", own["ep"], line=line + n) for n in (3, 4))
+                found += (Operation("send", peer=peer, line=line + 5) for peer in targets)
+        if "dp" in own:
+            found.append(Operation("reduce_scatter", own["dp"], line=31))
+            found.append(Operation("all_gather", own["dp"], line=32))
+        return [*found, Operation("all_reduce", own["world"], line=33)]
+
+
+class Trial:
+    """One fault in one run, which has stopped."""
+
+    def __init__(self, layout: Layout, fault: str, chance: random.Random) -> None:
+        self.layout, self.fault = layout, fault
+        self.rank = chance.randrange(layout.ranks)
+        self.programs = [layout.program(rank) * STEPS for rank in range(layout.ranks)]
+        length = len(self.programs[self.rank])
+        self.at = chance.randrange(length // 3, 2 * length // 3)
+        first = self.rank - self.rank % PER_HOST
+        self.stopped = set(range(first, first + PER_HOST)) if fault == "dead host" else {self.rank}
+        self.guilty = frozenset(self.stopped)
+        self._spoil(chance)
+        self.place = [0] * layout.ranks
+        self.joined: list[Counter[str]] = [Counter() for _ in range(layout.ranks)]
+        self.done: list[Counter[str]] = [Counter() for _ in range(layout.ranks)]
+        self._run()
+
+    def _spoil(self, chance: random.Random) -> None:
+        program = self.programs[self.rank]
+        calls = [
+            at for at, one in enumerate(program) if one.group and self.at <= at < self.at + len(program) // 3
+        ]
+        self.call = chance.choice(calls)
+        one = program[self.call]
+        if self.fault == "skipped":
+            del program[self.call]
+        elif self.fault == "other operation":
+            program[self.call] = msgspec.structs.replace(one, name="broadcast", line=50)
+        elif self.fault == "other order":
+            others = [at for at in range(self.call + 1, len(program)) if program[at].group]
+            others = [at for at in others if (program[at].group, program[at].name) != (one.group, one.name)]
+            if others:
+                program[self.call], program[others[0]] = program[others[0]], one
+
+    def _run(self) -> None:
+        ready = deque(range(self.layout.ranks))
+        calls: dict[tuple[str, int], list[tuple[int, str]]] = defaultdict(list)
+        sent: Counter[tuple[int, int]] = Counter()
+        received: Counter[tuple[int, int]] = Counter()
+        receiving: dict[tuple[int, int], int] = {}
+        stops = self.fault in ("sleep", "loader", "dead", "stopped", "dead host")
+        while ready:
+            rank = ready.popleft()
+            program = self.programs[rank]
+            while self.place[rank] < len(program):
+                if stops and rank in self.stopped and self.place[rank] >= self.at:
+                    break
+                one = program[self.place[rank]]
+                if one.name == "send":
+                    sent[rank, one.peer] += 1
+                    if receiving.pop((rank, one.peer), None) is not None:
+                        ready.append(one.peer)
+                elif one.name == "recv":
+                    if received[one.peer, rank] >= sent[one.peer, rank]:
+                        receiving[one.peer, rank] = 1
+                        break
+                    received[one.peer, rank] += 1
+                else:
+                    self.joined[rank][one.group] += 1
+                    number = self.joined[rank][one.group]
+                    calls[one.group, number].append((rank, one.name))
+                    if not self._completes(calls[one.group, number], one.group, number):
+                        break
+                    for other, _ in calls.pop((one.group, number)):
+                        if self._is_kept(other, one.group, number):
+                            continue
+                        self.done[other][one.group] = number
+                        self.place[other] += 1
+                        if other != rank:
+                            ready.append(other)
+                    if self._is_kept(rank, one.group, number):
+                        break
+                    continue
+                self.place[rank] += 1
+
+    def _completes(self, calls: list[tuple[int, str]], group: str, number: int) -> bool:
+        if len(calls) < len(self.layout.members[group]) or len({name for _, name in calls}) > 1:
+            return False
+        return not (self.fault == "link" and self._is_call(group, number))
+
+    def _is_kept(self, rank: int, group: str, number: int) -> bool:
+        return self.fault == "unfinished" and rank == self.rank and self._is_call(group, number)
+
+    def _is_call(self, group: str, number: int) -> bool:
+        program = self.programs[self.rank]
+        before = sum(one.group == group for one in program[: self.call])
+        return program[self.call].group == group and number == before + 1
+
+    def hosts(self, known: str) -> tuple[dict[str, StallStacks], list[str]]:
+        """Return what the agent of each host reports, and the hosts that are silent."""
+        parts = {}
+        for first in range(0, self.layout.ranks, PER_HOST):
+            ranks = range(first, first + PER_HOST)
+            if self.fault == "dead host" and self.rank in ranks:
+                continue
+            groups = [self._group(rank, known) for rank in ranks]
+            ids = {id for rank in ranks for id in self.layout.of[rank].values()}
+            layout = [
+                RankGroup(id, spans_of(self.layout.members[id]), id.partition(":")[0], self.layout.axes[id])
+                for id in sorted(ids)
+            ]
+            stacks = StallStacks(1.0, 0.1, groups, elsewhere=self.layout.ranks - PER_HOST)
+            stacks.layout = layout if known != "stacks" else []
+            parts[f"n{first // PER_HOST}"] = over_hosts({"": stacks})
+            parts[f"n{first // PER_HOST}"].hosts = {}
+        return parts, [f"n{self.rank // PER_HOST}"] if self.fault == "dead host" else []
+
+    def _group(self, rank: int, known: str) -> StackGroup:
+        if self.fault == "store":
+            return StackGroup([rank], "joining", what="init_process_group", place="train.py:3 in main")
+        program, at = self.programs[rank], self.place[rank]
+        one = program[at] if at < len(program) else Operation("barrier", line=60)
+        waits = at >= len(program) or not self._stands(rank)
+        found = StackGroup([rank], "collective", what=one.name, place=f"train.py:{one.line} in step")
+        if not waits:
+            found.kind, found.what, found.place = "code", "", "train.py:11 in score"
+            if self.fault == "loader":
+                found.kind, found.what = "data", "DataLoader.__next__"
+            elif self.fault == "dead":
+                found.condition, found.kind = "ended", "unknown"
+        if self.fault == "frozen" or (self.fault == "stopped" and rank == self.rank):
+            found.condition = "stopped"
+        if known == "stacks" or found.condition == "ended":
+            return found
+        for id in self.layout.of[rank].values():
+            if self.layout.axes[id] == "pp":
+                continue
+            joined, done = 4711 + self.joined[rank][id], 4711 + self.done[rank][id]
+            under_way = one.name if waits and id == one.group else ""
+            found.collectives[id] = (
+                Collectives(joined, done, under_way) if known == "recorder" else Collectives(joined)
+            )
+        return found
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all ranks came to the end."""
+        return all(at >= len(program) for at, program in zip(self.place, self.programs, strict=True))
+
+    def _stands(self, rank: int) -> bool:
+        stops = self.fault in ("sleep", "loader", "dead", "stopped", "dead host")
+        return stops and rank in self.stopped and self.place[rank] >= self.at
+
+
+def judged(trial: Trial, found: StallStacks) -> str:
+    """Return "right", "wrong" or "cannot tell"."""
+    if trial.fault in ("store", "frozen"):
+        right = {"store": "outside", "frozen": "frozen"}[trial.fault]
+        return "wrong" if found.odd else "right" if found.why == right else "cannot tell"
+    if trial.fault == "link":  # of all members of that group none is to blame more than others
+        group = trial.layout.members[trial.programs[trial.rank][trial.call].group]
+        if not found.odd:
+            return "right" if found.why == "unfinished" else "cannot tell"
+        return "right" if set(found.odd) <= set(group) and found.why == "unfinished" else "wrong"
+    if not found.odd:
+        return "cannot tell"
+    return "right" if frozenset(found.odd) == trial.guilty else "wrong"
+
+
+def hung(layout: Layout, fault: str, chance: random.Random) -> Trial:
+    """Return a trial that does not reach its end: some changes of order do no harm."""
+    while True:
+        trial = Trial(layout, fault, chance)
+        if fault in ("store", "frozen") or not trial.is_complete:
+            return trial
+
+
+class Result(msgspec.Struct):
+    """One judgement."""
+
+    layout: str
+    known: str
+    fault: str
+    verdict: str
+    confidence: float
+    seconds: float
+
+
+def trials(ranks: int, number: int, seed: int, layouts: Iterable[str] = LAYOUTS) -> Iterator[Result]:
+    """Judge so many faults of each kind in each layout."""
+    for name in layouts:
+        layout = Layout(ranks, **LAYOUTS[name](ranks))
+        for fault in FAULTS:
+            for repeat in range(number):
+                trial = hung(layout, fault, random.Random(f"{seed} {name} {fault} {repeat}"))
+                for known in KNOWN:
+                    parts, silent = trial.hosts(known)
+                    began = time.process_time()
+                    found = over_hosts(parts, silent=silent, world=ranks)
+                    seconds = time.process_time() - began
+                    yield Result(name, known, fault, judged(trial, found), found.confidence, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--trials", type=int, default=3, help="of each fault in each layout")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--by-fault", action="store_true", help="one line for each fault")
+    parser.add_argument("--layout", choices=[*LAYOUTS], action="append", help="only these")
+    given = parser.parse_args()
+    print(f"{given.ranks:,} simulated ranks on {given.ranks // PER_HOST:,} hosts, seed {given.seed}")
+    layouts = given.layout or [*LAYOUTS]
+    for name in layouts:
+        rows: dict[str, list[Result]] = defaultdict(list)
+        for result in trials(given.ranks, given.trials, given.seed, [name]):
+            rows[f"{result.known} / {result.fault}" if given.by_fault else result.known].append(result)
+        for key, results in rows.items():
+            print(f"{name:12} {key:26} {summary(results)}", flush=True)
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Return the shares of the verdicts, and the longest time of one."""
+    shares = Counter(one.verdict for one in results)
+    sure = sum(one.verdict == "wrong" and one.confidence >= 0.9 for one in results)
+    right, wrong, neither = (shares[verdict] / len(results) for verdict in ("right", "wrong", "cannot tell"))
+    return (
+        f"{len(results):5} judged: {right:6.1%} right, {wrong:6.1%} wrong ({sure} sure),"
+        f" {neither:6.1%} cannot tell; {max(one.seconds for one in results):.2f} s at most"
+    )
+
+
+if __name__ == "__main__":
+    main()

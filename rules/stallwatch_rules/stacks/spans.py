@@ -1,0 +1,35 @@
+"""Ranks as text, such as ``0-7,16``: how the ranks of a group or a host are stored and sent."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from stallwatch_rules.text.lazy import lazy
+
+MOST_RANKS = 1 << 17  #: of a job
+_SPANS = lazy(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*")
+_SPAN = lazy(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+def spans_of(ranks: Iterable[int]) -> str:
+    """Fold ranks: ``[0, 1, 2, 16]`` is ``0-2,16``."""
+    parts: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if parts and parts[-1][1] == rank - 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+@functools.lru_cache(maxsize=8192)
+def ranks_in(spans: str) -> tuple[int, ...]:
+    """Return the ranks of folded ones; none of text that is something else, or names more than a job has."""
+    found: list[int] = []
+    for first, last in _SPAN.findall(spans) if _SPANS.fullmatch(spans) else ():
+        begin, end = int(first), int(last or first)
+        if not begin <= end < MOST_RANKS or len(found) + end - begin >= MOST_RANKS:
+            return ()
+        found += range(begin, end + 1)
+    return tuple(found)

@@ -1,0 +1,35 @@
+"""The benchmark of blame, in small: nobody innocent is blamed for certain, also if a host did not report."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from blame import FAULTS, KNOWN, LAYOUTS, Layout, hung, judged, summary, trials
+
+from stallwatch_rules.stacks.folding import over_hosts
+
+RANKS = 32
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nearly_all_faults_are_found_and_nobody_innocent_is_blamed(layout: str) -> None:
+    results = [*trials(RANKS, 3, seed=7, layouts=[layout])]
+    assert len(results) == 3 * len(FAULTS) * len(KNOWN)
+    assert [one for one in results if one.verdict == "wrong"] == []
+    counted = Counter(one.verdict for one in results if one.known == "recorder")
+    assert counted["right"] >= 0.8 * counted.total()
+    assert summary(results).startswith("  108 judged:")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_host_that_does_not_report_makes_nobody_sure_of_something_wrong(fault: str) -> None:
+    layout = Layout(RANKS, **LAYOUTS["tp x pp x dp"](RANKS))
+    trial = hung(layout, fault, random.Random(3))
+    parts, silent = trial.hosts("recorder")
+    for left in parts:
+        found = over_hosts(
+            {host: part for host, part in parts.items() if host != left}, silent=silent, world=RANKS
+        )
+        assert judged(trial, found) != "wrong" or found.confidence < 0.9

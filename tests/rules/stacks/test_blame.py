@@ -1,0 +1,294 @@
+"""The judgement on ranks that hold up others, by what each does and how far it is in its process groups."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from stallwatch_rules.locale import render
+from stallwatch_rules.stacks.blame import AGREED, COUNTED, SILENT, STACKS, UNSURE, blame
+from stallwatch_rules.stacks.folding import over_hosts
+from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, StallStacks
+from stallwatch_rules.stacks.spans import ranks_in, spans_of
+from stallwatch_rules.stacks.words import sentence
+
+WORLD = RankGroup("world:0-7", "0-7", "world", "world")
+# Two pipeline stages of two tensor-parallel ranks each, twice.
+TP = [RankGroup(f"tp:{n}-{n + 1}", f"{n}-{n + 1}", "tp", "tp") for n in (0, 2, 4, 6)]
+PP = [RankGroup(f"pp:{n},{n + 4}", f"{n},{n + 4}", "pp", "pp") for n in range(4)]
+
+
+def group(ranks: str, kind: Any = "collective", what: str = "all_reduce", **about: Any) -> StackGroup:
+    place = about.pop("place", f"train.py:42 in {what}" if what else "train.py:11 in score")
+    return StackGroup([*ranks_in(ranks)], kind, what=what, place=place, **about)
+
+
+def at(
+    joined: int, done: int | None = None, operation: str = "", id: str = WORLD.id
+) -> dict[str, Collectives]:
+    return {id: Collectives(joined, done, operation)}
+
+
+def waits(ranks: str, joined: int = 7, operation: str = "all_reduce", **about: Any) -> StackGroup:
+    return group(ranks, what=operation, collectives=at(joined, joined - 1, operation), **about)
+
+
+CASES: dict[str, tuple[list[StackGroup], str, str, float]] = {
+    "elsewhere, by number and by stack": (
+        [waits("0-6"), group("7", "code", "", collectives=at(6, 6))],
+        "7",
+        "elsewhere",
+        AGREED,
+    ),
+    "elsewhere, by its stack alone": ([group("0-6"), group("7", "code", "")], "7", "elsewhere", STACKS),
+    "elsewhere, where only what was joined is counted": (
+        [group("0-6", collectives=at(7)), group("7", "data", "DataLoader", collectives=at(6))],
+        "7",
+        "elsewhere",
+        AGREED,
+    ),
+    "of several that are elsewhere, the one that is missed": (
+        [
+            waits("0-5"),
+            group("6", "code", "", collectives=at(7, 6, "all_reduce")),
+            group("7", "code", "", collectives=at(6, 6)),
+        ],
+        "7",
+        "elsewhere",
+        AGREED,
+    ),
+    "no stack, but missed": (
+        [waits("0-6"), group("7", "unknown", "", collectives=at(6, 6))],
+        "7",
+        "elsewhere",
+        COUNTED,
+    ),
+    "all are in their own code and wait for a device": (
+        [group("0-6", "code", "", collectives=at(7, 6)), group("7", "code", "", collectives=at(6, 6))],
+        "7",
+        "behind",
+        COUNTED,
+    ),
+    "left a collective out": ([waits("0-6"), waits("7", 6, "barrier")], "7", "behind", COUNTED),
+    "joined another operation": ([waits("0-6"), waits("7", 7, "broadcast")], "7", "diverged", COUNTED),
+    "joined, and not done": (
+        [waits("0-6", 8), waits("7", 7)],
+        "7",
+        "unfinished",
+        COUNTED,
+    ),
+    "all joined it, and some are not done": (
+        [group("0-6", collectives=at(7, 7)), group("7", collectives=at(7, 6))],
+        "7",
+        "unfinished",
+        COUNTED,
+    ),
+    "all joined it, and none is done": ([waits("0-7")], "", "unfinished", COUNTED),
+    "ended": ([waits("0-6"), group("7", "unknown", "", condition="ended")], "7", "ended", AGREED),
+    "stopped": ([waits("0-6"), group("7", condition="stopped")], "7", "stopped", AGREED),
+    "all stopped": ([group("0-7", "code", "", condition="stopped")], "", "frozen", AGREED),
+    "all blocked in the kernel": (
+        [group("0-7", "save", "torch.save", condition="blocked")],
+        "",
+        "outside",
+        STACKS,
+    ),
+    "all join the process group": ([group("0-7", "joining", "init_process_group")], "", "outside", STACKS),
+    "all are in the same code": ([group("0-7", "code", "")], "", "", 0.0),
+}
+
+
+@pytest.mark.parametrize(("groups", "ranks", "why", "confidence"), CASES.values(), ids=CASES)
+def test_the_odd_ranks_of_a_host(groups: list[StackGroup], ranks: str, why: str, confidence: float) -> None:
+    found = blame(groups, [WORLD], world=8)
+    assert (spans_of(found.ranks), found.why, found.confidence) == (ranks, why, confidence)
+
+
+def in_pipeline(ranks: str, what: str, tp: int, under_way: str = "") -> StackGroup:
+    counts = {
+        one.id: Collectives(tp, tp - bool(under_way), under_way)
+        for one in TP
+        if set(ranks_in(one.ranks)) & {*ranks_in(ranks)}
+    }
+    return group(ranks, what=what, collectives=counts)
+
+
+def test_of_a_pipeline_the_rank_is_found_that_its_stage_and_all_others_wait_for() -> None:
+    groups = [
+        in_pipeline("0-3,6-7", "recv", 4),
+        in_pipeline("4", "all_reduce", 4, "all_reduce"),
+        group("5", "code", "", collectives=at(3, 3, id="tp:4-5")),
+    ]
+    found = blame(groups, [WORLD, *TP, *PP], world=8)
+    assert (found.ranks, found.why, found.confidence) == ((5,), "elsewhere", AGREED)
+    without = [replace(one, collectives={}) for one in groups]
+    assert blame(without, [], world=8).ranks == (5,)
+
+
+def test_of_ranks_that_wait_at_many_places_of_a_pipeline_none_is_blamed_by_its_stack() -> None:
+    groups = [group("0-3,6-7", what="recv"), group("4"), group("5", what="barrier")]
+    found = blame(groups, [*TP, *PP], world=8)
+    assert (found.ranks, found.candidates) == ((), (4, 5))
+
+
+def test_in_a_circle_of_waits_the_rank_is_blamed_that_contradicts_the_others() -> None:
+    """Rank 1 left out a collective of its four, went on to the next of all, and waits there for them."""
+    tp = RankGroup("tp:0-3", "0-3", "tp", "tp")
+    groups = [
+        group("0,2-3", collectives={**at(5, 4, "all_reduce", tp.id), **at(2, 2)}),
+        group("1", what="all_gather", collectives={**at(4, 4, "", tp.id), **at(3, 2, "all_gather")}),
+        group("4-7", what="all_gather", collectives=at(3, 2, "all_gather")),
+    ]
+    found = blame(groups, [WORLD, tp], world=8)
+    assert (found.ranks, found.why, found.confidence) == ((1,), "diverged", STACKS)
+
+
+def test_a_stage_whose_collective_hangs_is_not_done_and_the_others_wait_for_it() -> None:
+    groups = [in_pipeline("0-3,6-7", "recv", 4), in_pipeline("4-5", "all_reduce", 4, "all_reduce")]
+    groups[0].collectives |= at(9, 8, "all_reduce")
+    groups[1].collectives |= at(8, 8)
+    found = blame(groups, [WORLD, *TP], world=8)
+    assert (found.ranks, found.why) == ((4, 5), "unfinished")
+
+
+@pytest.mark.parametrize(
+    ("groups", "hosts", "silent", "ranks", "why", "most"),
+    [
+        ([waits("0-3")], {"n2": "4-7"}, ["n2"], "4-7", "unreachable", SILENT),
+        ([waits("0-3")], {"n1": "0-3"}, ["n2"], "4-7", "unreachable", SILENT),
+        ([waits("0-3")], {}, [], "", "", 0.0),
+        ([waits("0-2"), group("3", "code", "", collectives=at(6, 6))], {}, [], "3", "elsewhere", UNSURE),
+        (
+            [waits("0-2"), group("3", "code", "", collectives=at(6, 6))],
+            {"n2": "4-7"},
+            ["n2"],
+            "3",
+            "elsewhere",
+            SILENT,
+        ),
+        ([group("0-3", "unknown", "", condition="ended")], {"n2": "4-7"}, ["n2"], "", "", 0.0),
+        ([], {"n2": "4-7"}, ["n2"], "4-7", "unreachable", UNSURE),
+        ([], {}, [], "", "", 0.0),
+    ],
+)
+def test_of_what_is_not_known_nobody_is_sure(
+    groups: list[StackGroup], hosts: dict[str, str], silent: list[str], ranks: str, why: str, most: float
+) -> None:
+    found = blame(groups, [WORLD] if groups else [], world=8 if groups else 0, hosts=hosts, silent=silent)
+    assert (spans_of(found.ranks), found.why, found.confidence) == (ranks, why, most)
+
+
+def test_ranks_that_the_launcher_ended_after_a_host_was_gone_are_victims() -> None:
+    groups = [group("0-2", "unknown", "", condition="ended"), waits("3")]
+    found = blame(groups, [WORLD], world=8, hosts={"n2": "4-7"}, silent=["n2"])
+    assert (spans_of(found.ranks), found.why) == ("4-7", "unreachable")
+
+
+# One rank's state: in which call it is, and how far in the groups that it is a member of.
+AXES: list[tuple[str, Any]] = [("0-7", "world"), ("0-3", "tp"), ("4-7", "tp"), ("0,4", "")]
+GROUPS = [RankGroup(f"g:{spans}", spans, "g", axis) for spans, axis in AXES]
+STATES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [("collective", "all_reduce"), ("collective", "barrier"), ("code", ""), ("data", "next")]
+        ),
+        st.sampled_from(["alive", "alive", "alive", "stopped", "ended"]),
+        st.tuples(*[st.tuples(st.integers(3, 4), st.sampled_from([None, 2, 3]))] * len(GROUPS)),
+    ),
+    min_size=8,
+    max_size=8,
+)
+
+
+def looked_at(states: list[Any], ranks: list[int], layout: list[RankGroup]) -> StallStacks:
+    """One group for each of these ranks."""
+    groups = []
+    for rank in ranks:
+        (kind, what), condition, counts = states[rank]
+        found = group(str(rank), kind, what, condition=condition)
+        for one, (joined, done) in zip(layout, counts, strict=True):
+            if rank in ranks_in(one.ranks):
+                found.collectives[one.id] = Collectives(joined, done)
+        groups.append(found)
+    return StallStacks(1.0, 0.1, groups, elsewhere=8 - len(ranks), layout=layout)
+
+
+@given(STATES, st.randoms(use_true_random=False))
+def test_a_run_is_judged_the_same_however_its_ranks_are_spread_over_hosts(
+    states: list[Any], chance: random.Random
+) -> None:
+    ranks = [*range(8)]
+    chance.shuffle(ranks)
+    cuts = sorted(chance.sample(range(1, 8), chance.randrange(4)))
+    spread = [ranks[a:b] for a, b in zip([0, *cuts], [*cuts, 8], strict=True)]
+    folded = [over_hosts({"": looked_at(states, some, GROUPS)}) for some in spread]
+    for each in folded:
+        each.hosts = {}
+    over = over_hosts({f"n{at}": each for at, each in enumerate(folded)}, world=8)
+    at_once = over_hosts({"n": looked_at(states, [*range(8)], GROUPS)}, world=8)
+    assert replace(over, hosts={}) == replace(at_once, hosts={})
+
+
+@given(STATES, st.permutations(range(8)))
+def test_other_numbers_for_the_ranks_change_no_judgement(states: list[Any], other: list[int]) -> None:
+    found = over_hosts({"n": looked_at(states, [*range(8)], GROUPS)})
+    renamed = [replace(one, ranks=spans_of(other[rank] for rank in ranks_in(one.ranks))) for one in GROUPS]
+    moved: list[Any] = [None] * 8
+    for rank, state in enumerate(states):
+        moved[other[rank]] = state
+    again = over_hosts({"n": looked_at(moved, [*range(8)], renamed)})
+    assert again.odd == sorted(other[rank] for rank in found.odd)
+    assert again.candidates == sorted(other[rank] for rank in found.candidates)
+    assert (again.why, again.confidence) == (found.why, found.confidence)
+
+
+def host(ranks: str, *groups: StackGroup, world: int = 16) -> StallStacks:
+    return StallStacks(1.0, 0.1, [*groups], elsewhere=world - len(ranks_in(ranks)))
+
+
+def test_the_sentence_names_the_rank_and_its_host() -> None:
+    parts = {f"n{at}": host("0-7", group(f"{8 * at}-{8 * at + 7}"), world=1024) for at in range(128)}
+    parts["n1"] = host("8-15", group("8,10-15"), group("9", "code", ""), world=1024)
+    found = over_hosts(parts, world=1024)
+    assert (found.odd, found.elsewhere, found.hosts["n127"]) == ([9], 0, "1016-1023")
+    assert render(sentence(found)) == (
+        "Rank 9 on n1 is at train.py:11 in score;"
+        " the other 1,023 ranks on 128 hosts wait in all_reduce (train.py:42 in all_reduce)."
+    )
+    assert render(sentence(found), "zh").startswith("n1 上的 rank 9")
+
+
+def test_the_sentence_names_a_host_that_does_not_answer() -> None:
+    parts = {"n1": host("0-7", group("0-7"))}
+    found = over_hosts(parts, silent=["n2"], world=16)
+    assert (found.odd, found.why, found.silent) == ([*range(8, 16)], "unreachable", ["n2"])
+    assert render(sentence(found)).startswith(
+        "Host n2 does not answer (ranks 8–15); ranks 0–7 on n1 wait in "
+    )
+    assert render(sentence(found), "zh").startswith("主机 n2 没有应答（rank 8–15）；")
+    quiet = over_hosts(parts, world=16)
+    assert quiet.odd == [] and render(sentence(quiet)).endswith("; nothing is known of 8 ranks.")
+    many = over_hosts(parts, silent=[f"n{at}" for at in range(2, 9)], world=64)
+    assert render(sentence(many)).startswith("Hosts n2, n3, n4, n5, 3 more hosts do not answer")
+
+
+def test_a_rank_that_two_hosts_report_is_a_candidate_and_has_no_vote() -> None:
+    parts = {"n1": host("0-7", group("0-7")), "n2": host("7-15", group("8-15"), group("7", "code", ""))}
+    found = over_hosts(parts, world=16)
+    assert (found.odd, found.candidates, found.elsewhere) == ([], [7], 1)
+    assert render(sentence(found)).endswith("who holds up the run is among rank 7.")
+
+
+@pytest.mark.parametrize("spans", ["", "a", "3-1", "0-999999999", "1,,2", "-1", "0-7;9", "9999999999"])
+def test_what_is_no_list_of_ranks_has_none(spans: str) -> None:
+    assert ranks_in(spans) == ()
+
+
+@given(st.sets(st.integers(0, 5000)))
+def test_ranks_are_read_as_they_were_folded(ranks: set[int]) -> None:
+    assert set(ranks_in(spans_of(ranks))) == ranks
