@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, Why
-from stallwatch_rules.stacks.spans import ranks_in
+from stallwatch_rules.stacks.spans import MOST_RANKS, ranks_in
 
 AGREED = 0.97  #: what ranks count and their stacks agree; or the kernel says it
 COUNTED = 0.92  #: what ranks count alone says so
@@ -93,7 +93,7 @@ class _Run:
             some = (each.ranks for each in self.groups if id in each.collectives or not each.collectives)
             self.members[id] = [rank for ranks in some for rank in ranks]
         named = {rank for host in silent for rank in ranks_in(hosts.get(host, ""))}
-        expected = named.union(range(world), *self.members.values())
+        expected = named.union(range(min(world, MOST_RANKS)), *self.members.values())
         self.unreported = expected - self.owner.keys()
         if all(host in hosts for host in silent):
             self.silent = named - self.owner.keys()
@@ -129,9 +129,8 @@ def _by_condition(run: _Run) -> Blame | None:
         if why in conditions and len(conditions) > 1:
             found = run.ranks_where(at for at, group in enumerate(run.groups) if group.condition == why)
             if why == "ended" and run.silent and 2 * len(found) > len(run.owner):
-                return Blame(
-                    tuple(sorted(run.silent)), "unreachable", (), SILENT
-                )  # the launcher ended the others
+                # Their launcher ended them when it missed the host.
+                return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
             return Blame(found, why, (), AGREED)
     return None
 

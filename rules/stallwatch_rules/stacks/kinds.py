@@ -80,6 +80,9 @@ ROWS: tuple[Row, ...] = (
     Row("collective", r"torch/distributed/(?:_functional_collectives|_symmetric_memory|nn/functional)"),
     Row("collective", r"deepspeed/(?:comm|runtime/comm)/", r"(?!_|log_wrapper|wrapper).*"),
     Row("collective", r"/(?:deepspeed|megatron|torch/distributed|torch_npu)/.*\.py$", r"wait"),
+    # Between pipeline stages: Megatron-core (pipeline_parallel/p2p_communication.py), torch 2.13.
+    Row("collective", r"/megatron/.*/p2p_communication\.py$", r"(?:send|recv)_\w+"),
+    Row("collective", r"torch/distributed/pipelining/schedules\.py$", r"_wait_batch_p2p", "recv"),
     Row("lock", r"/filelock/|/fasteners/|/portalocker/", r".*(?:acquire|lock|__enter__).*", "file lock"),
     Row("data", r"torch/utils/data/dataloader\.py$", label="DataLoader.__next__"),
     Row("data", _LOADERS, label="data loading"),

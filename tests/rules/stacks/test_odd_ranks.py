@@ -215,6 +215,8 @@ def test_no_rank_told_anything() -> None:
 
 
 CALLS = [
+    ("megatron/core/pipeline_parallel/p2p_communication.py", "recv_forward", "collective", "waits in recv_f"),
+    ("torch/distributed/pipelining/schedules.py", "_wait_batch_p2p", "collective", "waits in recv"),
     ("filelock/_api.py", "BaseFileLock.acquire", "lock", "waits for a file lock"),
     ("transformers/generation/utils.py", "GenerationMixin._sample", "rollout", "is in generate (generation"),
     ("deepspeed/runtime/engine.py", "DeepSpeedEngine.save_checkpoint", "save", "is in save_checkpoint"),
