@@ -40,14 +40,8 @@ from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_re
 from stallwatch_exporter.rings.probing import RankProcess, without_secrets
 from stallwatch_exporter.rings.reader import RingReader
 from stallwatch_exporter.runs.copies import RankCopies, parse_record
-from stallwatch_exporter.runs.runfolder import (
-    AgentInfo,
-    agent_alive,
-    list_runs,
-    read_info,
-    read_record,
-    sanitise,
-)
+from stallwatch_exporter.runs.naming import sanitise
+from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, read_info, read_record
 from stallwatch_exporter.stacks import asking, gathering
 from stallwatch_exporter.tailing.follow import POSITIONS
 from stallwatch_exporter.tailing.tail import Position

@@ -38,8 +38,10 @@ def _reaction(text: str) -> str:
 
 
 def watch_options(command: _Command) -> _Command:
-    """``--name``, ``--host``, ``--port``, ``--sd-dir``, ``--on-stall``, ``--no-metrics``."""
+    """``--name``, ``--run``, ``--join``, ``--host``, ``--port``, ``--sd-dir``, ``--on-stall``, …"""
     announce = "Announce /metrics to Prometheus by a file in this folder (file_sd_configs)."
+    belongs = "The run over several hosts that this is a part of, where no scheduler names it."
+    merger = "Who merges what the hosts of the run report (default: the first of them)."
     about = "report (default), abort, or 'command LINE': what to do at a stall."
     for option in (
         click.option("--no-metrics", is_flag=True, help="Serve no /metrics."),
@@ -48,6 +50,8 @@ def watch_options(command: _Command) -> _Command:
         address_options(
             "exporter", "Where /metrics listens (default: 127.0.0.1).", "Its port (default: 19400; 0: any)."
         ),
+        setting_option("join.address", "--join", metavar="HOST:PORT", help=merger),
+        setting_option("join.run", "--run", metavar="NAME", help=belongs),
         click.option("--name", metavar="NAME", help="The run's name (default: the script's and the time)."),
     ):
         command = option(command)

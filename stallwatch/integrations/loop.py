@@ -73,7 +73,7 @@ def _alone(module: Any, name: str | None) -> Any:
     from stallwatch.config.handover import exporter_settings, mask_site_patterns
     from stallwatch.config.loading import load
     from stallwatch_exporter.notices import tell
-    from stallwatch_exporter.runs.runfolder import run_name, sanitise
+    from stallwatch_exporter.runs.naming import run_name, sanitise
     from stallwatch_exporter.serving.standalone import Standalone
 
     run = sanitise(name) if name else run_name(sys.argv[:1] or ["run"], time.time())

@@ -114,6 +114,14 @@ def test_output_and_exit_code_are_the_commands_own(process: Process, code: int) 
     assert any("How it ended:" in line for line in lines)
 
 
+def test_a_user_names_the_run_that_several_hosts_are_parts_of(process: Process) -> None:
+    address = ("--join", "n1:19402")
+    result = process("run", "--run", "sft 7b", *address, "--port", "0", "--", *python("pass"))
+    assert result.returncode == 0, result.stderr
+    (info,) = list_runs(Path(os.environ["STALLWATCH_HOME"]))
+    assert (info.run, info.job, bool(info.key)) == ("sft-7b", "sft-7b", True)
+
+
 def test_a_finished_run_gets_a_short_line(process: Process) -> None:
     result = process("run", "--port", "0", "--", *python(STEPS.format(steps=3, pause=0)))
     assert result.returncode == 0

@@ -20,7 +20,8 @@ from stallwatch_exporter.running.capture import ByteQueue, Chunk
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.runs.replay import replay
 from stallwatch_exporter.runs.runfolder import RunFolder, list_runs
-from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.settings import ExporterSettings, JoinSettings
+from stallwatch_exporter.watching import opening
 from stallwatch_exporter.watching.log_reader import LogReader, joined
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -183,6 +184,48 @@ def test_a_name_that_is_not_kept_is_told(run: Run, name: str, called: str, said:
     assert outcome.folder.run == called or not called
     assert len(outcome.notices) == bool(said)
     assert all(f"{said}: this run is called {outcome.folder.run}" in one for one in outcome.notices)
+
+
+STEP_OF_SLURM = {
+    "SLURM_CLUSTER_NAME": "lab",
+    "SLURM_JOB_ID": "8123",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+}
+
+
+def test_tasks_of_a_step_of_slurm_are_one_run_by_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in STEP_OF_SLURM.items():
+        monkeypatch.setenv(name, value)
+    outcomes = [run("pass", name=name) for name in ("sft", "sft", "sft 7b")]
+    assert [outcome.folder.run for outcome in outcomes] == ["sft-8123.0", "sft-8123.0", "sft-7b-8123.0"]
+    assert outcomes[1].folder.path.name.startswith("sft-8123.0@")
+    infos = [outcome.folder.info for outcome in outcomes]
+    assert infos[0].key == infos[1].key != infos[2].key and infos[0].job == "8123.0"
+    said = (
+        "the name sft 7b has characters that the name of a run cannot have: this run is called sft-7b-8123.0"
+    )
+    assert [outcome.notices for outcome in outcomes] == [[], [], [said]]
+    alone = run("pass", name="sft", join=JoinSettings(mode="off")).folder
+    assert (alone.run, alone.info.key) == ("sft", "")
+
+
+def test_pods_of_one_name_in_two_name_spaces_are_two_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "NAMESPACE_FILE", tmp_path / "namespace")
+    pod = {"MASTER_ADDR": "a-master-0", "RANK": "0", "WORLD_SIZE": "2", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    for name, value in pod.items():
+        monkeypatch.setenv(name, value)
+    keys = []
+    for space in (None, "team", "other\n", b"\xff"):
+        if space is not None:
+            opening.NAMESPACE_FILE.write_bytes(space if isinstance(space, bytes) else space.encode())
+        found = opening.identity_here(["train.py"], ExporterSettings(home=tmp_path), None)
+        assert found is not None
+        keys.append(found.key)
+    assert keys[0] == keys[3] and len(set(keys)) == 3
 
 
 def test_a_watcher_that_breaks_leaves_the_command_alone(

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import psutil
 import pytest
 
+from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.runs.naming import run_name, sanitise
 from stallwatch_exporter.runs.runfolder import (
     SILENT_HERE_SECONDS,
     SILENT_SECONDS,
     RunFolder,
     agent_alive,
+    by_run,
+    folders_of,
     has_left,
+    kept_runs,
+    latest_folder,
     list_runs,
+    mark_reported,
     read_info,
-    run_name,
-    sanitise,
 )
+from stallwatch_exporter.settings import temporary_home
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Diagnosis
 
@@ -166,3 +174,100 @@ def test_an_older_versions_agent_is_believed_by_either_sign(tmp_path: Path) -> N
     assert agent_alive(info, info.updated_at + 86400)
     info.pid = 2**22 + 1
     assert agent_alive(info, info.updated_at + 1) and not agent_alive(info, info.updated_at + 86400)
+
+
+SLURM = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm", node=1)
+Agent = Callable[..., RunFolder]
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agent:
+    def start(
+        host: str, identity: RunIdentity = SLURM, name: str | None = "sft", **more: object
+    ) -> RunFolder:
+        monkeypatch.setattr(socket, "gethostname", lambda: host)
+        home = more.pop("home", tmp_path)
+        return RunFolder.create(name, ["train.py"], home=home, identity=identity, **more)  # type: ignore[arg-type]
+
+    return start
+
+
+def test_agents_of_one_run_have_a_label_in_common_and_a_folder_each(agent: Agent, tmp_path: Path) -> None:
+    folders = [agent(host) for host in ("n1", "n2", "n3", "n3", "n3")]
+    assert {folder.run for folder in folders} == {"sft-8123.0"}
+    names = ["sft-8123.0", "sft-8123.0@n2", "sft-8123.0@n3", "sft-8123.0@n3.2", "sft-8123.0@n3.3"]
+    assert [folder.path.name for folder in folders] == names
+    for folder in folders:
+        info = read_info(folder.path)
+        assert info is not None and (info.run, info.folder) == ("sft-8123.0", folder.path.name)
+        assert (info.job, info.attempt, info.key, info.node) == ("8123.0", 0, SLURM.key, 1)
+    assert {(info.run, info.folder) for info in list_runs(tmp_path)} == {("sft-8123.0", one) for one in names}
+    assert [path.name for path, _ in folders_of(tmp_path, "sft-8123.0")] == names
+
+
+def test_private_homes_have_the_same_label_and_folder(agent: Agent, tmp_path: Path) -> None:
+    folders = [agent(host, home=tmp_path / host) for host in ("n1", "n2")]
+    assert {(folder.run, folder.path.name) for folder in folders} == {("sft-8123.0", "sft-8123.0")}
+
+
+def test_a_run_that_nobody_named_is_called_after_its_script_without_the_time(agent: Agent) -> None:
+    assert agent("n1", name=None).run == "train-8123.0"
+
+
+def test_another_start_of_a_job_has_another_label(agent: Agent) -> None:
+    again = msgspec.structs.replace(SLURM, key="60" * 8, attempt=1)
+    assert [agent("n1", one).run for one in (SLURM, again)] == ["sft-8123.0", "sft-8123.0-r1"]
+
+
+def test_a_host_cannot_lead_out_of_the_state_folder(agent: Agent, tmp_path: Path) -> None:
+    folders = [agent("../../x/y\n") for _ in range(2)]
+    assert folders[1].path.name == "sft-8123.0@x-y" and folders[1].path.parent == tmp_path / "runs"
+
+
+@pytest.mark.parametrize("claimed", ["../../etc", "sft-8123", "sft-8123.0@", "sft-8123.0@n2/..", "other", ""])
+def test_a_record_is_believed_its_label_only_if_its_folder_is_named_after_it(
+    agent: Agent, tmp_path: Path, claimed: str
+) -> None:
+    agent("n1")
+    folder = agent("n2")
+    folder.write_info(run=claimed, folder="../../etc")
+    (info,) = [one for one in list_runs(tmp_path) if one.folder != "sft-8123.0"]
+    assert (info.run, info.folder) == ("sft-8123.0@n2", "sft-8123.0@n2")
+    assert [path.name for path, _ in folders_of(tmp_path, "sft-8123.0")] == ["sft-8123.0"]
+
+
+def test_what_was_handed_on_is_noted_in_the_folder_of_its_agent_alone(agent: Agent, tmp_path: Path) -> None:
+    for host in ("n1", "n2"):
+        agent(host).write_info(reported=False)
+    for path, info in kept_runs(tmp_path):
+        if path.name.endswith("@n2"):
+            mark_reported(path, info)
+    assert {info.host: info.reported for info in list_runs(tmp_path)} == {"n1": False, "n2": True}
+
+
+def test_a_run_is_listed_once_and_its_starts_apart(agent: Agent, tmp_path: Path) -> None:
+    for now, hosts in ((1000.0, ("n1", "n2")), (9000.0, ("n2", "n1", "n3"))):
+        for host in hosts:
+            agent(host, now=now).write_info(ended_at=now + 60)
+    for now in (5000.0, 5001.0):
+        RunFolder.create("alone", [], home=tmp_path, now=now)
+    groups = [sorted(path.name for path, _ in group) for group in by_run(kept_runs(tmp_path))]
+    again = ["sft-8123.0@n1", "sft-8123.0@n2.2", "sft-8123.0@n3"]
+    assert groups == [again, ["alone-2"], ["alone"], ["sft-8123.0", "sft-8123.0@n2"]]
+
+
+def test_an_agent_whose_folder_was_full_goes_on_elsewhere_under_its_label(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "tmp"
+    elsewhere.mkdir(mode=0o700)
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
+    agent("n1", home=home)
+    folder = agent("n2", home=home)
+    (home / "runs").rename(home / "gone")
+    home.rename(tmp_path / "unmounted")
+    folder.keep_end(Diagnosis("failed"))
+    assert folder.run == "sft-8123.0" and folder.path.is_relative_to(temporary_home(home))
+    (tmp_path / "unmounted").rename(home)
+    (home / "gone").rename(home / "runs")
+    assert latest_folder(home / "runs" / "sft-8123.0@n2") == folder.path

@@ -14,7 +14,7 @@ import pytest
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder, list_runs, read_record
-from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.settings import ExporterSettings, JoinSettings
 from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
 from stallwatch_exporter.tailing.tail import FileTailer, Portion, Position
 from stallwatch_exporter.tailing.tailset import TailSet
@@ -252,7 +252,7 @@ def tail(home: Path, catalogue: Catalogue, globs: list[str], **more: Any) -> tup
     notices: list[str] = []
     code = tail_files(
         globs,
-        ExporterSettings(home=home, port=0),
+        ExporterSettings(home=home, port=0, join=more.pop("join", JoinSettings())),
         more.pop("sinks", []),
         catalogue,
         notice=notices.append,
@@ -273,6 +273,22 @@ def test_once_reads_what_is_there_and_ends(tmp_path: Path, log: Path, catalogue:
     )
     (info,) = list_runs(tmp_path / "home")
     assert info.command[:2] == ["stallwatch", "tail"] and info.ended_at is not None
+
+
+def test_a_tail_belongs_to_the_run_that_its_user_names_and_goes_on_in_its_folder(
+    tmp_path: Path, log: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}.items():
+        monkeypatch.setenv(name, value)  # of the shell that it is called in
+    append(log, stamped(time.time() - 80, 1, 20, 4.0))
+    for options in ({"name": "x"}, {}):
+        _, ends, _ = tail(
+            tmp_path / "home", catalogue, [str(log)], once=True, join=JoinSettings(run="sft"), **options
+        )
+        folder = ends[0][2]
+        assert (folder.run, folder.path.name, bool(folder.info.key)) == ("sft", "sft", True)
+    _, ends, _ = tail(tmp_path / "home", catalogue, [str(log)], once=True, name="x")
+    assert ends[0][2].info.key == ""
 
 
 def test_once_without_a_file_is_an_error(tmp_path: Path, catalogue: Catalogue) -> None:

@@ -1,12 +1,38 @@
-"""Which run an agent belongs to, by what the scheduler and the launcher say."""
+"""Which run an agent belongs to, by what the scheduler and the launcher say.
+
+The variables are those that srun(1) of Slurm 22.05 lists under OUTPUT ENVIRONMENT VARIABLES, and those that
+programs see below ``srun``, ``sbatch`` and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from stallwatch_exporter.cluster.nodelists import BadNodeList, expand
+from stallwatch_exporter.runs.naming import LONGEST, sanitise
+from stallwatch_exporter.settings import JoinSettings, is_own_address
+from stallwatch_rules.text.lazy import lazy
+
 Origin = Literal["flags", "slurm", "jobset", "kubeflow", "ray", "mpi", "command", "ranks"]
+_LONGEST_JOB = 60
+_LONGEST_NAME = LONGEST - 12  # leaves room for the attempt
+_ADDRESS = lazy(r"(?a)\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?|[\w.-]{1,253}(?::\d{1,5})?|[0-9A-Fa-f:.]{2,45}")
+# Pods of a PyTorchJob are called <job>-master-0 and <job>-worker-3, those of a JobSet <set>-<job>-0-0 in the
+# domain <set> (Kubeflow's trainer makes those, too).
+_POD = lazy(r"(.+?)-(?:master|worker|launcher|node|replica)-\d+(?:-\d+)?")
+_OF_JOBSET = lazy(r"(?P<pod>[\w-]+-\d+-\d+)\.(?P<set>[\w-]+)(?:\..*)?")
+_TCP = lazy(r"tcp6?://([^;:]+):\d+")  # Open MPI: 99;tcp://10.0.0.1,10.1.0.1:37225;tcp6://…
+_PROGRAMS = {"torchrun", "accelerate", "deepspeed"}
+_MODULES = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
+_MODULES |= {"deepspeed.launcher.runner"}
+_STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kubectl", "ray"}
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,4 +51,307 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     def run_label(self, name: str) -> str:
         """The run's name on every host: that which the user or the script gave it, and the job."""
         attempt = f"-r{self.attempt}" if self.attempt else ""
-        return f"{name}-{self.job}{attempt}" if self.origin != "flags" else f"{name}{attempt}"
+        if self.origin == "flags":
+            return f"{self.job}{attempt}"
+        end = f"-{self.job}{attempt}"
+        return sanitise(f"{sanitise(name)[: LONGEST - len(end)]}{end}")
+
+
+def identify(
+    environ: Mapping[str, str],
+    command: Sequence[str],
+    join: JoinSettings,
+    hostname: str,
+    *,
+    name: str = "",
+) -> RunIdentity | None:
+    """Return the run that an agent belongs to; ``None`` if it is one that has no other agent.
+
+    Runs of one job that are called differently (`name`: by the user, else by their script) are different
+    ones: programs that follow each other in a step of Slurm, or trials that share one.
+    """
+    if join.mode == "off":
+        return None
+    facts = _Facts(environ, command, hostname)
+    origins = () if _starts_elsewhere(command) else _ORIGINS
+    found = next(filter(None, (origin(facts, name) for origin in origins)), None)
+    if join.run:
+        job = sanitise(join.run)[:_LONGEST_NAME]
+        attempt = found.attempt if found is not None else _number(environ.get("SLURM_RESTART_COUNT")) or 0
+        same = found or RunIdentity(key="", job=job, origin="flags")
+        key = _key("flags", job, attempt)
+        found = msgspec.structs.replace(
+            same, key=key, job=job, attempt=attempt, origin="flags", provisional=False
+        )
+    if found is not None and (address := _address(join.address)):
+        found = msgspec.structs.replace(found, master=address)
+    return found
+
+
+def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
+    """Return what is known once a rank is there, by its environment. What was certain before stays.
+
+    A rank knows more than its launcher's command line, which may be within a script. torchrun sets all of
+    these variables (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py): with its own
+    rendezvous, `MASTER_PORT` is another one at each start.
+    """
+    if identity is not None and not identity.provisional:
+        return identity
+    address, port = _address(environ.get("MASTER_ADDR")), environ.get("MASTER_PORT", "")
+    nodes = _nodes_of_rank(environ)
+    if _is_local(_host_of(address)) or _number(port) is None or nodes < 2:
+        return identity
+    known = environ.get("TORCHELASTIC_RUN_ID", "")
+    known = "" if known == "none" else known
+    key = _key("ranks", known, address.lower(), port)
+    if identity is not None:
+        return msgspec.structs.replace(identity, key=key, provisional=False)
+    return RunIdentity(
+        key=key,
+        job=_job(known or f"{address}-{port}"),
+        origin="ranks",
+        master=address,
+        node=_number(environ.get("GROUP_RANK") or environ.get("CROSS_RANK")),
+        agents=nodes,
+    )
+
+
+def _nodes_of_rank(environ: Mapping[str, str]) -> int:
+    """How many hosts a rank's launcher says there are: torchrun, else DeepSpeed's (launcher/launch.py)."""
+    nodes = _number(environ.get("GROUP_WORLD_SIZE") or environ.get("CROSS_SIZE"))
+    if nodes is not None:
+        return nodes
+    world = _number(environ.get("WORLD_SIZE"))
+    local = _number(environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE"))
+    return -(-world // local) if world and local else 1
+
+
+class _Facts:
+    """What one agent's surroundings say of its run."""
+
+    def __init__(self, environ: Mapping[str, str], command: Sequence[str], hostname: str) -> None:
+        self.environ = environ
+        self.hostname = hostname.partition(".")[0]
+        self.launcher = _launcher_options(command)
+
+    def get(self, *names: str) -> str:
+        """The first of these variables that holds anything."""
+        return next(filter(None, (self.environ.get(name, "") for name in names)), "")
+
+    def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
+        """An option of the launcher: by its arguments, else by a variable, of torchrun's own first.
+
+        torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
+        """
+        for one in (name, *others):
+            if one in self.launcher:
+                return self.launcher[one]
+        return self.get(f"PET_{name.upper()}", *variables)
+
+    @property
+    def nodes(self) -> tuple[int, int] | None:
+        """How many nodes there are, at least and at most."""
+        text = self.option("nnodes", "num_machines", variables=("NNODES",))
+        counts = [_number(part) for part in text.split(":")[:2]]
+        if not text or None in counts:
+            return None
+        least, *most = filter(None, counts)
+        return least, max([least, *most])
+
+
+def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
+    """``mpirun … stallwatch run``, by Open MPI.
+
+    MPICH's and Intel's leave nothing that another job on the same hosts has not. It comes before Slurm: in an
+    allocation, mpirun starts the ranks of other hosts in a step, and those of its own host in none.
+    """
+    size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
+    # 4.x: a random number for each job. 5.x: the name space holds mpirun's host and process.
+    job = facts.get("OMPI_MCA_orte_precondition_transports")
+    job = job or " ".join((facts.get("PMIX_NAMESPACE"), facts.get("OMPI_MCA_orte_hnp_uri")))
+    if not size or size < 2 or not job.strip():
+        return None
+    restarted = _number(facts.get("SLURM_RESTART_COUNT")) or 0
+    key = _key("mpi", job, name)
+    at = _TCP.findall(facts.get("OMPI_MCA_orte_hnp_uri")[:4096])
+    addresses = [one for group in at for one in group.split(",") if not _is_local(one)]
+    return RunIdentity(
+        key=key,
+        job=key[:8],
+        attempt=restarted,
+        origin="mpi",
+        master=_address(next(iter(addresses), "")),
+        agents=size,
+    )
+
+
+def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
+    """``srun … stallwatch run``: a task of a step that has several.
+
+    A batch script is no step: what it starts, runs on one host. Steps are numbered anew after a requeue, so
+    the restart count is part of the key. In a job array each task has a job number of its own, which people
+    know as ``4711_3``; all components of a heterogeneous step have one.
+    """
+    job, step = facts.get("SLURM_JOB_ID", "SLURM_JOBID"), facts.get("SLURM_STEP_ID", "SLURM_STEPID")
+    tasks = _number(facts.get("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+    if not job or not step or not tasks or tasks < 2:
+        return None
+    restarted = _number(facts.get("SLURM_RESTART_COUNT")) or 0
+    array = facts.get("SLURM_ARRAY_JOB_ID"), facts.get("SLURM_ARRAY_TASK_ID")
+    hosts: tuple[str, ...] = ()
+    with suppress(BadNodeList):
+        hosts = expand(facts.get("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+    host = facts.get("SLURMD_NODENAME") or facts.hostname
+    return RunIdentity(
+        key=_key("slurm", facts.get("SLURM_CLUSTER_NAME"), job, step, restarted, name),
+        job=_job(f"{'_'.join(array) if all(array) else job}.{step}"),
+        attempt=restarted,
+        origin="slurm",
+        master=hosts[0] if hosts else "",
+        hosts=hosts,
+        node=hosts.index(host) if host in hosts else _number(facts.get("SLURM_NODEID")),
+        agents=tasks,
+    )
+
+
+def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
+    """One launcher on each host, which the same address brings together; in Kubernetes, one in each pod."""
+    if "standalone" in facts.launcher or facts.get("PET_STANDALONE") not in ("", "0"):
+        return None
+    known = facts.option("rdzv_id")
+    known = "" if known == "none" else known
+    endpoint = facts.option("rdzv_endpoint")
+    # Where it has one, torchrun looks at no other address.
+    master = endpoint or facts.option("master_addr", "main_process_ip", variables=("MASTER_ADDR",))
+    port = facts.option("master_port", "main_process_port", variables=("MASTER_PORT",))
+    master = master if endpoint or not port else f"{master}:{port}"
+    master = _address(master).lower()
+    host = _host_of(master)
+    # Only where the pods of a job have a RANK each, a launcher has one.
+    ranks = _number(facts.get("WORLD_SIZE")) if facts.get("RANK") else None
+    nodes = facts.nodes or ((ranks, ranks) if ranks else None)
+    jobset = _jobset(facts, host)
+    if _is_local(host) or not (nodes[1] > 1 if nodes else jobset):
+        return None
+    node = facts.option("node_rank", "machine_rank", variables=("NODE_RANK", "RANK"))
+    inside = any(one.startswith("PET_") for one in facts.environ) or facts.get("KUBERNETES_SERVICE_HOST")
+    space, pod = facts.get("POD_NAMESPACE"), _POD.fullmatch(host.partition(".")[0]) if inside else None
+    expected = nodes[0] if nodes and nodes[0] == nodes[1] else None
+    if jobset:
+        attempt = _number(facts.get("JOBSET_RESTART_ATTEMPT")) or 0
+        return RunIdentity(
+            key=_key("jobset", space, jobset, attempt, name),
+            job=_job(jobset),
+            attempt=attempt,
+            origin="jobset",
+            master=host,
+            node=_number(node or facts.get("JOB_COMPLETION_INDEX")),
+            agents=expected,
+        )
+    return RunIdentity(
+        key=_key("launcher", space, known, master, name),
+        job=_job(known or (pod[1] if pod else master)),
+        origin="kubeflow" if inside else "command",
+        master=host,
+        node=_number(node),
+        agents=expected,
+        provisional=bool(endpoint) and not known,
+    )
+
+
+def _jobset(facts: _Facts, host: str) -> str:
+    """The JobSet that a pod is of: by what its author took from an annotation, else by the first pod's name.
+
+    The controller sets no variable; pods are numbered by ``JOB_COMPLETION_INDEX``.
+    """
+    given = facts.get("JOBSET_NAME", "METAFLOW_KUBERNETES_JOBSET_NAME")
+    of = _OF_JOBSET.fullmatch(host) if facts.get("JOB_COMPLETION_INDEX") else None
+    return given or (of["set"] if of and of["pod"].startswith(f"{of['set']}-") else "")
+
+
+_ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun, _by_slurm, _by_launcher)
+
+
+def _launcher_options(command: Sequence[str]) -> dict[str, str]:
+    """The options of the launcher that the command is, without those of the script behind it.
+
+    DeepSpeed's launcher reaches the other hosts itself unless it gets ``--no_ssh``: then it has one agent.
+    """
+    words = iter(command)
+    for word in words:
+        program = next(words, "") if word == "-m" else ""
+        if program in _MODULES or Path(word).name in _PROGRAMS:
+            found = _options(words)
+            is_deepspeed = "deepspeed" in (program.partition(".")[0], Path(word).name)
+            return found if not is_deepspeed or "no_ssh" in found else {}
+        if program or _is_script(word):
+            break
+    return {}
+
+
+def _options(words: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    waiting = ""
+    for word in words:
+        if word in ("-m", "--module", "--") or _is_script(word):
+            break
+        if waiting and not word.startswith("--"):
+            found[waiting] = word
+            waiting = ""
+        elif word.startswith("--"):
+            name, assigned, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            found[name] = value
+            waiting = "" if assigned else name
+    return found
+
+
+def _starts_elsewhere(command: Sequence[str]) -> bool:
+    """Whether the command is one, such as ``srun``, whose children have agents of their own, or none."""
+    for word in command:
+        program = Path(word).name
+        if program in _STARTERS:
+            return True
+        if program in _PROGRAMS or word in _MODULES or _is_script(word):
+            break
+    return False
+
+
+def _is_script(word: str) -> bool:
+    return word.endswith((".py", ".sh"))
+
+
+def _key(*parts: object) -> str:
+    """Sixteen hexadecimal digits for these parts: other ones for any others."""
+    text = repr(tuple(map(str, parts)))
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
+
+
+def _job(text: str) -> str:
+    safe = sanitise(text[: 10 * _LONGEST_JOB])
+    # What is cut off may be what tells two jobs apart.
+    return safe if len(safe) <= _LONGEST_JOB else f"{safe[: _LONGEST_JOB - 9]}-{_key(text)[:8]}"
+
+
+def _number(text: str | None) -> int | None:
+    """A count or an index; ``None`` if the text is none."""
+    return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def _address(text: str | None) -> str:
+    """HOST or HOST:PORT; empty if the text is none."""
+    text = (text or "").strip()
+    return text if _ADDRESS.fullmatch(text) else ""
+
+
+def _host_of(address: str) -> str:
+    """The host of HOST, HOST:PORT or [ADDRESS]:PORT."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address if address.count(":") > 1 else address.partition(":")[0]
+
+
+def _is_local(host: str) -> bool:
+    """Whether every host takes it for itself, or it is none."""
+    host = host.lower()
+    return host in ("", "0.0.0.0", "::") or host.startswith("localhost.") or is_own_address(host)

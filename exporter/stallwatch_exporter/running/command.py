@@ -20,7 +20,7 @@ from stallwatch_exporter.running.ending import EndingWatch, classify, slurm_end
 from stallwatch_exporter.running.signals import SignalRelay, handling
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.watching.log_reader import LogReader, Opened
-from stallwatch_exporter.watching.opening import Notice, OnEnd, open_agent
+from stallwatch_exporter.watching.opening import Notice, OnEnd, identity_here, open_agent
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -69,6 +69,7 @@ def run_command(
                 notice=notice,
                 started=started,
                 rings=rings,
+                identity=identity_here(command, settings, name),
             )
 
         with SignalRelay() as relay:

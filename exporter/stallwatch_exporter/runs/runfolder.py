@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import socket
 import time
@@ -16,9 +15,18 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_exporter.runs.copies import Gap
+from stallwatch_exporter.runs.naming import (
+    folder_names,
+    label_of,
+    redacted_command,
+    run_name,
+    sanitise,
+    script_name,
+)
 from stallwatch_exporter.runs.reserve import NAME, SIZE, Reserve, append_whole
 from stallwatch_exporter.settings import is_own_folder, make_home, temporary_home, why_not_own
 from stallwatch_rules.decoding import from_json
@@ -27,13 +35,9 @@ from stallwatch_rules.files import is_own, open_regular, replace
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.foreign_json import NOT_JSON
-from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.redact import redact
 
 _Record = TypeVar("_Record")
 State = Literal["starting", "training", "stalled", "finished", "failed"]
-_LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
-_ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
 #: Agents write ``agent.json`` every few seconds. What NFS keeps of a file may be a minute old (acregmax,
 #: nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
@@ -44,13 +48,12 @@ _LOOK_SECONDS = 0.5
 _UNSENT_SECONDS = 600.0  # for so long, messages may have waited for one that explains them, or for a lock
 _AWAITED_SECONDS = 86400.0
 _MOST_WAITING = 1024 * 1024  # bytes of lines that could not be written yet
-_SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
 
 
 class AgentInfo(msgspec.Struct, kw_only=True):
     """What ``agent.json`` tells of one run. Times are Unix seconds."""
 
-    run: str
+    run: str  #: the label
     pid: int
     host: str
     command: list[str]
@@ -71,6 +74,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     attempt: int = 0  #: which start of the job this is
     key: str = ""  #: equal in all agents of one run: see ``cluster.identity``
     node: int | None = None  #: the number of this host in the run
+    folder: str = ""  #: the name of the folder that this is in
 
 
 class Kept(msgspec.Struct):
@@ -80,43 +84,13 @@ class Kept(msgspec.Struct):
     diagnosis: Diagnosis | None = None
 
 
-def run_name(command: Sequence[str], now: float) -> str:
-    """A name for a run nobody named: the script's stem and the local time it started."""
-    return sanitise(
-        f"{redact(_stem(_redacted(command)))}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
-    )
-
-
-def _stem(command: Sequence[str]) -> str:
-    # Variables set for the command (env NAME=value …), and what was masked, are nobody's name.
-    command = [word for word in command if not re.match(r"\w+=", word) and "***" not in word]
-    scripts = [Path(word).stem for word in command if word.endswith((".py", ".sh"))]
-    if scripts:
-        return scripts[0]
-    for before, word in zip(("", *command), command, strict=False):
-        if before == "-m":
-            return word
-        if before == "-c":
-            break
-        if not word.startswith("-") and not _LAUNCHERS.fullmatch(Path(word).name):
-            return Path(word).name
-    named = [word for word in command if word != "env"]
-    return Path(named[0]).name if named else "run"
-
-
-def sanitise(name: str) -> str:
-    """The name as one safe folder name and one safe label."""
-    safe = re.sub(r"[^\w.+=-]+", "-", name, flags=re.UNICODE).strip(".-")
-    return safe[:100] or "run"
-
-
 def runs_home(home: Path) -> Path:
     """The folder that holds one folder per run."""
     return home / "runs"
 
 
 class RunFolder:
-    """One run's folder: in the state folder, else in ``$TMPDIR``, else nowhere until there is room.
+    """An agent's folder of a run: in the state folder, else in ``$TMPDIR``, else nowhere until there is room.
 
     What cannot be written does not end a run. It waits in memory, within bounds, and the run's ending has a
     block of its own on the disk (`Reserve`).
@@ -146,20 +120,30 @@ class RunFolder:
         home: Path,
         now: float | None = None,
         reuse: bool = False,
+        identity: RunIdentity | None = None,
     ) -> RunFolder:
-        """Make the folder. A name that is taken gets ``-2``, ``-3`` … unless `reuse` asks to go on in it."""
+        """Make the folder. A name that is taken gets ``-2``, ``-3`` … unless `reuse` asks to go on in it.
+
+        With an `identity`, the run is called the same in all its agents, and only its folder otherwise.
+        """
         now = time.time() if now is None else now
-        base = sanitise(name) if name else run_name(command, now)
+        if identity is not None:
+            base = identity.run_label(name or script_name(command))
+        else:
+            base = sanitise(name) if name else run_name(command, now)
         info = AgentInfo(
             run=base,
             pid=os.getpid(),
             host=socket.gethostname(),
-            command=_redacted(command),
+            command=redacted_command(command),
             cwd=_cwd(),
             started_at=now,
             updated_at=now,
             namespace=process_namespace(),
         )
+        if identity is not None:
+            info.job, info.attempt = identity.job, identity.attempt
+            info.key, info.node = identity.key, identity.node
         folder = cls(base, runs_home(home) / base, info)
         if why := folder._placed(home, reuse=reuse):
             folder._move(why)
@@ -171,11 +155,14 @@ class RunFolder:
         try:
             make_home(home)
             parent.mkdir(exist_ok=True)
-            path, is_new = _claim(parent, self.run, reuse, self._is_anothers)
+            names = folder_names(self.run, self.info.host if self.info.key else None)
+            path, is_new = _claim(parent, names, reuse, self._is_anothers)
             made = path if is_new else None
             if (before := read_info(path)) is not None:
                 self.reported_until = reported_until(before, self.info.started_at)
-            self.path, self.run, self.info.run = path, path.name, path.name
+            self.path, self.info.folder = path, path.name
+            if not self.info.key:
+                self.run = self.info.run = path.name
             self._write("agent.json", self.info)  # first: a run that is killed before has no record
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
@@ -299,9 +286,10 @@ class RunFolder:
 
 
 def list_runs(home: Path) -> list[AgentInfo]:
-    """Every run that left a readable ``agent.json``, newest first; a run is called as its folder is.
+    """The record of each agent that left a readable ``agent.json``, newest first.
 
-    What a record says of its name, and links of other accounts, could lead out of a shared state folder.
+    What a record says of its name, and links of other accounts, could lead out of a shared state folder:
+    `AgentInfo.folder` is the name of the one that was read.
     """
     try:
         folders = [
@@ -313,11 +301,11 @@ def list_runs(home: Path) -> list[AgentInfo]:
     except OSError:
         return []
     infos = [
-        msgspec.structs.replace(info, run=folder.name)
+        msgspec.structs.replace(info, run=label_of(folder.name, info.run), folder=folder.name)
         for folder in folders
         if (info := read_info(folder)) is not None
     ]
-    return sorted(infos, key=lambda info: (info.started_at, info.run), reverse=True)
+    return sorted(infos, key=lambda info: (info.started_at, info.folder), reverse=True)
 
 
 def _identity(info: AgentInfo) -> tuple[object, ...]:
@@ -326,14 +314,46 @@ def _identity(info: AgentInfo) -> tuple[object, ...]:
 
 
 def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
-    """Every run with its folder, newest first, also those in ``$TMPDIR``; of one in both the newer record."""
+    """Each agent's folder and record, newest first, also those in ``$TMPDIR``; of one in both the newer."""
     found: dict[tuple[object, ...], tuple[Path, AgentInfo]] = {}
     for place in (home, temporary_home(home)):
         for info in list_runs(place) if place is home or is_own_folder(place) else ():
             before = found.get(_identity(info))
             if before is None or before[1].updated_at <= info.updated_at:
-                found[_identity(info)] = runs_home(place) / info.run, info
-    return sorted(found.values(), key=lambda run: (run[1].started_at, run[1].run), reverse=True)
+                found[_identity(info)] = runs_home(place) / info.folder, info
+    return sorted(found.values(), key=lambda run: (run[1].started_at, run[1].folder), reverse=True)
+
+
+def folders_of(home: Path, run: str) -> list[tuple[Path, AgentInfo]]:
+    """The folder and the record of each agent of a run, in the order of the folders' names."""
+    found = []
+    with suppress(OSError):
+        for folder in sorted(runs_home(home).iterdir()):
+            if folder.name == run or folder.name.startswith(f"{run}@"):
+                info = read_info(folder)
+                if info is not None and label_of(folder.name, info.run) == run:
+                    found.append((folder, info))
+    return found
+
+
+def by_run(kept: Sequence[tuple[Path, AgentInfo]]) -> list[list[tuple[Path, AgentInfo]]]:
+    """The agents' folders of each run together, in the order in which their first ones come.
+
+    A run's agents are up at the same time: what has the same key and began after all of them had ended is
+    another start of what only the user's name or the launcher's address identifies.
+    """
+    groups: list[list[tuple[Path, AgentInfo]]] = []
+    newest: dict[str, tuple[int, float]] = {}  # by key: the group, and when the first of it began
+    for folder, info in kept:
+        last = info.ended_at or info.updated_at
+        at, began = newest.get(info.key, (-1, math.inf)) if info.key else (-1, math.inf)
+        if at < 0 or last < began:
+            at, began = len(groups), math.inf
+            groups.append([])
+        groups[at].append((folder, info))
+        if info.key:
+            newest[info.key] = at, min(began, info.started_at)
+    return groups
 
 
 def latest_folder(folder: Path) -> Path:
@@ -344,7 +364,7 @@ def latest_folder(folder: Path) -> Path:
     place = temporary_home(folder.absolute().parent.parent)
     for other in list_runs(place) if is_own_folder(place) else ():
         if _identity(other) == _identity(info):
-            return runs_home(place) / other.run
+            return runs_home(place) / other.folder
     return folder
 
 
@@ -480,10 +500,13 @@ def _smaller(kept: Kept) -> Iterator[Kept]:
     yield Kept(replace(info, ending=replace(ending, detail="", crash=None) if ending is not None else None))
 
 
-def _claim(parent: Path, base: str, reuse: bool, is_taken: Callable[[str], bool]) -> tuple[Path, bool]:
-    """A folder in `parent` of this name, or one like it that is not taken, and whether it is new."""
-    for number in range(1, 1000):
-        path = parent / (base if number == 1 else f"{base}-{number}")
+def _claim(
+    parent: Path, names: Iterator[str], reuse: bool, is_taken: Callable[[str], bool]
+) -> tuple[Path, bool]:
+    """A folder in `parent` of the first of these names that is not taken, and whether it is new."""
+    path = parent
+    for name in names:
+        path = parent / name
         if not reuse and is_taken(path.name):
             continue
         try:
@@ -493,27 +516,7 @@ def _claim(parent: Path, base: str, reuse: bool, is_taken: Callable[[str], bool]
                 return path, False
         else:
             return path, True
-    raise FileExistsError(17, "too many runs of this name", str(parent / base))
-
-
-def _redacted(command: Sequence[str]) -> list[str]:
-    """The command without its secrets: those within a word, and words that are one as a whole."""
-    return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
-
-
-def _redacted_word(before: str, word: str) -> str:
-    # What the shell took for one word may hold a blank or a comma, which would end a secret in a log.
-    assigned = _ASSIGNMENT.fullmatch(word)
-    if assigned and before != "-c" and _is_secret(assigned[1]):
-        return assigned[1] + "***"
-    if before.startswith("--") and not word.startswith("-") and _is_secret(f"{before} "):
-        return "***"
-    return redact(word)
-
-
-def _is_secret(name: str) -> bool:
-    """Whether what follows this name is one."""
-    return _SOME_SECRET not in redact(name + _SOME_SECRET)
+    raise FileExistsError(17, "too many runs of this name", str(path))
 
 
 def _cwd() -> str:

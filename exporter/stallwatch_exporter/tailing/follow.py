@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter import steady
+from stallwatch_exporter.cluster.identity import identify
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.notices import tell
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.signals import handling
-from stallwatch_exporter.runs.runfolder import has_left, read_record, runs_home, sanitise
+from stallwatch_exporter.runs.naming import sanitise
+from stallwatch_exporter.runs.runfolder import has_left, read_record, runs_home
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.tail import Position
 from stallwatch_exporter.tailing.tailset import TailSet
@@ -63,6 +65,9 @@ def tail_files(
     if name is not None and not name.strip():
         notice("the name is empty: it is left out")
         name = None
+    identity = identify({}, [], settings.join, "")  # of the run: this shell need not be of its job
+    if identity is not None:
+        name = identity.run_label("")
     folder = runs_home(settings.home) / sanitise(name) if name else None
     reuse = folder is not None and has_left(folder)
     positions = (read_record(folder / POSITIONS, dict[str, Position]) if folder and reuse else None) or {}
@@ -83,6 +88,7 @@ def tail_files(
         notice=notice,
         started=started,
         reuse=reuse,
+        identity=identity,
     )
     asked = threading.Event()
 

@@ -4,14 +4,19 @@ hold already of a run that was up before."""
 from __future__ import annotations
 
 import math
+import os
+import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from stallwatch_exporter.cluster.identity import RunIdentity, identify
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.runs.naming import sanitise, script_name
 from stallwatch_exporter.runs.prune import prune
-from stallwatch_exporter.runs.runfolder import RunFolder, sanitise
+from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.server import MetricsServer, serve
 from stallwatch_exporter.settings import ExporterSettings, is_own_folder, temporary_home
 from stallwatch_exporter.tailing.tail import FileTailer
@@ -26,6 +31,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import counted, short_duration
 
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  #: in a pod
 _SHOWN = 60  # characters of a name that was given
 Notice = Callable[[str], None]
 OnEnd = Callable[[Diagnosis, Ending, RunFolder], None]
@@ -43,10 +49,13 @@ def open_agent(
     started: float,
     reuse: bool = False,
     rings: Path | None = None,
+    identity: RunIdentity | None = None,
 ) -> tuple[Agent, MetricsServer | None]:
     """Make them. What cannot be made is told and done without; old runs make room in the background."""
     wanted = (name or "").strip() or None
-    folder = RunFolder.create(wanted, command, home=settings.home, now=started, reuse=reuse)
+    folder = RunFolder.create(
+        wanted, command, home=settings.home, now=started, reuse=reuse, identity=identity
+    )
     if folder.problem is not None:
         notice(
             f"no place can be written to keep this run in ({folder.problem}); the run goes on."
@@ -54,7 +63,7 @@ def open_agent(
         )
     elif folder.moved:
         notice(f"the state folder cannot be written ({folder.moved}): this run is kept in {folder.path}")
-    if name is not None and (why := _why_renamed(name, folder.run)):
+    if name is not None and (why := _why_renamed(name, folder.run if identity is None else sanitise(name))):
         notice(f"{why}: this run is called {folder.run}")
 
     def make_room() -> None:
@@ -68,6 +77,16 @@ def open_agent(
     server = serve(agent.metrics.registry, settings, notice) if metrics else None
     folder.write_info(endpoint=server.url if server is not None else None, reported=False)
     return agent, server
+
+
+def identity_here(command: Sequence[str], settings: ExporterSettings, name: str | None) -> RunIdentity | None:
+    """The run that ``stallwatch run`` belongs to here, if others may belong to it, too."""
+    environ = dict(os.environ)
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        with suppress(OSError, UnicodeDecodeError):
+            environ.setdefault("POD_NAMESPACE", NAMESPACE_FILE.read_text().strip())
+    called = sanitise((name or "").strip() or script_name(command))
+    return identify(environ, command, settings.join, socket.gethostname(), name=called)
 
 
 def _why_renamed(name: str, run: str) -> str:

@@ -1,0 +1,91 @@
+"""What runs are called: the name that somebody gave, else the script's, as a label and as a folder."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.redact import redact
+
+LONGEST = 100  #: characters of a label, and of each part of a folder's name
+_LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
+_ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
+_SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
+
+
+def run_name(command: Sequence[str], now: float) -> str:
+    """A name for a run nobody named: the script's stem and the local time it started."""
+    return sanitise(f"{script_name(command)}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}")
+
+
+def script_name(command: Sequence[str]) -> str:
+    """What the command runs: the script's stem, or the program's name. It holds no secret."""
+    return redact(_stem(redacted_command(command)))
+
+
+def _stem(command: Sequence[str]) -> str:
+    # Variables set for the command (env NAME=value …), and what was masked, are nobody's name.
+    command = [word for word in command if not re.match(r"\w+=", word) and "***" not in word]
+    scripts = [Path(word).stem for word in command if word.endswith((".py", ".sh"))]
+    if scripts:
+        return scripts[0]
+    for before, word in zip(("", *command), command, strict=False):
+        if before == "-m":
+            return word
+        if before == "-c":
+            break
+        if not word.startswith("-") and not _LAUNCHERS.fullmatch(Path(word).name):
+            return Path(word).name
+    named = [word for word in command if word != "env"]
+    return Path(named[0]).name if named else "run"
+
+
+def sanitise(name: str) -> str:
+    """The name as one safe folder name and one safe label."""
+    safe = re.sub(r"[^\w.+=-]+", "-", name, flags=re.UNICODE).strip(".-")
+    return safe[:LONGEST] or "run"
+
+
+def folder_names(label: str, host: str | None) -> Iterator[str]:
+    """Yield names of folders for a run, the best first.
+
+    `host` is given where the run may have several agents: they share the label, and each has a folder.
+    """
+    yield label
+    second = label if host is None else f"{label}@{sanitise(host)}"
+    if host is not None:
+        yield second
+    join = "-" if host is None else "."
+    for number in range(2, 1000):
+        yield f"{second}{join}{number}"
+
+
+def label_of(folder: str, label: str) -> str:
+    """The run's label, by what its record says, if the folder's name is one for it; else the folder's name.
+
+    A record could lead out of the state folder otherwise.
+    """
+    return label if label and folder.startswith(f"{label}@") else folder
+
+
+def redacted_command(command: Sequence[str]) -> list[str]:
+    """The command without its secrets: those within a word, and words that are one as a whole."""
+    return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
+
+
+def _redacted_word(before: str, word: str) -> str:
+    # What the shell took for one word may hold a blank or a comma, which would end a secret in a log.
+    assigned = _ASSIGNMENT.fullmatch(word)
+    if assigned and before != "-c" and _is_secret(assigned[1]):
+        return assigned[1] + "***"
+    if before.startswith("--") and not word.startswith("-") and _is_secret(f"{before} "):
+        return "***"
+    return redact(word)
+
+
+def _is_secret(name: str) -> bool:
+    """Whether what follows this name is one."""
+    return _SOME_SECRET not in redact(name + _SOME_SECRET)
