@@ -238,10 +238,11 @@ def _state(incident: Incident, home: Path, language: str) -> str:
 
 def _is_unwatched(incident: Incident, home: Path) -> bool:
     """Whether its agent, of this host, is gone without having said so."""
-    from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
+    from stallwatch_exporter.runs.runfolder import agent_alive, folders_of
 
-    info = read_info(runs_home(home) / incident.run)
-    return info is not None and info.ended_at is None and not agent_alive(info)
+    infos = [info for _, info in folders_of(home, incident.run)]
+    own = [info for info in infos if info.host == incident.host] or infos
+    return bool(own) and all(info.ended_at is None and not agent_alive(info) for info in own)
 
 
 def who() -> str:

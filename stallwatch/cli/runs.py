@@ -16,28 +16,38 @@ if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
 
-_COLUMNS = ("run", "state", "started", "lasted", "ended", "metrics")
+_COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
+#: Of a run's hosts, the one in the first of these states speaks for it.
+_WORST = ("failed", "stalled", "agent gone", "interrupted", "training", "starting", "not watched", "finished")
 
 
 @click.command()
+@click.argument("run", required=False, metavar="[RUN]")
 @click.pass_obj
-def runs(app: App) -> None:
+def runs(app: App, run: str | None) -> None:
     """List the runs of this machine.
 
-    Newest first: state, start, duration, how it ended, where its metrics are. On a terminal it is a
-    table; elsewhere the columns are separated by tabs.
+    Newest first: state, start, duration, how it ended, where its metrics are, and its hosts. With RUN, a
+    line for each host of that run, with its folder. On a terminal it is a table; elsewhere the columns are
+    separated by tabs.
     """
-    from stallwatch_exporter.runs.runfolder import kept_runs
+    from stallwatch_exporter.runs.runfolder import by_run, kept_runs
 
     config = app.config()
     home = config["run.home"]
-    rows = [_row(_with_end(info, folder)) for folder, info in kept_runs(home)]
+    kept = [(folder, _with_end(info, folder)) for folder, info in kept_runs(home)]
+    if run is not None:
+        rows = [_row(str(folder), [info]) for folder, info in kept if run in (info.run, info.folder)]
+    else:
+        rows = [_row(group[0][1].run, [info for _, info in group]) for group in by_run(kept)]
     if any(problem.key == "run.home" for problem in config.problems):
         pass  # told already: nothing can have run there
+    elif not rows and run is not None:
+        raise click.UsageError(f"no run in {home} is called {run}; stallwatch runs lists them")
     elif not rows:
         tell(f"no run in {home} yet; start one: stallwatch run -- COMMAND")
     elif sys.stdout.isatty():
-        table = plain_table(*_COLUMNS)
+        table = plain_table("run" if run is None else "folder", *_COLUMNS)
         for row in rows:
             table.add_row(*row)
         show_table(table)
@@ -61,25 +71,31 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
     return msgspec.structs.replace(info, ended_at=end.updated_at, ending=end.ending, state="failed")
 
 
-def _row(info: AgentInfo) -> tuple[str, ...]:
+def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
+    """The row of one run, of whose agents these are the records."""
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_rules.locale import span
     from stallwatch_rules.text.redact import redact
 
-    alive = agent_alive(info)
-    if alive or info.ended_at is not None:
-        state, ending = _state(info), _ending(info)
-    else:
-        state, ending = "agent gone", f"not heard of since {local_time(info.updated_at)}"
-    lasted = max(0.0, (info.ended_at or (time.time() if alive else info.updated_at)) - info.started_at)
-    metrics = (info.endpoint or "-") if alive else "-"
-    if info.partial or info.gaps:
+    alive = [info for info in infos if agent_alive(info)]
+    state, info = min(
+        ((_state(one, one in alive), one) for one in infos), key=lambda each: _WORST.index(each[0])
+    )
+    ending = _ending(info) if state != "agent gone" else f"not heard of since {local_time(info.updated_at)}"
+    started = min(one.started_at for one in infos)
+    ended = time.time() if alive else max(one.ended_at or one.updated_at for one in infos)
+    metrics = next((one.endpoint for one in alive if one.endpoint), "-")
+    if any(one.partial or one.gaps for one in infos):
         ending += ", partial record"
-    return redact(info.run), state, local_time(info.started_at), span(lasted), ending, metrics
+    hosts = dict.fromkeys(one.host for one in infos)
+    where = f"{len(hosts)} hosts" if len(hosts) > 1 else next(iter(hosts))
+    return redact(name), state, local_time(started), span(max(0.0, ended - started)), ending, metrics, where
 
 
-def _state(info: AgentInfo) -> str:
+def _state(info: AgentInfo, alive: bool) -> str:
     """Whoever pressed Ctrl-C did not see the run fail, and who stopped watching did not see it end."""
+    if not alive and info.ended_at is None:
+        return "agent gone"
     kind = info.ending.kind if info.ending is not None else ""
     return {"interrupted": "interrupted", "unknown": "not watched"}.get(kind, info.state)
 

@@ -308,6 +308,29 @@ def test_folders_that_stallwatch_kept(stallwatch: Stallwatch, tmp_path: Path) ->
     assert "UNFINISHED" in stallwatch("diagnose", "runs/sft").stdout
 
 
+def test_the_folders_of_one_runs_agents_are_one_job_and_those_of_another_run_are_not(
+    stallwatch: Stallwatch, tmp_path: Path
+) -> None:
+    started = datetime(2026, 11, 10, tzinfo=timezone.utc).timestamp()
+    for name, host, key in (("sft-1.0", "a", "1"), ("sft-1.0@b", "b", "1"), ("sft-2.0", "c", "2")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        info = AgentInfo(
+            run=name.partition("@")[0],
+            pid=1,
+            host=host,
+            command=["train", f"--on={host}"],
+            cwd=f"/{host}",
+            started_at=started,
+            updated_at=started + 9,
+            key=key,
+        )
+        (folder / "agent.json").write_bytes(msgspec.json.encode(info))
+        (folder / "output.log").write_text(steps(10, 40))
+    told = json.loads(stallwatch("diagnose", "runs", "--json").stdout)["jobs"]
+    assert sorted((job["name"], len(job["files"])) for job in told) == [("sft-1.0", 2), ("sft-2.0", 1)]
+
+
 def test_the_python_twin_gives_one_diagnosis(logs: Path) -> None:
     told = package.diagnose(logs)
     assert told.primary is not None and told.primary.rule == "cuda-oom" and told.stats.files == 2

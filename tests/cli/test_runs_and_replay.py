@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_rules.endings import Ending
@@ -73,8 +75,58 @@ def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
     assert [row[:2] for row in rows] == [["new", "training"], ["old", "failed"], ["gone", "agent gone"]]
     assert rows[0][5] == "http://127.0.0.1:19400/metrics"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 9000))
-    assert rows[2][4:] == [f"not heard of since {since}", "-"]
-    assert rows[1][3:] == ["1 h 5 min", "killed (SIGKILL, exit code 137)", "-"]
+    here = socket.gethostname()
+    assert rows[2][4:] == [f"not heard of since {since}", "-", here]
+    assert rows[1][3:] == ["1 h 5 min", "killed (SIGKILL, exit code 137)", "-", here]
+
+
+@pytest.mark.parametrize(
+    ("ended", "state", "told"),
+    [
+        ({}, "training", "-"),
+        ({"n1": 0, "n2": 0}, "training", "-"),
+        ({"n1": 0, "n2": 0, "n3": 0}, "finished", "finished"),
+        ({"n1": 0, "n2": 1, "n3": 0}, "failed", "failed (exit code 1)"),
+        ({"n2": 1}, "failed", "failed (exit code 1)"),
+    ],
+)
+def test_a_run_over_hosts_is_one_row_and_its_hosts_have_their_folders(
+    stallwatch: Stallwatch,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ended: dict[str, int],
+    state: str,
+    told: str,
+) -> None:
+    identity = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm")
+    now = time.time()
+    for number, host in enumerate(("n1", "n2", "n3")):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        folder = RunFolder.create("sft", ["x"], home=home, now=now - 100 + number, identity=identity)
+        code = ended.get(host)
+        if code is None:
+            folder.write_info(state="training", endpoint=f"http://{host}:19400/metrics", updated_at=now)
+        else:
+            kind = "failed" if code else "finished"
+            folder.write_info(state=kind, ended_at=now - 40, ending=Ending(kind, code))
+    (row,) = [line.split("\t") for line in stallwatch("runs").stdout.splitlines()]
+    assert (row[0], row[1], row[4], row[6]) == ("sft-8123.0", state, told, "3 hosts")
+    alive = next((host for host in ("n3", "n2", "n1") if host not in ended), None)
+    assert row[5] == (f"http://{alive}:19400/metrics" if alive else "-")
+    rows = [line.split("\t") for line in stallwatch("runs", "sft-8123.0").stdout.splitlines()]
+    assert {(row[0], row[6]) for row in rows} == {
+        (str(home / "runs" / "sft-8123.0"), "n1"),
+        (str(home / "runs" / "sft-8123.0@n2"), "n2"),
+        (str(home / "runs" / "sft-8123.0@n3"), "n3"),
+    }
+    (row,) = [line.split("\t") for line in stallwatch("runs", "sft-8123.0@n2").stdout.splitlines()]
+    assert row[6] == "n2"
+
+
+def test_a_run_that_is_not_there(stallwatch: Stallwatch, home: Path) -> None:
+    RunFolder.create("sft", ["x"], home=home)
+    result = stallwatch("runs", "dpo")
+    assert result.exit_code == 2 and "is called dpo" in result.output
 
 
 def test_a_run_that_was_interrupted_did_not_fail(stallwatch: Stallwatch, home: Path) -> None:

@@ -177,9 +177,9 @@ def _row(job: Job, diagnosis: Diagnosis, last_time: str | None) -> JobTold:
 def own_runs(paths: Iterable[str]) -> RunFolders:
     """The runs that Stallwatch kept in whose folders files lie. Looks at each folder once.
 
-    Where each node of a training is watched by an agent of its own, each has a folder: started at about the
-    same time, where and by what is the same but for numbers. Only folders for which that cannot be are
-    separate.
+    Where each node of a training is watched by an agent of its own, each has a folder. They have one key if
+    a scheduler or launcher gave the agents one. Else they are started at about the same time, where and by
+    what is the same but for numbers: only folders for which that cannot be are separate.
     """
     folder_of: dict[str, str] = {}
     seen: dict[str, str | None] = {}
@@ -209,7 +209,8 @@ def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
     alike: dict[tuple[object, ...], list[str]] = {}
     for folder, info in runs.items():
         words = tuple(_NUMBER.sub("0", word) for word in info.command)
-        alike.setdefault((words, _NUMBER.sub("0", info.cwd)), []).append(folder)
+        same = (info.key,) if info.key else (words, _NUMBER.sub("0", info.cwd))
+        alike.setdefault(same, []).append(folder)
     groups: list[list[str]] = []
     for folders in alike.values():
         folders.sort(key=lambda folder: (runs[folder].started_at, folder))
