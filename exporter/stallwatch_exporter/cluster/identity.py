@@ -151,12 +151,9 @@ class _Facts:
     @property
     def nodes(self) -> tuple[int, int] | None:
         """How many nodes there are, at least and at most."""
-        text = self.option("nnodes", "num_machines", variables=("NNODES",))
-        counts = [_number(part) for part in text.split(":")[:2]]
-        if not text or None in counts:
-            return None
-        least, *most = filter(None, counts)
-        return least, max([least, *most])
+        text = self.option("nnodes", "num_machines", "num_nodes", variables=("NNODES",))
+        counts = [count for part in text.split(":", 2) if (count := _number(part))]
+        return (min(counts), max(counts)) if counts else None
 
 
 def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
@@ -224,14 +221,16 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
     # Where it has one, torchrun looks at no other address.
     master = endpoint or facts.option("master_addr", "main_process_ip", variables=("MASTER_ADDR",))
     port = facts.option("master_port", "main_process_port", variables=("MASTER_PORT",))
-    master = master if endpoint or not port else f"{master}:{port}"
+    if port and not endpoint:
+        master = f"[{master}]:{port}" if master.count(":") > 1 and "[" not in master else f"{master}:{port}"
     master = _address(master).lower()
     host = _host_of(master)
     # Only where the pods of a job have a RANK each, a launcher has one.
     ranks = _number(facts.get("WORLD_SIZE")) if facts.get("RANK") else None
     nodes = facts.nodes or ((ranks, ranks) if ranks else None)
     jobset = _jobset(facts, host)
-    if _is_local(host) or not (nodes[1] > 1 if nodes else jobset):
+    # DeepSpeed counts the nodes in a file.
+    if _is_local(host) or not (nodes[1] > 1 if nodes else jobset or "no_ssh" in facts.launcher):
         return None
     node = facts.option("node_rank", "machine_rank", variables=("NODE_RANK", "RANK"))
     inside = any(one.startswith("PET_") for one in facts.environ) or facts.get("KUBERNETES_SERVICE_HOST")

@@ -173,6 +173,14 @@ def launches(words: list[str]) -> bool:
     return bool(_LAUNCHERS.intersection(program))
 
 
+def rank_environ(pid: int) -> dict[str, str]:
+    """The environment that a process was started with; empty if it is gone, or another account's."""
+    try:
+        return psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return {}
+
+
 def _last_word(rank: LocalRank) -> float:
     """When the rank last wrote into its ring."""
     with contextlib.suppress(OSError, LayoutProblem):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from stallwatch_exporter.cluster.identity import RunIdentity, identify, with_ranks
 from stallwatch_exporter.settings import JoinSettings
+from stallwatch_exporter.stacks.local_ranks import rank_environ
 
 ENVIRONMENTS = Path(__file__).parent / "environments"  # as real programs saw them; in full but for the rest
 AUTO = JoinSettings()
@@ -96,11 +99,11 @@ def is_alone(environ: dict[str, str] | str, command: str = "python train.py") ->
         ),
         (
             {},
-            "deepspeed --no_ssh --nnodes 2 --node_rank 0 --master_addr n1 --master_port 29500 train.py",
+            "deepspeed --no_ssh --node_rank 0 --master_addr n1 --master_port 29500 train.py",
             "train-n1-29500",
             "n1",
             0,
-            2,
+            None,
         ),
         (
             {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"},
@@ -110,13 +113,16 @@ def is_alone(environ: dict[str, str] | str, command: str = "python train.py") ->
             1,
             2,
         ),
-        (
-            {"WORLD_SIZE": "16", "RANK": "1", "MASTER_ADDR": "[fd00::2]", "MASTER_PORT": "29500"},
-            "python train.py",
-            "train-fd00-2-29500",
-            "fd00::2",
-            1,
-            16,
+        *(
+            (
+                {"WORLD_SIZE": "16", "RANK": "1", "MASTER_ADDR": address, "MASTER_PORT": "29500"},
+                "python train.py",
+                "train-fd00-2-29500",
+                "fd00::2",
+                1,
+                16,
+            )
+            for address in ("fd00::2", "[FD00::2]")
         ),
     ],
 )
@@ -204,7 +210,7 @@ def test_trials_that_share_a_step_are_runs_of_their_own_if_they_are_called_diffe
         ({}, f"{C10D.replace(' train.py', '')} --standalone train.py"),
         ({}, f"torchrun --standalone train.py {C10D}"),
         ({}, f"python train.py {C10D}"),
-        ({}, "deepspeed --hostfile hosts --master_addr n1 --nnodes 2 train.py"),
+        ({}, "deepspeed --hostfile hosts --master_addr n1 --num_nodes 2 train.py"),
         ({}, "mpirun -n 16 --hostfile hosts python train.py"),
         ({"NNODES": "2", "MASTER_ADDR": "n1"}, "ssh n2 torchrun train.py"),
         ({**PYTORCHJOB, "PET_NNODES": "1"}, "torchrun train.py"),
@@ -212,6 +218,7 @@ def test_trials_that_share_a_step_are_runs_of_their_own_if_they_are_called_diffe
         ({"OMPI_COMM_WORLD_SIZE": "1", "PMIX_NAMESPACE": "1"}, "python train.py"),
         ({"PMI_SIZE": "2", "PMI_RANK": "1"}, "python train.py"),  # MPICH
         ({"MASTER_ADDR": "n1", "MASTER_PORT": "29500"}, "python train.py"),
+        ({"MASTER_ADDR": "n1", "MASTER_PORT": "29500", "NNODES": "0"}, "swift sft"),
     ],
 )
 def test_a_run_of_one_agent_is_as_it_was(environ: dict[str, str] | str, command: str) -> None:
@@ -239,6 +246,15 @@ def test_ranks_tell_what_a_script_hides() -> None:
     assert (one.node, other.node) == (0, 1)
     certain = identified({}, STATIC)
     assert with_ranks(certain, first) is certain
+
+
+def test_a_ranks_environment_is_read_from_its_process() -> None:
+    environ = environment("torchrun-static-rank3")
+    with subprocess.Popen([sys.executable, "-c", "input()"], env=environ, stdin=subprocess.PIPE) as rank:
+        found = with_ranks(None, rank_environ(rank.pid))
+        rank.communicate(b"\n")
+    assert found == with_ranks(None, environ) is not None
+    assert rank_environ(rank.pid) == {}
 
 
 @pytest.mark.parametrize(
