@@ -237,12 +237,11 @@ def _state(incident: Incident, home: Path, language: str) -> str:
 
 
 def _is_unwatched(incident: Incident, home: Path) -> bool:
-    """Whether its agent, of this host, is gone without having said so."""
+    """Whether all agents of its run that this state folder knows have left, one without having said so."""
     from stallwatch_exporter.runs.runfolder import agent_alive, folders_of
 
     infos = [info for _, info in folders_of(home, incident.run)]
-    own = [info for info in infos if info.host == incident.host] or infos
-    return bool(own) and all(info.ended_at is None and not agent_alive(info) for info in own)
+    return any(info.ended_at is None for info in infos) and not any(map(agent_alive, infos))
 
 
 def who() -> str:

@@ -17,6 +17,7 @@ from stallwatch_alerts.notice import fingerprint, incident_notice
 from stallwatch_alerts.people import People
 from stallwatch_alerts.storage.tables import MESSAGES
 from stallwatch_alerts.store import IncidentStore
+from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 
@@ -115,6 +116,21 @@ def test_an_open_incident_whose_agent_is_gone_says_so(
     folder.write_info(pid=2**22 + 1)
     rows = stallwatch("alerts", "list").stdout.splitlines()[1:]
     assert ["its agent is gone" in row for row in rows] == [row.startswith("myrun/") for row in rows]
+
+
+def test_an_open_incident_is_watched_while_one_agent_of_its_run_is_there(
+    stallwatch: Stallwatch, store: IncidentStore, tmp_path: Path
+) -> None:
+    identity = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm")
+    store.upsert(incident("sft-8123.0/stall/x/1"))
+    for number in range(3):
+        now = time.time() + number
+        home = tmp_path / "stallwatch-home"
+        folder = RunFolder.create("sft", ["python"], home=home, now=now, identity=identity)
+        gone = {"pid": 2**22 + 1} if number < 2 else {"ended_at": now}
+        assert "its agent is gone" not in stallwatch("alerts", "list", "--run", "sft-8123.0").stdout
+        folder.write_info(**gone)
+    assert "its agent is gone" in stallwatch("alerts", "list", "--run", "sft-8123.0").stdout
 
 
 def test_a_misspelt_rule_is_not_silenced(stallwatch: Stallwatch, store: IncidentStore) -> None:
