@@ -262,12 +262,12 @@ def test_an_agent_whose_folder_was_full_goes_on_elsewhere_under_its_label(
     home, elsewhere = tmp_path / "home", tmp_path / "tmp"
     elsewhere.mkdir(mode=0o700)
     monkeypatch.setenv("TMPDIR", str(elsewhere))
-    agent("n1", home=home)
-    folder = agent("n2", home=home)
-    (home / "runs").rename(home / "gone")
+    folders = [agent(host, home=home, now=time.time() + number) for number, host in enumerate(("n1", "n2"))]
     home.rename(tmp_path / "unmounted")
-    folder.keep_end(Diagnosis("failed"))
-    assert folder.run == "sft-8123.0" and folder.path.is_relative_to(temporary_home(home))
+    for folder in folders:
+        folder.keep_end(Diagnosis("failed"))
+        assert folder.run == "sft-8123.0" and folder.path.is_relative_to(temporary_home(home))
     (tmp_path / "unmounted").rename(home)
-    (home / "gone").rename(home / "runs")
-    assert latest_folder(home / "runs" / "sft-8123.0@n2") == folder.path
+    for name, folder in zip(("sft-8123.0", "sft-8123.0@n2"), folders, strict=True):
+        assert folder.path.name == name
+        assert latest_folder(home / "runs" / name) == folder.path

@@ -322,8 +322,7 @@ def _is_script(word: str) -> bool:
 
 def _key(*parts: object) -> str:
     """Sixteen hexadecimal digits for these parts: other ones for any others."""
-    text = repr(tuple(map(str, parts)))
-    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
+    return hashlib.sha256(ascii(tuple(map(str, parts))).encode()).hexdigest()[:16]
 
 
 def _job(text: str) -> str:

@@ -189,7 +189,16 @@ def test_jobs_of_one_number_in_two_clusters_or_name_spaces_differ() -> None:
 
 
 def test_trials_that_share_a_step_are_runs_of_their_own_if_they_are_called_differently() -> None:
-    assert identified("srun-n1-task0", name="a").key != identified("srun-n1-task0", name="b").key
+    for environ in (environment("srun-n1-task0"), environment("mpirun-a-rank0"), PYTORCHJOB, JOBSET):
+        command = "torchrun --nnodes 4 train.py"
+        assert identified(environ, command, name="a").key != identified(environ, command, name="b").key
+
+
+def test_a_host_is_counted_in_the_list_of_its_step() -> None:
+    step = {**environment("srun-n3-task5"), "SLURM_NODEID": ""}
+    assert identified(step).node == 2
+    del step["SLURMD_NODENAME"]
+    assert [identified(step, host=host).node for host in ("n2.cluster", "elsewhere")] == [1, None]
 
 
 @pytest.mark.parametrize(
