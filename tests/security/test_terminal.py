@@ -26,7 +26,7 @@ def test_a_shared_record_of_a_run_commands_the_terminal(attacked: Attacked, tmp_
     record = {
         "run": name,
         "pid": 1,
-        "host": "node",
+        "host": f"node{CODES}\tforged",
         "command": ["train"],
         "cwd": "/",
         "started_at": 1.0,
@@ -38,7 +38,7 @@ def test_a_shared_record_of_a_run_commands_the_terminal(attacked: Attacked, tmp_
     (folder / "agent.json").write_text(json.dumps(record))
     done = attacked(tmp_path, "runs", env={"STALLWATCH_HOME": str(tmp_path / "home")})
     (line,) = done.stdout.splitlines()
-    assert line.startswith("hers?") and line.count("\t") == 5
+    assert line.startswith("hers?") and line.count("\t") == 6
     assert not {"\x1b", "\x07", "\x9b"} & set(done.stdout + done.stderr)
 
 
