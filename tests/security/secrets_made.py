@@ -145,6 +145,7 @@ NAMED = [
     ("env-key-short", "l", 8, "export CORP_MODEL_KEY={}"),
     ("env-token", "l", 12, "RUNNER_TOKEN={}"),
     ("env-secret", "p", 12, "MY_APP_SECRET={}"),
+    ("env-of-srun", "a", 16, "+ srun --export=ALL,STALLWATCH_JOIN_SECRET={},OMP_NUM_THREADS=8 train.sh"),
     ("env-password", "p", 9, "DB_PASSWORD={}"),
     ("env-pass", "a", 10, "SMTP_PASS={}"),
     ("env-dump", "a", 40, 'declare -x COHERE_API_KEY="{}"'),

@@ -183,8 +183,7 @@ class _Handler(BoundedHandler):
         """Refuse a request whose end two readers could see at different places, as a proxy before us may."""
         if not super().parse_request():
             return False
-        lengths = self.headers.get_all("Content-Length", [])
-        if "Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects:
+        if not self.has_one_end():
             self._refuse(HTTPStatus.BAD_REQUEST, "send one Content-Length and no Transfer-Encoding")
             return False
         return True

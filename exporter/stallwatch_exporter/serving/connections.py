@@ -12,11 +12,13 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from operator import itemgetter
 from socketserver import ThreadingMixIn
 from typing import Any
 
+_HEAD = 64 << 10  # bytes of a request's head
 _LEAVING = 1.0  # seconds for a thread to notice that its connection was ended
 
 
@@ -54,15 +56,27 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         address: tuple[str, int],
         handler: type[BoundedHandler],
         context: ssl.SSLContext | None = None,
+        *,
+        bound: socket.socket | None = None,
     ) -> None:
-        """Bind; an `OSError` where the address cannot be had."""
+        """Bind; an `OSError` where the address cannot be had. Or serve on a socket that is `bound`."""
         host, port = address
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         self._context = context
         self._changed = threading.Condition()
         self.peers: dict[Any, Peer] = {}  #: by connection
-        super().__init__((str(found[0][4][0]), port), handler)
+        super().__init__((str(found[0][4][0]), port), handler, bind_and_activate=False)
+        if bound is not None:
+            self.socket.close()
+            self.socket = bound
+            return
+        try:
+            self.server_bind()
+            self.server_activate()
+        except BaseException:
+            self.socket.close()
+            raise
 
     def get_request(self) -> tuple[Any, Any]:
         """Accept a connection; a TLS handshake is left to its thread."""
@@ -159,6 +173,20 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self._peer.deadline = self.server.next_deadline()
         super().handle_one_request()
 
+    def parse_request(self) -> bool:
+        """Read the head, which has a bound as a whole and not by its lines alone."""
+        stream = self.rfile
+        self.rfile = _Head(stream)  # type: ignore[assignment]
+        try:
+            return super().parse_request()
+        finally:
+            self.rfile = stream
+
+    def has_one_end(self) -> bool:
+        """Return whether two readers, such as a proxy before us, see the end of the request at one place."""
+        lengths = self.headers.get_all("Content-Length", [])
+        return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
+
     def body(self, length: int) -> bytes:
         """Read the body, which is shorter if the connection ends within it; with it, the request is here."""
         body = b"".join(self.rfile.read(size) for size in self.server.pieces(self._peer, length))
@@ -171,6 +199,21 @@ class BoundedHandler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing about requests."""
+
+
+class _Head:
+    """The lines of a request's head; more than `_HEAD` bytes are as one line that is too long."""
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+        self._left = _HEAD
+
+    def readline(self, most: int) -> bytes:
+        line = self._stream.readline(min(most, self._left + 1))
+        self._left -= len(line)
+        if self._left < 0:
+            raise LineTooLong("header")
+        return line
 
 
 class _Answer(io.BufferedIOBase):

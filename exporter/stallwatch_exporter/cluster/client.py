@@ -1,0 +1,459 @@
+"""The run's agents meet over HTTP: each posts to the first host of the run that answers, or merges itself.
+
+There is no election. The order of the hosts is the scheduler's, so it is the same everywhere; an agent whose
+turn comes before that of any host that answers merges what it gets.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_exporter.cluster import host
+from stallwatch_exporter.cluster.backing import Merges
+from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.cluster.peer import ANSWER_SECONDS, Connection, Peer, Signed
+from stallwatch_exporter.cluster.secrets import NoSecret, Secret, SecretSource
+from stallwatch_exporter.cluster.server import (
+    ClusterServer,
+    Notices,
+    OtherHosts,
+    Run,
+    SameHost,
+    listen,
+    most_connections,
+)
+from stallwatch_exporter.cluster.signing import REPORTS, Answer, Elsewhere, Malformed, pack, read, unpack
+from stallwatch_exporter.cluster.wire import (
+    MOST_BYTES,
+    MOST_REPORTS,
+    QUIET_BEAT_SECONDS,
+    AgentReport,
+    Member,
+    Post,
+    Reply,
+)
+from stallwatch_exporter.settings import JoinSettings
+
+POST_SECONDS = 4.0  #: that a post may take
+FIRST_PORT = 19402
+_PORTS = 200  # runs of one machine listen at different ones
+_TRIES = 8
+_AT_ONCE = 16  # hosts that are looked for at a time
+_SEEN_LATELY = 0.5  # seconds for which a coordinator that answered need not be asked again
+_SIBLING_SECONDS = 5.0  # for the agent that posts for its host
+_AVOIDED_SECONDS = 30.0  # until it is tried again if it did not answer
+_KEPT_SECONDS = 3600.0  # between two touches of the file with the secret
+
+
+class HttpBacking:
+    """Implements `Backing` over HTTP, and over a Unix socket on each host."""
+
+    def __init__(
+        self,
+        identity: RunIdentity,
+        join: JoinSettings,
+        home: Path,
+        merges: Merges,
+        *,
+        agent: str,
+        host_id: str,
+        notice: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        hostname: str = "",
+    ) -> None:
+        """`merges` is used if this agent's turn comes; `clock`: a monotonic one."""
+        self._identity = identity
+        self._join = join
+        self._home = home
+        self._run = Run(merges)
+        self._agent = agent
+        self._host_id = host_id
+        self._hostname = hostname or socket.gethostname()
+        self._clock = clock
+        self._say = Notices(notice, clock)
+        self._source = SecretSource(join, home, identity.key)
+        self._signed: Signed | None = None
+        self._no_secret = False
+        self._kept_at = clock()
+        self._server: ClusterServer | None = None
+        self._socket: ClusterServer | None = None
+        self._avoided_until = float("-inf")
+        self._host = HostReports(self._carry, clock)
+        self._members: tuple[Member, ...] = ()
+        self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
+        self._searches = threading.Semaphore(_AT_ONCE)
+        self._used: tuple[Peer, float] | None = None  # who took our reports last, and when it answered
+        self._asking = threading.Lock()
+        self._closed = False
+        self._own_ports = self._ports()
+
+    @property
+    def address(self) -> str:
+        """Where this agent listens; ``:19402`` on all addresses, of which others know one from our posts."""
+        if self._server is None:
+            return ""
+        is_one = self._join.host not in ("", "0.0.0.0", "::")
+        return host.join_address(self._join.host if is_one else "", self._server.port)
+
+    def post(self, report: AgentReport) -> Reply | None:
+        """Send a report; ``None`` if nobody answers in time."""
+        if self._closed:
+            return None
+        name = host.socket_name(self._home / "join", self._identity.key, self._host_id)
+        for _ in range(2):
+            if name is None or self._socket is not None or self._clock() < self._avoided_until:
+                return self._host.post(report, own=True)
+            try:
+                if self._is_first_here(name):
+                    continue
+                return self._to_sibling(name, report)
+            except ConnectionError:
+                continue  # it has just ended: its place is free
+            except (OSError, ValueError, http.client.HTTPException, Malformed) as error:
+                self._say(
+                    f"the agent that posts for this host cannot be used ({error}): this one posts for itself"
+                )
+                self._avoided_until = self._clock() + _AVOIDED_SECONDS
+        return self._host.post(report, own=True) if self._socket is not None else None
+
+    def close(self) -> None:
+        """Leave; what is under way is given up."""
+        self._closed = True
+        self._host.close()
+        for peer in list(self._peers.values()):
+            peer.close()
+        for server in (self._socket, self._server):
+            if server is not None:
+                server.close()
+
+    def _is_first_here(self, name: str) -> bool:
+        """Take the place of who posts for this host, if it is free. Raises `OSError`."""
+        bound = host.bind(name)
+        if bound is None:
+            return False
+        gate = SameHost(self._identity.key, lambda one: self._host.post(one, own=False), self._say)
+        self._socket = ClusterServer(gate, bound=bound, most=MOST_REPORTS)
+        return True
+
+    def _to_sibling(self, name: str, report: AgentReport) -> Reply | None:
+        """Hand the report to the agent that posts for this host. Raises what its connection does."""
+        body, encoding = pack(Post(reports=[report]))
+        connection = Connection(name)
+        try:
+            with connection.within(_SIBLING_SECONDS):
+                status, content, packed, _ = connection.exchange("POST", REPORTS, body, encoding)
+        except BlockingIOError:
+            return None  # too many ask it at once
+        finally:
+            connection.close()
+        if status == 503:
+            return None
+        if status != 200:
+            raise Malformed(f"status {status}")
+        answer = read(unpack(content, packed), Answer)
+        assert isinstance(answer, Answer)
+        return answer.of(report.agent)
+
+    def _carry(self, reports: Sequence[AgentReport]) -> Answer | None:
+        """Post what the agents of this host report: to the first of the run that takes it."""
+        end = time.monotonic() + POST_SECONDS
+        signed = self._open()
+        reports = [msgspec.structs.replace(one, address=self.address) for one in reports]
+        answer: Answer | None = None
+        for part in _parts(reports, self._say):
+            given = self._post(part, signed, end) if signed is not None else self._own(part)
+            if given is None:
+                return None
+            refused = {**answer.refused, **given.refused} if answer is not None else given.refused
+            answer = msgspec.structs.replace(given, refused=refused)
+        if answer is not None:
+            self._members = tuple(answer.reply.members)
+        return answer
+
+    def _post(self, reports: Sequence[AgentReport], signed: Signed, end: float) -> Answer | None:
+        tried: set[int] = set()
+        ahead = self._ahead()
+        for index, peer in enumerate(ahead):
+            if self._closed:
+                return None
+            # The first is looked for alone: it is nearly always there.
+            is_new = peer.is_new
+            for other in ahead[index : index + (_AT_ONCE if index else 1)]:
+                other.look(signed)
+            left = min(ANSWER_SECONDS, end - time.monotonic())
+            if not peer.wait(left if is_new else 0.0):
+                if is_new and time.monotonic() >= end:
+                    return None
+                continue
+            if peer.hello is not None and peer.hello.agent == self._agent:
+                break  # a name of our own host
+            if (answer := self._try(peer, reports, signed, end, tried)) is not None:
+                return answer
+        return self._own(reports)
+
+    def _try(
+        self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
+    ) -> Answer | None:
+        """Post to an agent, and to that which it names instead."""
+        while id(peer) not in tried and (left := end - time.monotonic()) > 0:
+            tried.add(id(peer))
+            answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))
+            if isinstance(answer, Answer):
+                self._used = (peer, self._clock())
+                return answer
+            if answer is None or answer.host_id == self._host_id:
+                return None
+            named = self._named(answer)
+            if named is None:
+                return None
+            was_new = named.is_new
+            named.look(signed)
+            if not named.wait(min(ANSWER_SECONDS, max(0.0, end - time.monotonic())) if was_new else 0.0):
+                return None
+            peer = named
+        return None
+
+    def _named(self, other: Elsewhere) -> Peer | None:
+        for peer in self._peers.values():
+            if peer.hello is not None and peer.hello.host_id == other.host_id:
+                return peer
+        where, port = host.split_address(other.address)
+        return self._peer(where, (port,)) if where and port else None
+
+    def _own(self, reports: Sequence[AgentReport]) -> Answer | None:
+        """Merge here."""
+        self._used = None
+        here = f"{self._hostname}{self.address}" if self.address[:1] == ":" else self.address
+        try:
+            return self._run.take([msgspec.structs.replace(one, address=here) for one in reports])
+        except Exception as error:
+            self._say(f"reports of the run could not be merged ({type(error).__name__}: {error})")
+            return None
+
+    def _elsewhere(self) -> Elsewhere | None:
+        """Return who merges in our place; ``None`` if nobody before us in the order of hosts answers."""
+        with self._asking:
+            used, signed = self._used, self._signed
+            if used is None or signed is None:
+                return None
+            peer, seen = used
+            if self._clock() - seen > _SEEN_LATELY:
+                if not peer.is_there(signed, ANSWER_SECONDS / 2):
+                    if self._used is used:
+                        self._used = None
+                    return None
+                self._used = (peer, self._clock())
+            hello = peer.hello
+            return Elsewhere(host_id=hello.host_id, address=peer.name) if hello is not None else None
+
+    def _ahead(self) -> list[Peer]:
+        """Return the agents that merge before this one, in their order."""
+        identity, ports = self._identity, self._run_ports
+        found: list[Peer] = []
+        where, port = host.split_address(self._join.address)
+        if where:
+            found.append(self._peer(where, [*([port] if port else []), *ports]))
+        own = self._own_index()
+        if identity.hosts:
+            found += [self._peer(host.split_address(name)[0], ports) for name in identity.hosts[:own]]
+        elif identity.master:
+            name = host.split_address(identity.master)[0]
+            if identity.node == 0 or host.is_this_host(name, self._hostname):
+                return found
+            found.append(self._peer(name, ports))
+        if own is None:
+            found += self._members_before()
+        return list(dict.fromkeys(found))
+
+    def _members_before(self) -> Iterator[Peer]:
+        def place(node: int | None, host_id: str) -> tuple[bool, int, str]:
+            return node is None, node or 0, host_id
+
+        own = place(self._identity.node, self._host_id)
+        for member in sorted(self._members, key=lambda one: place(one.node, one.host_id)):
+            where, port = host.split_address(member.address)
+            if where and port and place(member.node, member.host_id) < own:
+                known = self._named(Elsewhere(host_id=member.host_id, address=member.address))
+                if known is not None:
+                    yield known
+
+    def _own_index(self) -> int | None:
+        """Return our place among the hosts that the scheduler lists; ``None`` if it does not list us."""
+        hosts, node = self._identity.hosts, self._identity.node
+        if node is not None and 0 <= node < len(hosts):
+            return node
+        for index, name in enumerate(hosts):
+            if host.is_this_host(name, self._hostname):
+                return index
+        return None
+
+    def _peer(self, where: str, ports: Sequence[int]) -> Peer:
+        key = (where, tuple(ports))
+        if key not in self._peers:
+            self._peers[key] = Peer(where, ports, self._say, self._clock, self._searches)
+        return self._peers[key]
+
+    @property
+    def _run_ports(self) -> list[int]:
+        if self._join.port:
+            return [self._join.port]
+        first = zlib.crc32(self._identity.key.encode()) % _PORTS
+        return [FIRST_PORT + (first + index) % _PORTS for index in range(_TRIES)]
+
+    def _ports(self) -> list[int]:
+        """Return the ports to listen at: first that of `join.address`, if it is of this host."""
+        where, port = host.split_address(self._join.address)
+        own = [port] if port and host.is_this_host(where, self._hostname) else []
+        return [*own, *self._run_ports]
+
+    def _open(self) -> Signed | None:
+        """Listen, and return how to sign; ``None`` while there is no secret: the agent stays alone."""
+        if self._signed is None and not self._no_secret:
+            try:
+                secret = self._source.get(self._clock())
+            except NoSecret as problem:
+                self._no_secret = True
+                self._say(str(problem))
+                return None
+            if secret is None:
+                return None
+            # Greater than any number of an agent that had our name before.
+            count = itertools.count(time.time_ns())
+            self._signed = Signed(self._identity.key, self._agent, secret, lambda: next(count))
+            self._listen(secret)
+        if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
+            self._kept_at = self._clock()
+            self._source.keep()
+        return self._signed
+
+    def _listen(self, secret: Secret) -> None:
+        key = self._identity.key
+        gate = OtherHosts(
+            secret.text,
+            self._agent,
+            self._host_id,
+            lambda _: self._run.merges,
+            self._say,
+            knows=lambda other: other == key,
+            elsewhere=self._elsewhere,
+        )
+        agents = max(self._identity.agents or 0, len(self._identity.hosts))
+        try:
+            self._server = listen(
+                gate, self._join.host, self._own_ports, secret.server, most_connections(agents)
+            )
+        except OSError as error:
+            self._say(
+                f"no other host can join here ({error.strerror or error}); set join.port to a free port"
+            )
+
+
+class HostReports:
+    """The newest reports of the agents of one host; one post carries those of all.
+
+    A report that says nothing new waits for the next post and is answered with what is known: so a host posts
+    once in a beat, however many agents it has.
+    """
+
+    def __init__(
+        self, carry: Callable[[Sequence[AgentReport]], Answer | None], clock: Callable[[], float]
+    ) -> None:
+        self._carry = carry
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: by agent, with the time at which it came
+        self._carried: dict[str, tuple[object, ...]] = {}  #: what of each agent is known to the coordinator
+        self._answer: Answer | None = None
+        self._carried_at = float("-inf")
+        self._round = 0
+        self._busy = False
+        self._closed = False
+
+    def post(self, report: AgentReport, *, own: bool) -> Reply | None:
+        """Take a report; it is answered when a post that carried it is, or at once if it can wait."""
+        with self._changed:
+            if len(self._waiting) >= MOST_REPORTS and report.agent not in self._waiting:
+                return None
+            self._waiting[report.agent] = (report, self._clock())
+            if not own and self._answer is not None and not self._is_pressing(report):
+                return self._answer.of(report.agent)
+            round_ = self._round + (2 if self._busy else 1)
+            end = time.monotonic() + POST_SECONDS
+            while self._busy and self._round < round_:
+                if not self._changed.wait(end - time.monotonic()) and time.monotonic() >= end:
+                    return None
+            if self._closed:
+                return None
+            if self._round >= round_:
+                return self._answer.of(report.agent) if self._answer is not None else None
+            self._busy = True
+            taken, self._waiting = self._waiting, {}
+        answer: Answer | None = None
+        try:
+            answer = self._carry([_aged(one, self._clock() - came) for one, came in taken.values()])
+        finally:
+            with self._changed:
+                self._busy = False
+                self._round += 1
+                self._answer = answer
+                self._carried_at = self._clock()
+                if answer is None:
+                    self._waiting = {**taken, **self._waiting}
+                else:
+                    known = {agent: _news(one) for agent, (one, _) in taken.items()}
+                    self._carried = dict(list({**self._carried, **known}.items())[-MOST_REPORTS:])
+                self._changed.notify_all()
+        return answer.of(report.agent) if answer is not None else None
+
+    def close(self) -> None:
+        """Let nobody wait."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _is_pressing(self, report: AgentReport) -> bool:
+        if self._carried.get(report.agent) != _news(report):
+            return True
+        is_quiet = report.threshold is not None and 3 * report.quiet >= report.threshold
+        return is_quiet and self._clock() - self._carried_at >= QUIET_BEAT_SECONDS
+
+
+def _news(report: AgentReport) -> tuple[object, ...]:
+    """Return what makes a report urgent if it differs from the one before."""
+    return report.incidents, report.ending, report.ledger, report.phase
+
+
+def _aged(report: AgentReport, seconds: float) -> AgentReport:
+    """Return a report as its agent would write it so many seconds later."""
+    return msgspec.structs.replace(
+        report,
+        started_age=report.started_age + seconds,
+        quiet=report.quiet + seconds,
+        stacks_age=report.stacks_age + seconds,
+        clock=report.clock + seconds if report.clock else 0.0,
+        ended_age=report.ended_age + seconds if report.ended_age is not None else None,
+    )
+
+
+def _parts(reports: Sequence[AgentReport], say: Notices) -> Iterator[Sequence[AgentReport]]:
+    """Cut into posts that are not too large."""
+    if len(msgspec.json.encode(reports)) < MOST_BYTES - 64:
+        yield reports
+    elif len(reports) > 1:
+        half = len(reports) // 2
+        yield from _parts(reports[:half], say)
+        yield from _parts(reports[half:], say)
+    elif reports[0].stacks is not None or reports[0].paces:
+        say("the report of this host is too large: it is sent without the stacks of its ranks")
+        yield from _parts([msgspec.structs.replace(reports[0], stacks=None, paces=[])], say)
+    else:
+        say("the report of this host is too large and is left out")

@@ -1,0 +1,116 @@
+"""The host that an agent is on: its id, and the Unix socket at which the agents of one run meet on it.
+
+Under ``srun … stallwatch run`` every rank has an agent. Whoever binds the socket posts for all of them; when
+its process ends, the kernel frees the name and another agent takes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import ipaddress
+import os
+import socket
+import struct
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+
+from stallwatch_exporter.probe.clock import namespace
+
+_PATH = 100  # bytes that the path of a socket may have: sockaddr_un of macOS has room for 104
+
+
+def host_id(hostname: str) -> str:
+    """Return what tells this host from all others: hosts may have one name, containers one boot.
+
+    The network namespace is part of it, as the abstract socket is (unix(7)).
+    """
+    where = namespace("net") or f"{uuid.getnode():x}"
+    return hashlib.sha256(f"{hostname} {where}".encode()).hexdigest()[:12]
+
+
+def is_this_host(name: str, hostname: str) -> bool:
+    """Return whether a host's name or address, as a scheduler writes it, is ours; without asking a server.
+
+    The loopback address is that of whoever reads it, so it names nobody.
+    """
+    try:
+        address = ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name.partition(".")[0].lower() == hostname.partition(".")[0].lower() != ""
+    if address.is_loopback:
+        return False
+    with contextlib.suppress(OSError):
+        for of_interface in psutil.net_if_addrs().values():
+            if any(one.address.partition("%")[0] == str(address) for one in of_interface):
+                return True
+    return False
+
+
+def split_address(text: str) -> tuple[str, int | None]:
+    """Return host and port of ``HOST``, ``HOST:PORT`` or ``[HOST]:PORT``; no port if none is valid."""
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.endswith("]")):
+        return text.strip("[]"), None
+    valid = port.isascii() and port.isdecimal() and 0 < int(port) <= 65535
+    return host.strip("[]"), int(port) if valid else None
+
+
+def join_address(host: str, port: int) -> str:
+    """Return ``HOST:PORT``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def socket_name(folder: Path, key: str, host: str) -> str | None:
+    """Return the name under which the agents of a run meet on this host; ``None`` if there is no such socket.
+
+    Abstract on Linux, so that no file is left behind and no shared file system is asked.
+    """
+    if sys.platform == "linux":
+        return f"\0stallwatch-{os.geteuid()}-{key}-{host}"
+    if not hasattr(socket, "AF_UNIX"):
+        return None
+    path = str(folder / f"{key}-{host}.sock")
+    return path if len(os.fsencode(path)) <= _PATH else None
+
+
+def bind(name: str) -> socket.socket | None:
+    """Return the socket if nobody has it; ``None`` if another agent has. Raises `OSError` otherwise."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            bound.bind(name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            if name.startswith("\0") or _is_answered(name):
+                bound.close()
+                return None
+            Path(name).unlink(missing_ok=True)  # of an agent that was killed
+            bound.bind(name)
+        bound.listen(128)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def _is_answered(name: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        return trial.connect_ex(name) == 0
+
+
+def is_own_peer(connection: socket.socket) -> bool:
+    """Return whether the process at the other end of a Unix socket is of this account.
+
+    Where the system does not say, the folder of the socket lets in nobody else.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return bool(user == os.geteuid())

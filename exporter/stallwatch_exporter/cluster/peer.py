@@ -1,0 +1,368 @@
+"""Another agent that may merge the run: finding its port, and posting to it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from stallwatch_exporter.cluster.host import is_own_peer, join_address
+from stallwatch_exporter.cluster.secrets import HOW_TO_JOIN, Secret
+from stallwatch_exporter.cluster.server import Notices
+from stallwatch_exporter.cluster.signing import (
+    HELLO,
+    REPLY_HEADER,
+    REPORTS,
+    Answer,
+    Elsewhere,
+    Hello,
+    Malformed,
+    Proof,
+    Signer,
+    pack,
+    read,
+    unpack,
+)
+from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Post
+
+ANSWER_SECONDS = 2.0  #: for one agent to answer
+RETRY_SECONDS = 10.0  #: until one that did not is tried again
+
+_PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
+
+
+class Signed(NamedTuple):
+    """Who signs our requests, and for which run."""
+
+    key: str
+    agent: str
+    secret: Secret
+    number: Callable[[], int]  #: the next one
+
+    @property
+    def signer(self) -> Signer:
+        """For the run's secret."""
+        return Signer(self.secret.text, self.key)
+
+
+class _Refusal(Exception):
+    """An agent is there and does not take what we send; the text is for the user."""
+
+
+class _Unknown(Exception):
+    """Something else answers at this port."""
+
+
+class Connection(http.client.HTTPConnection):
+    """A connection to an address that needs no name to be resolved, or to a Unix socket."""
+
+    def __init__(self, address: str | tuple[Any, ...], secret: Secret | None = None) -> None:
+        super().__init__("stallwatch" if isinstance(address, str) else join_address(*address[:2]))
+        self._address = address
+        self._tls = secret.client if secret is not None else None
+        self._raw: socket.socket | None = None
+
+    def connect(self) -> None:
+        """Connect within the time-out."""
+        if isinstance(self._address, str):
+            family = socket.AF_UNIX
+        else:
+            family = socket.AF_INET6 if len(self._address) == 4 else socket.AF_INET
+        raw = self._raw = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            raw.settimeout(self.timeout)
+            raw.connect(self._address)
+            if family != socket.AF_UNIX:
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            elif not is_own_peer(raw):  # anybody may take an abstract name
+                raise PermissionError(errno.EPERM, "it is of another account")
+            self.sock = raw if self._tls is None else self._tls.wrap_socket(raw)
+        except BaseException:
+            raw.close()
+            raise
+
+    def end(self) -> None:
+        """Wake whoever waits for it, whatever it waits for."""
+        if self._raw is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self.sock or self._raw, socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """End it after so many seconds: the time-out of a socket is only that of its next byte.
+
+        Raises `TimeoutError` then. After any error it is closed.
+        """
+        self.timeout = seconds
+        if self.sock is not None:
+            self.sock.settimeout(seconds)
+        is_over = threading.Event()
+
+        def end() -> None:
+            is_over.set()
+            self.end()
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            if is_over.is_set():
+                raise TimeoutError("timed out") from error
+            raise
+        finally:
+            timer.cancel()
+
+    def exchange(
+        self, method: str, path: str, body: bytes = b"", encoding: str = "", header: str = ""
+    ) -> tuple[int, bytes, str, str]:
+        """Send a request; its status, body, ``Content-Encoding`` and signature."""
+        headers = {"Content-Type": "application/json"} if body else {}
+        if encoding:
+            headers["Content-Encoding"] = encoding
+        if header:
+            headers["Authorization"] = header
+        self.request(method, path, body or None, headers)
+        response = self.getresponse()
+        content = response.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            self.close()
+            raise Malformed("the answer is too large")
+        if response.will_close:
+            self.close()
+        return (
+            response.status,
+            content,
+            response.headers.get("Content-Encoding", ""),
+            response.headers.get(REPLY_HEADER, ""),
+        )
+
+
+class Peer:
+    """An agent at an address, with one of several ports; it is looked for in a thread of its own."""
+
+    def __init__(
+        self,
+        host: str,
+        ports: Sequence[int],
+        say: Notices,
+        clock: Callable[[], float],
+        searches: threading.Semaphore,
+    ) -> None:
+        """`searches`: how many agents may be looked for at once."""
+        self.host = host
+        self.ports = tuple(ports)
+        self.hello: Hello | None = None  #: what it said when it was found; ``None`` while it is not reached
+        self._say = say
+        self._clock = clock
+        self._searches = searches
+        self._where: tuple[Any, ...] | None = None
+        self._connection: Connection | None = None
+        self._retry_at = float("-inf")
+        self._lost = False  # it was looked for, or was there, and did not answer
+        self._changed = threading.Condition()
+        self._search: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """As users read it."""
+        return join_address(self.host, self._where[1] if self._where is not None else self.ports[0])
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody has looked for it to the end."""
+        return self.hello is None and not self._lost
+
+    def look(self, signed: Signed) -> None:
+        """Begin to look for it, unless somebody does, it is there, or it did not answer lately."""
+        with self._changed:
+            if self._closed or self.hello is not None or self._search is not None:
+                return
+            if self._clock() < self._retry_at or not self._searches.acquire(blocking=False):
+                return
+            self._search = threading.Thread(
+                target=self._find, args=(signed,), name="stallwatch-cluster-peer", daemon=True
+            )
+            self._search.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the search that is under way has ended; whether it is there."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._search is None, seconds)
+            return self.hello is not None
+
+    def lose(self) -> None:
+        """Note that it does not answer: it is looked for again later."""
+        with self._changed:
+            self.hello, self._lost = None, True
+            self._retry_at = self._clock() + RETRY_SECONDS
+        self.close_connection()
+
+    def close_connection(self) -> None:
+        """Close the connection that is kept."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        with self._changed:
+            self._closed = True
+        if self._connection is not None:
+            self._connection.end()
+
+    def is_there(self, signed: Signed, seconds: float) -> bool:
+        """Return whether it still answers."""
+        where = self._where
+        if where is None:
+            return False
+        try:
+            return self._greet(where, signed, seconds) == self.hello
+        except (*_PROBLEMS, _Refusal, _Unknown):
+            return False
+
+    def post(
+        self, reports: Sequence[AgentReport], signed: Signed, seconds: float
+    ) -> Answer | Elsewhere | None:
+        """Post; ``None`` if it does not answer, or refuses what we send."""
+        body, encoding = pack(Post(reports=list(reports)))
+        end = time.monotonic() + seconds
+        for _ in range(3):
+            hello, where, kept = self.hello, self._where, self._connection
+            if hello is None or where is None:
+                return None
+            connection = self._connection = kept or Connection(where, signed.secret)
+            try:
+                with connection.within(max(0.05, end - time.monotonic())):
+                    status, content = _sent(
+                        connection, signed, "POST", REPORTS, hello.agent, body=body, encoding=encoding
+                    )
+                if connection.sock is None:
+                    self._connection = None
+                if status == 421:  # another agent has come to its place
+                    self.hello = self._greet(where, signed, max(0.05, end - time.monotonic()))
+                    continue
+                if status == 200:
+                    answer = read(content, Answer)
+                    assert isinstance(answer, Answer)
+                    return answer
+                if status == 409:
+                    other = read(content, Elsewhere)
+                    assert isinstance(other, Elsewhere)
+                    return other
+                raise _Refusal(_reason(status))
+            except _Refusal as problem:
+                self._say(f"{self.name} does not take the reports of this host: {problem}")
+                break
+            except _Unknown:
+                break
+            except _PROBLEMS:
+                self.close_connection()
+                if kept is None or not self._greets_again(where, signed, end - time.monotonic()):
+                    break  # a connection that was kept may just have been too old
+        self.lose()
+        return None
+
+    def _greets_again(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> bool:
+        if seconds <= 0:
+            return False
+        try:
+            self.hello = self._greet(where, signed, seconds)
+        except (*_PROBLEMS, _Refusal, _Unknown):
+            return False
+        return True
+
+    def _find(self, signed: Signed) -> None:
+        """Look for it: which of its addresses and ports answers as an agent of the run."""
+        found: tuple[Hello, tuple[Any, ...]] | None = None
+        try:
+            found = self._search_ports(signed, time.monotonic() + ANSWER_SECONDS)
+        except _Refusal as problem:
+            self._say(f"{self.name} does not take the reports of this host: {problem}")
+        except _PROBLEMS:
+            pass
+        finally:
+            self._searches.release()
+            with self._changed:
+                if found is not None:
+                    self.hello, self._where = found
+                self._lost = found is None
+                self._retry_at = self._clock() + RETRY_SECONDS
+                self._search = None
+                self._changed.notify_all()
+
+    def _search_ports(self, signed: Signed, end: float) -> tuple[Hello, tuple[Any, ...]] | None:
+        resolved = socket.getaddrinfo(self.host, self.ports[0], type=socket.SOCK_STREAM)
+        for *_, first in resolved:
+            for port in self.ports:
+                where = (first[0], port, *first[2:])
+                if (left := end - time.monotonic()) <= 0:
+                    return None
+                try:
+                    return self._greet(where, signed, min(left, ANSWER_SECONDS / 2)), where
+                except ssl.SSLError as error:
+                    raise _Refusal(
+                        f"its certificate, or ours, is none of the run's ({error.reason})"
+                    ) from error
+                except (*_PROBLEMS, _Unknown):
+                    continue  # nobody, another program, or an agent of another run
+        return None
+
+    def _greet(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello:
+        connection = Connection(where, signed.secret)
+        try:
+            with connection.within(seconds):
+                status, content = _sent(connection, signed, "GET", HELLO, "")
+        finally:
+            connection.close()
+        if status != 200:
+            raise _Refusal(_reason(status))
+        hello = read(content, Hello)
+        assert isinstance(hello, Hello)
+        if hello.v != VERSION:
+            raise _Refusal(_reason(426))
+        return hello
+
+
+def _sent(
+    connection: Connection,
+    signed: Signed,
+    method: str,
+    path: str,
+    to: str,
+    *,
+    body: bytes = b"",
+    encoding: str = "",
+) -> tuple[int, bytes]:
+    """Send a signed request; status and body of its answer, which is signed if the status is 200 or 409."""
+    signer = signed.signer
+    proof = signer.sign(method, path, Proof(signed.key, signed.agent, signed.number(), to), body)
+    status, content, packed, signature = connection.exchange(method, path, body, encoding, proof.header)
+    if signer.is_reply(proof, status, content, signature):
+        return status, unpack(content, packed)
+    if status in (401, 426):
+        raise _Refusal(_reason(status))
+    if status in (200, 409):
+        raise _Refusal("its answer is not of somebody who knows the secret of the run")
+    raise _Unknown
+
+
+def _reason(status: int) -> str:
+    """Return why a post is not taken. The words are ours: anybody may have written those that came."""
+    return {
+        400: "it cannot read them",
+        401: f"it has another secret; {HOW_TO_JOIN}",
+        404: "it merges other runs",
+        413: "they are too large",
+        500: "its merger fails: see its own messages",
+        426: "it has another version; install the same Stallwatch on all hosts",
+    }.get(status, f"status {status}")

@@ -1,0 +1,139 @@
+"""What proves that an agent belongs to a run: a configured secret, certificates, or a shared file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import ssl
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stallwatch_exporter.settings import JoinSettings
+from stallwatch_rules.files import is_private, open_private
+
+HOW_TO_JOIN = "set the same STALLWATCH_JOIN_SECRET on all hosts, or share the state folder (STALLWATCH_HOME)"
+_OTHERS = 0o077
+_LENGTH = 64  # of a secret in a file
+_KEPT_SECONDS = 7 * 86400.0  # a file that no agent has used for so long is of a run that ended
+_RETRIED_SECONDS = 90.0  # NFS shows a new file to another host within a minute (acdirmax, nfs(5))
+
+
+class NoSecret(Exception):
+    """Agents of the run cannot prove that they belong together. The text is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Secret:
+    """What proofs are made with, and the two sides of TLS if certificates are configured."""
+
+    text: bytes
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+
+
+class SecretSource:
+    """Finds the secret of one run; `get` may be called until it has it."""
+
+    def __init__(self, join: JoinSettings, home: Path, key: str) -> None:
+        self._join = join
+        self._path = _folder(home) / key
+        self._began: float | None = None
+
+    def get(self, now: float) -> Secret | None:
+        """Return the secret; ``None`` if another agent has just made its file and it cannot be read yet.
+
+        Raises `NoSecret` if there is none, with the reason. `now`: of a monotonic clock.
+        """
+        server, client = _contexts(self._join)
+        if self._join.secret or server is not None:
+            return Secret(self._join.secret.encode(), server, client)
+        self._began = now if self._began is None else self._began
+        try:
+            text = self._shared()
+        except OSError as error:
+            raise NoSecret(
+                f"this agent stays alone: {self._path}: {error.strerror or error}; {HOW_TO_JOIN}"
+            ) from error
+        if text is None:
+            if now - self._began < _RETRIED_SECONDS:
+                return None
+            raise NoSecret(f"this agent stays alone: {self._path} holds no secret; {HOW_TO_JOIN}")
+        return Secret(text)
+
+    def keep(self) -> None:
+        """Note that the run goes on, so that no agent that starts removes the file."""
+        with contextlib.suppress(OSError):
+            os.utime(self._path)
+
+    def _shared(self) -> bytes | None:
+        """Make the file, or read that of the agent that was first."""
+        folder = self._path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        if not (stat.S_ISDIR(status.st_mode) and is_private(status)):
+            raise PermissionError(0, "others may write into its folder")
+        with contextlib.suppress(FileExistsError):
+            # O_EXCL is decided by the server of a network file system, so one agent alone makes it.
+            made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            _prune(folder, self._path.name)
+            with os.fdopen(made, "wb") as file:
+                file.write(secrets.token_hex(_LENGTH // 2).encode())
+        with contextlib.suppress(FileNotFoundError), open_private(self._path, _OTHERS) as file:
+            text = file.read(_LENGTH + 1)
+            if len(text) == _LENGTH:
+                self.keep()
+                return text
+        return None
+
+
+def forget(home: Path, key: str) -> None:
+    """Remove the file of a run that has ended."""
+    with contextlib.suppress(OSError):
+        (_folder(home) / key).unlink()
+
+
+def _folder(home: Path) -> Path:
+    return home / "join"
+
+
+def _prune(folder: Path, but: str) -> None:
+    """Remove the files of runs that nobody has used for long."""
+    oldest = time.time() - _KEPT_SECONDS
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                if path.name != but and stat.S_ISREG(status.st_mode) and status.st_mtime < oldest:
+                    path.unlink()
+
+
+def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """Return the contexts of server and client; none if no certificate is configured. Raises `NoSecret`."""
+    given = {
+        "tls_certificate": join.tls_certificate,
+        "tls_key": join.tls_key,
+        "tls_ca": join.tls_ca,
+    }
+    if not any(given.values()):
+        return None, None
+    certificate, key, authority = given.values()
+    if certificate is None or authority is None or key is None:
+        missing = " and ".join(f"join.{name}" for name, path in given.items() if path is None)
+        raise NoSecret(f"this agent stays alone: {missing} is not set; mutual TLS needs all three files")
+    contexts = []
+    for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+        context = ssl.SSLContext(side)
+        context.check_hostname = False  # the authority signs for the agents of the run, under any address
+        context.verify_mode = ssl.CERT_REQUIRED
+        path = certificate
+        try:
+            context.load_cert_chain(certificate, key)
+            path = authority
+            context.load_verify_locations(authority)
+        except OSError as error:
+            raise NoSecret(f"this agent stays alone: {path}: {error}") from error
+        contexts.append(context)
+    return contexts[0], contexts[1]

@@ -1,0 +1,429 @@
+"""Takes the posts of a run's agents: of other hosts with a proof, of this host by a Unix socket.
+
+| request | answer |
+|---|---|
+| POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, ask that agent |
+| GET /cluster/v1/hello | 200: `Hello`, who listens here |
+| GET /cluster/v1/runs/KEY | 200: the merged state, if the merger offers it |
+
+Refused: 400 malformed, 401 without a proof of belonging, 404 another run, 413 too large, 421 meant for
+another agent, 426 another version. Requests without proof are refused before their body is read. No check
+of ``Host`` and ``Origin``: a page in a browser has no proof.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from socketserver import TCPServer
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from stallwatch_exporter.cluster.backing import Merges
+from stallwatch_exporter.cluster.host import is_own_peer
+from stallwatch_exporter.cluster.signing import (
+    BASE,
+    HELLO,
+    REPLY_HEADER,
+    REPORTS,
+    RUNS,
+    UPGRADE,
+    Answer,
+    Elsewhere,
+    Hello,
+    Malformed,
+    Proof,
+    Signer,
+    digest_of,
+    pack,
+    read_proof,
+    read_reports,
+)
+from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, Reply
+from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer
+from stallwatch_rules.text.controls import printable
+
+MOST_RUNS = 1024  #: that one server merges at a time
+_MOST_AGENTS = 16_384  # whose newest number is known
+_MOST_CONNECTIONS = 4096
+_SAID_AGAIN = 600.0  # seconds after which a refusal is mentioned again
+_MOST_SAID = 200
+
+
+class Notices:
+    """Mentions each problem to the user once in ten minutes, however often it happens."""
+
+    def __init__(self, notice: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._notice = notice
+        self._clock = clock
+        self._said: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, text: str, about: str = "") -> None:
+        """Say it, unless the same was said lately `about` the same."""
+        text, now = printable(text), self._clock()
+        with self._lock:
+            self._said = {key: at for key, at in self._said.items() if now - at < _SAID_AGAIN}
+            key = about or text
+            if key in self._said or len(self._said) >= _MOST_SAID:
+                return
+            self._said[key] = now
+        with contextlib.suppress(Exception):
+            self._notice(text)
+
+
+class Run:
+    """The merger of one run, which connections of many threads use."""
+
+    def __init__(self, merges: Merges) -> None:
+        self.merges = merges
+        self._lock = threading.Lock()
+
+    def take(self, reports: Sequence[AgentReport]) -> Answer:
+        """Take over the reports of one host, one after the other."""
+        reply, acknowledged, refused = Reply(), {}, {}
+        with self._lock:
+            for report in reports:
+                reply = self.merges.take(report)
+                acknowledged.update(reply.acknowledged)
+                if reply.refused:
+                    refused[report.agent] = reply.refused
+        return Answer(reply=msgspec.structs.replace(reply, acknowledged=acknowledged), refused=refused)
+
+
+class Request(NamedTuple):
+    """A request, whose body is not read yet."""
+
+    method: str
+    path: str
+    authorization: str
+    encoding: str
+    sender: str  #: its address
+    connection: socket.socket
+    read: Callable[[], bytes]  #: the body; raises `Malformed`
+
+
+class Response(NamedTuple):
+    """What is answered."""
+
+    status: HTTPStatus
+    body: bytes = b""
+    encoding: str = ""
+    signature: str = ""
+
+
+class Gate(Protocol):
+    """Judges requests and answers them."""
+
+    say: Notices
+
+    def answer(self, request: Request) -> Response:
+        """Answer. Raises `Malformed`, which is answered with its text."""
+        ...
+
+
+class OtherHosts:
+    """The gate for other hosts: everything needs a proof, and every answer to a proof is signed."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        agent: str,
+        host_id: str,
+        merges: Callable[[str], Merges | None],
+        notice: Callable[[str], None],
+        *,
+        knows: Callable[[str], bool] = lambda _: True,
+        elsewhere: Callable[[], Elsewhere | None] = lambda: None,
+    ) -> None:
+        """`merges` gives the merger of a run that it `knows`; `elsewhere`: who merges in our place."""
+        self._secret = secret
+        self._agent = agent
+        self._host_id = host_id
+        self._merges = merges
+        self._knows = knows
+        self._elsewhere = elsewhere
+        self.say = Notices(notice)
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def answer(self, request: Request) -> Response:
+        """Answer a request of another host."""
+        try:
+            if not request.path.startswith(f"{BASE}/"):
+                if request.path.startswith("/cluster/"):
+                    raise Malformed(f"this agent has another version: {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED)
+                raise Malformed("nothing is here", HTTPStatus.NOT_FOUND)
+            proof = read_proof(request.authorization)
+            if proof is None:
+                raise Malformed("it has no proof that it is of this run", HTTPStatus.UNAUTHORIZED)
+            if not self._knows(proof.key):
+                return Response(
+                    HTTPStatus.NOT_FOUND
+                )  # agents try the ports of others, so it is not mentioned
+            signer = Signer(self._secret, proof.key)
+            if not signer.is_signed(request.method, request.path, proof):
+                raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)
+        except Malformed as problem:
+            self.say(f"refused an agent at {request.sender}: {problem}", f"{problem.status} {request.sender}")
+            raise
+        try:
+            status, content = self._signed(request, proof)
+        except Malformed as problem:
+            self.say(
+                f"refused a post of {proof.agent} at {request.sender}: {problem}",
+                f"{problem.status} {request.sender}",
+            )
+            status, content = problem.status, str(problem)
+        body, encoding = content if isinstance(content, tuple) else pack(content)
+        return Response(status, body, encoding, signer.reply(proof, status, body))
+
+    def _signed(self, request: Request, proof: Proof) -> tuple[HTTPStatus, object]:
+        if (request.method, request.path) == ("GET", HELLO):
+            return HTTPStatus.OK, Hello(agent=self._agent, host_id=self._host_id)
+        if proof.to != self._agent:
+            return HTTPStatus.MISDIRECTED_REQUEST, "it is meant for another agent"
+        if (request.method, request.path) == ("POST", REPORTS):
+            return self._reports(request, proof)
+        if (request.method, request.path) == ("GET", f"{RUNS}{proof.key}"):
+            state = getattr(self._of(proof.key).merges, "state", None)
+            if state is not None:
+                return HTTPStatus.OK, state()
+        return HTTPStatus.NOT_FOUND, "nothing is here"
+
+    def _reports(self, request: Request, proof: Proof) -> tuple[HTTPStatus, object]:
+        with self._lock:
+            sender = (proof.key, proof.agent)
+            if proof.number <= self._numbers.get(sender, -1):
+                raise Malformed("it was sent before", HTTPStatus.UNAUTHORIZED)
+            self._numbers[sender] = proof.number
+            self._numbers.move_to_end(sender)
+            while len(self._numbers) > _MOST_AGENTS:
+                self._numbers.popitem(last=False)
+        body = request.read()
+        if digest_of(body) != proof.digest:
+            raise Malformed("its body is not the one that was signed")
+        reports = read_reports(body, request.encoding, proof.key)
+        if (other := self._elsewhere()) is not None:
+            return HTTPStatus.CONFLICT, other
+        # Who reaches us from an address can be reached there.
+        here = f"[{request.sender}]" if ":" in request.sender else request.sender
+        reports = [
+            msgspec.structs.replace(one, address=f"{here}{one.address}") if one.address[:1] == ":" else one
+            for one in reports
+        ]
+        try:
+            return HTTPStatus.OK, self._of(proof.key).take(reports)
+        except Malformed:
+            raise
+        except Exception as error:
+            self.say(f"reports of the run could not be merged ({type(error).__name__}: {error})")
+            return HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__
+
+    def _of(self, key: str) -> Run:
+        """Return the run; one that is not merged yet begins here. Raises `Malformed`."""
+        with self._lock:
+            run = self._runs.get(key)
+            if run is None:
+                merges = self._merges(key)
+                if merges is None:
+                    raise Malformed("its run is not merged here", HTTPStatus.NOT_FOUND)
+                run = self._runs[key] = Run(merges)
+            self._runs.move_to_end(key)
+            while len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+            return run
+
+
+class SameHost:
+    """The gate for agents of this host and account: the Unix socket is their proof."""
+
+    def __init__(
+        self, key: str, take: Callable[[AgentReport], Reply | None], notice: Callable[[str], None]
+    ) -> None:
+        self._key = key
+        self._take = take
+        self.say = Notices(notice)
+
+    def answer(self, request: Request) -> Response:
+        """Answer a request of another agent of this host."""
+        if not is_own_peer(request.connection):
+            raise Malformed("it is of another account", HTTPStatus.UNAUTHORIZED)
+        try:
+            if (request.method, request.path) != ("POST", REPORTS):
+                raise Malformed(
+                    f"an agent of this host has another version: {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED
+                )
+            reports = read_reports(request.read(), request.encoding, self._key)
+        except Malformed as problem:
+            self.say(f"refused a post of this host: {problem}")
+            raise
+        answers = [(report.agent, self._take(report)) for report in reports]
+        replies = [reply for _, reply in answers if reply is not None]
+        if not replies:
+            return Response(HTTPStatus.SERVICE_UNAVAILABLE)
+        refused = {agent: reply.refused for agent, reply in answers if reply is not None and reply.refused}
+        return Response(HTTPStatus.OK, *pack(Answer(reply=replies[-1], refused=refused)))
+
+
+class ClusterServer:
+    """A gate that is served until it is closed."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        address: tuple[str, int] = ("127.0.0.1", 0),
+        *,
+        context: ssl.SSLContext | None = None,
+        bound: socket.socket | None = None,
+        most: int = 64,
+    ) -> None:
+        """Serve at an address, or on a `bound` Unix socket. An `OSError` where the address cannot be had."""
+        handler = type("Handler", (_Handler,), {"gate": gate})
+        self._server = _Server(address, handler, context, bound=bound)
+        self._server.most = max(8, min(most, _MOST_CONNECTIONS))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.5,), name="stallwatch-cluster", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port it is bound to."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(BoundedServer):
+    seconds = 15.0  # more than a beat: the connection of an agent that is well stays open
+    whole = 30.0
+
+    def server_bind(self) -> None:
+        """Bind without looking for the name of the address, which may ask a server that does not answer."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        TCPServer.server_bind(self)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """Mention whose certificate does not belong to the run; who hung up needs no word."""
+        if isinstance(error := sys.exc_info()[1], ssl.SSLError):
+            sender = sender_of(client_address)
+            self.RequestHandlerClass.gate.say(  # type: ignore[attr-defined]
+                f"refused an agent at {sender}: it shows no certificate of the run ({error.reason})",
+                f"tls {sender}",
+            )
+
+
+class _Handler(BoundedHandler):
+    server: _Server
+    gate: Gate
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._handle()
+
+    def do_POST(self) -> None:
+        self._handle()
+
+    def _handle(self) -> None:
+        # Beyond half of the connections that there may be, each request makes room for the next.
+        self.close_connection |= 2 * len(self.server.peers) > self.server.most
+        self._unread = True
+        try:
+            if not self.has_one_end():
+                raise Malformed("send one Content-Length and no Transfer-Encoding")
+            response = self.gate.answer(
+                Request(
+                    self.command,
+                    self.path,
+                    self.headers.get("Authorization", ""),
+                    self.headers.get("Content-Encoding", ""),
+                    sender_of(self.client_address),
+                    self.connection,
+                    self._read,
+                )
+            )
+        except Malformed as problem:
+            response = Response(problem.status, f"{problem}\n".encode())
+        except _Gone:
+            self.close_connection = True
+            return
+        self.arrived()
+        self.close_connection |= self._unread and self.headers.get("Content-Length", "0") != "0"
+        self._write(response)
+
+    def _read(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()):
+            raise Malformed("it has no Content-Length", HTTPStatus.LENGTH_REQUIRED)
+        if len(length) > 9 or int(length) > MOST_BYTES:
+            raise Malformed(f"it is larger than {MOST_BYTES:,} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        body = self.body(int(length))
+        if len(body) < int(length):
+            raise _Gone
+        self._unread = False
+        return body
+
+    def _write(self, response: Response) -> None:
+        lines = [
+            f"HTTP/1.1 {response.status.value} {response.status.phrase}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(response.body)}",
+            "X-Content-Type-Options: nosniff",
+        ]
+        if response.encoding:
+            lines.append(f"Content-Encoding: {response.encoding}")
+        if response.signature:
+            lines.append(f"{REPLY_HEADER}: {response.signature}")
+        if self.close_connection:
+            lines.append("Connection: close")
+        # In one piece: two would wait for each other (RFC 896).
+        self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + response.body)
+
+
+def sender_of(address: Any) -> str:
+    """Return the address of a peer as people write it; that of a Unix socket has none."""
+    sender = str(address[0]) if address else ""
+    with contextlib.suppress(ValueError):
+        parsed = ipaddress.ip_address(sender.partition("%")[0])
+        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+    return sender
+
+
+class _Gone(Exception):
+    """The connection ended within a request."""
+
+
+def listen(
+    gate: Gate, host: str, ports: Sequence[int], context: ssl.SSLContext | None, most: int = 64
+) -> ClusterServer:
+    """Serve a gate on the first port that is free; without a host on all addresses. Raises `OSError`."""
+    problem: OSError | None = None
+    for port in ports:
+        for address in [host] if host else ["::", "0.0.0.0"]:
+            try:
+                return ClusterServer(gate, (address, port), context=context, most=most)
+            except OSError as error:
+                problem = error
+    raise problem or OSError("no port is given")
+
+
+def most_connections(agents: int) -> int:
+    """Return how many connections a run of so many agents needs."""
+    return min(_MOST_CONNECTIONS, 64 + 2 * agents)

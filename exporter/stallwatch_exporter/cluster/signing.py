@@ -1,0 +1,189 @@
+"""How a post travels: who signed it, how it is packed, and what is refused before anybody reads it.
+
+HMAC-SHA256 (RFC 2104) with a key that is derived from the run's secret; the secret itself is never sent. A
+request is signed for one recipient and with a number that grows, so that nobody can send it again; a reply
+is signed together with its request, so that nobody can answer in the coordinator's place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import zlib
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+import zstandard
+
+from stallwatch_exporter.cluster.wire import MOST_BYTES, MOST_REPORTS, VERSION, AgentReport, Post, Reply
+from stallwatch_rules.decoding import from_json
+
+BASE = f"/cluster/v{VERSION}"
+REPORTS, HELLO, RUNS = f"{BASE}/reports", f"{BASE}/hello", f"{BASE}/runs/"
+REPLY_HEADER = "Stallwatch-Signature"
+UPGRADE = f"it speaks version {VERSION} of the protocol; install the same Stallwatch on all hosts"
+
+_SCHEME = "Stallwatch-HMAC-SHA256"
+_PROOF = re.compile(
+    rf"{_SCHEME} key=(?P<key>[\w.-]{{1,64}}), agent=(?P<agent>[\w.:@-]{{1,200}}), "
+    r"number=(?P<number>\d{1,20}), to=(?P<to>[\w.:@-]{0,200}), "
+    r"body=(?P<digest>[0-9a-f]{64}), signature=(?P<signature>[0-9a-f]{64})",
+    re.ASCII,
+)
+_PACKED_FROM = 8 << 10  # bytes; less is not worth the time
+_WINDOW = 8 << 20  # bytes of memory that zstd may ask for
+
+
+class Malformed(Exception):
+    """A post or reply that is not one; `status` is what it is answered with."""
+
+    def __init__(self, why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Proof(NamedTuple):
+    """What the header ``Authorization`` of a request says."""
+
+    key: str  #: of the run
+    agent: str  #: who sends it
+    number: int  #: greater than that of any request before
+    to: str  #: the agent it is meant for; empty where the sender does not know it yet
+    digest: str = ""  #: of the body, so that the rest is judged before the body is read
+    signature: str = ""
+
+    @property
+    def header(self) -> str:
+        """Its value."""
+        return (
+            f"{_SCHEME} key={self.key}, agent={self.agent}, number={self.number}, to={self.to}, "
+            f"body={self.digest}, signature={self.signature}"
+        )
+
+
+def read_proof(header: str) -> Proof | None:
+    """Return what a header says; ``None`` for any that we do not write."""
+    if (found := _PROOF.fullmatch(header)) is None:
+        return None
+    key, agent, number, to, digest, signature = found.groups()
+    return Proof(key, agent, int(number), to, digest, signature)
+
+
+def digest_of(body: bytes) -> str:
+    """Return `Proof.digest`."""
+    return hashlib.sha256(body).hexdigest()
+
+
+class Signer:
+    """Signs for one run, and tells signatures of those who know its secret from others."""
+
+    def __init__(self, secret: bytes, key: str) -> None:
+        self._derived = hmac.digest(secret, f"stallwatch cluster {VERSION} {key}".encode(), "sha256")
+
+    def sign(self, method: str, path: str, proof: Proof, body: bytes) -> Proof:
+        """Return the proof with its digest and signature."""
+        proof = proof._replace(digest=digest_of(body))
+        return proof._replace(signature=self._of(*_parts(method, path, proof)))
+
+    def is_signed(self, method: str, path: str, proof: Proof) -> bool:
+        """Return whether the request is from somebody who knows the secret."""
+        return hmac.compare_digest(self._of(*_parts(method, path, proof)), proof.signature)
+
+    def reply(self, request: Proof, status: int, body: bytes) -> str:
+        """Return the signature of the answer to a request."""
+        return self._of(b"reply", request.signature.encode(), str(status).encode(), body)
+
+    def is_reply(self, request: Proof, status: int, body: bytes, signature: str) -> bool:
+        """Return whether an answer is to this request, and from somebody who knows the secret."""
+        return hmac.compare_digest(self.reply(request, status, body).encode(), signature.encode())
+
+    def _of(self, *parts: bytes) -> str:
+        # With lengths: else parts could be cut at another place.
+        data = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+        return hmac.digest(self._derived, data, "sha256").hex()
+
+
+def _parts(method: str, path: str, proof: Proof) -> tuple[bytes, ...]:
+    parts = (method, path, proof.key, proof.agent, str(proof.number), proof.to, proof.digest)
+    return tuple(part.encode() for part in parts)
+
+
+class Hello(msgspec.Struct, kw_only=True):
+    """Who listens at an address."""
+
+    v: int = VERSION
+    agent: str
+    host_id: str = ""
+
+
+class Elsewhere(msgspec.Struct, kw_only=True):
+    """The answer 409: another agent merges the run."""
+
+    host_id: str
+    address: str
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """The answer to a post."""
+
+    reply: Reply
+    refused: dict[str, str] = {}  #: `Reply.refused` by agent, where it is not empty
+
+    def of(self, agent: str) -> Reply:
+        """Return the reply as one of the agents gets it."""
+        return msgspec.structs.replace(self.reply, refused=self.refused.get(agent, ""))
+
+
+class _Versioned(msgspec.Struct):
+    v: int = VERSION
+
+
+def pack(content: object) -> tuple[bytes, str]:
+    """Encode as JSON, compressed if that is worth it; with it, the ``Content-Encoding`` ("" for none)."""
+    body = msgspec.json.encode(content)
+    return (zstandard.compress(body, 1), "zstd") if len(body) > _PACKED_FROM else (body, "")
+
+
+def unpack(body: bytes, encoding: str = "") -> bytes:
+    """Decompress what was received, up to `MOST_BYTES`. Raises `Malformed`."""
+    try:
+        if encoding == "zstd":
+            with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(body) as stream:
+                body = stream.read(MOST_BYTES + 1)
+        elif encoding == "gzip":
+            unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)
+            body = unzip.decompress(body, MOST_BYTES + 1)
+        elif encoding not in ("", "identity"):
+            raise Malformed("its compression is neither zstd nor gzip", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+    except (zstandard.ZstdError, zlib.error) as error:
+        raise Malformed(f"it is not {encoding}") from error
+    if len(body) > MOST_BYTES:
+        raise Malformed(f"it is larger than {MOST_BYTES:,} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    return body
+
+
+def read(body: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    """Decode one of the records of this protocol. Raises `Malformed`."""
+    try:
+        return from_json(body, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        what = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise Malformed(f"it cannot be read: {what}") from error
+
+
+def read_reports(body: bytes, encoding: str, key: str) -> list[AgentReport]:
+    """Read a post of agents of the run `key`. Raises `Malformed`."""
+    body = unpack(body, encoding)
+    version = read(body, _Versioned)
+    assert isinstance(version, _Versioned)
+    if version.v != VERSION:
+        raise Malformed(f"it has version {version.v}; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED)
+    post = read(body, Post)
+    assert isinstance(post, Post)
+    if not 0 < len(post.reports) <= MOST_REPORTS:
+        raise Malformed(f"it has {len(post.reports):,} reports; 1 to {MOST_REPORTS} can be taken")
+    if any(report.key != key for report in post.reports):
+        raise Malformed("it has reports of another run")
+    return post.reports

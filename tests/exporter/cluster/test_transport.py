@@ -1,0 +1,246 @@
+"""Reports reach one merger of the run over real sockets, whichever host is gone."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from clusterhosts import Cluster, Recorder, cluster, report
+from ports import free_port
+from waiting import wait_until
+
+from stallwatch_exporter.cluster import client, peer, server
+from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.cluster.peer import RETRY_SECONDS
+from stallwatch_exporter.cluster.wire import Reply
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Cluster]:
+    """A run of three hosts."""
+    with cluster(tmp_path) as made:
+        yield made
+
+
+def test_the_first_host_merges_what_all_post(three: Cluster) -> None:
+    first, second, third = (three.start(node) for node in range(3))
+    replies = [host.post() for host in (first, second, third, second)]
+    assert first.merges.agents == ["agent0", "agent1", "agent2", "agent1"]
+    assert [reply.coordinator for reply in replies if reply] == ["agent0"] * 4
+    assert replies[2] is not None and replies[2].acknowledged == {"agent2": 1}
+    assert first.notes == second.notes == third.notes == []
+
+
+def test_a_report_carries_the_address_of_its_host(three: Cluster) -> None:
+    first, second = three.start(0), three.start(1)
+    everywhere = three.start(2, host="", port=free_port(), identity=three.identity(2), address=":1")
+    assert first.post() and second.post()
+    assert [one.address for one in first.merges.reports] == [
+        f"127.0.0.1:{three.port}",
+        f"127.0.0.2:{three.port}",
+    ]
+    assert everywhere.post()  # at another port: it finds nobody, and merges itself
+    assert everywhere.merges.reports[0].address == f"n2{everywhere.backing.address}"
+
+
+def test_an_agent_that_listens_everywhere_is_reached_where_its_posts_come_from(three: Cluster) -> None:
+    first = three.start(0)
+    port = free_port()
+    other = three.start(1, host="", port=port, address=f"127.0.0.1:{three.port}")
+    assert first.post() and other.post()
+    assert first.merges.reports[1].address == f"127.0.0.1:{port}"
+
+
+def test_the_next_host_merges_once_the_first_is_gone(three: Cluster) -> None:
+    first, second, third = (three.start(node) for node in range(3))
+    assert first.post() and second.post() and third.post()
+    first.backing.close()
+    replies = [second.post(), third.post(), third.post()]
+    assert [reply.coordinator for reply in replies if reply] == ["agent1"] * 3
+    assert second.merges.agents == ["agent1", "agent2", "agent2"]
+    assert third.merges.agents == []
+
+
+def test_the_first_host_merges_again_when_it_returns(three: Cluster) -> None:
+    first, second, third = (three.start(node) for node in range(3))
+    assert first.post() and second.post() and third.post()
+    first.backing.close()
+    assert third.post() and second.post()
+    returned = three.start(0, agent="returned")
+    assert returned.post()
+    assert third.post() and returned.merges.agents == ["returned"]  # it is not looked for at each post
+    three.now += RETRY_SECONDS
+    for host in (second, third):
+        wait_until(lambda host=host: host.post() and host.agent in returned.merges.agents)
+
+
+def test_a_new_agent_at_the_same_place_gets_the_next_post(three: Cluster) -> None:
+    """The connection that was kept is of the old one, and the new one takes nothing that was meant for it."""
+    first, second = three.start(0), three.start(1)
+    assert first.post() and second.post()
+    first.backing.close()
+    returned = three.start(0, agent="returned")
+    assert returned.post() and second.post()
+    assert returned.merges.agents == ["returned", "agent1"]
+    assert second.merges.agents == []
+
+
+def test_a_host_that_knows_a_better_one_names_it(three: Cluster) -> None:
+    """The third host was given another name of the first, which leads nowhere."""
+    first, second = three.start(0), three.start(1)
+    assert first.post() and second.post()
+    hosts = ("127.0.0.99", *three.identity(2).hosts[1:])
+    third = three.start(2, identity=RunIdentity(key=first.key, job="1", origin="slurm", hosts=hosts, node=2))
+    assert third.post()
+    assert first.merges.agents == ["agent0", "agent1", "agent2"]
+    assert second.merges.agents == third.merges.agents == []
+
+
+def test_a_host_that_is_there_and_does_not_answer_is_passed_over(
+    three: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a stopped agent, or one behind a link that loses everything after the connection."""
+    monkeypatch.setattr(peer, "ANSWER_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", three.port)):
+        second, third = three.start(1), three.start(2)
+        replies = [second.post(), third.post()]
+    assert [reply.coordinator for reply in replies if reply] == ["agent1", "agent1"]
+
+
+def test_each_side_of_a_partition_has_a_merger(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (three.start(node) for node in range(3))
+    assert first.post() and second.post() and third.post()
+    connect = peer.Connection.connect
+    cut: set[str] = set()
+
+    def over_the_link(connection: peer.Connection) -> None:
+        if connection._address[0] in cut:
+            raise ConnectionRefusedError
+        connect(connection)
+
+    monkeypatch.setattr(peer.Connection, "connect", over_the_link)
+    cut.update(three.address(node) for node in (0, 1))
+    for other in third.backing._peers.values():
+        other.close_connection()
+    reply = third.post()
+    assert reply is not None and reply.coordinator == "agent2"
+    cut.clear()
+    three.now += RETRY_SECONDS
+    wait_until(lambda: (reply := third.post()) and reply.coordinator == "agent0")
+
+
+def test_hosts_that_nobody_lists_are_tried_in_the_order_of_their_numbers(three: Cluster) -> None:
+    def identity(node: int) -> RunIdentity:
+        return RunIdentity(key="ab", job="1", origin="kubeflow", master="127.0.0.1:29500", node=node)
+
+    hosts = [three.start(node, identity=identity(node)) for node in range(3)]
+    for host in (*hosts, *hosts):
+        assert host.post()
+    assert hosts[0].merges.agents == ["agent0", "agent1", "agent2"] * 2
+    hosts[0].backing.close()
+    assert hosts[1].post() and hosts[2].post()
+    assert hosts[1].merges.agents == ["agent1", "agent2"]
+
+
+def test_a_coordinator_that_is_configured_comes_before_the_hosts(three: Cluster) -> None:
+    service = three.start(5, agent="service", identity=three.identity(0))
+    hosts = [three.start(node, address=f"127.0.0.6:{three.port}") for node in range(2)]
+    assert service.post()
+    assert all(host.post() for host in hosts)
+    assert service.merges.agents == ["service", "agent0", "agent1"]
+    service.backing.close()
+    assert all(host.post() for host in hosts)
+    assert hosts[0].merges.agents == ["agent0", "agent1"]
+
+
+def test_ports_that_others_have_are_passed_over(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ports are made of the run's key; here a program and the agent of another run have the first two."""
+    monkeypatch.setattr(client, "FIRST_PORT", free_port())
+    monkeypatch.setattr(client, "_PORTS", client._TRIES)
+    first, second = three.start(0, port=0), three.start(1, port=0)
+    ports = first.backing._run_ports
+
+    class Other(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", ports[0]), Other) as program:
+        threading.Thread(target=program.serve_forever, daemon=True).start()
+        other = three.start(0, key="another", port=ports[1], host_id="x")
+        assert other.post() and first.post() and second.post()
+        program.shutdown()
+    assert first.merges.agents == ["agent0", "agent1"]
+    assert other.merges.agents == ["agent0"]
+    assert [*other.notes, *first.notes, *second.notes] == []
+
+
+def test_a_refusal_of_the_merger_reaches_the_agent_it_is_for(three: Cluster) -> None:
+    first, second = three.start(0), three.start(1)
+    first.merges.refused["agent1"] = "rank 3 is claimed by two agents"
+    replies = [first.post(), second.post()]
+    assert [reply.refused for reply in replies if reply] == ["", "rank 3 is claimed by two agents"]
+
+
+def test_a_merger_that_fails_is_as_one_that_does_not_answer(three: Cluster) -> None:
+    first, second = three.start(0), three.start(1)
+    first.merges.broken = RuntimeError("out of order")
+    assert first.post() is None
+    reply = second.post()
+    assert reply is not None and reply.coordinator == "agent1"
+    assert first.notes == ["reports of the run could not be merged (RuntimeError: out of order)"]
+    (note,) = second.notes
+    assert note.endswith("does not take the reports of this host: its merger fails: see its own messages")
+
+
+def test_a_closed_agent_posts_nothing(three: Cluster) -> None:
+    first = three.start(0)
+    assert first.post()
+    first.backing.close()
+    assert first.post() is None
+
+
+def test_a_host_whose_reports_are_large_posts_in_parts(three: Cluster) -> None:
+    """A post may hold one of these three; the stacks of a fourth agent are too large."""
+    notes: list[str] = []
+    large = [report(f"agent{number}", ranks="7" * (600 << 10)) for number in range(3)]
+    stacks = StallStacks(1.0, 0.1, [StackGroup([1], "code", frames=["f" * (1 << 20)])])
+    too_large = report("agent3", stacks=stacks, ranks="0-7")
+    parts = [*client._parts([*large, too_large], server.Notices(notes.append))]
+    assert [[one.agent for one in part] for part in parts] == [[f"agent{number}"] for number in range(4)]
+    assert (parts[3][0].stacks, parts[3][0].ranks) == (None, "0-7")
+    assert notes == ["the report of this host is too large: it is sent without the stacks of its ranks"]
+
+
+def test_128_hosts_post_to_one(tmp_path: Path) -> None:
+    with cluster(tmp_path, hosts=128) as made:
+        hosts = [made.start(node) for node in range(128)]
+        assert hosts[0].post()
+        with ThreadPoolExecutor(32) as pool:
+            replies: list[Reply | None] = []
+            for _ in range(3):
+                replies += pool.map(lambda host: host.post(), hosts[1:])
+        assert sorted(hosts[0].merges.agents) == sorted(["agent0", *[host.agent for host in hosts[1:]] * 3])
+        assert [reply.coordinator for reply in replies if reply] == ["agent0"] * (3 * 127)
+
+
+def test_the_merged_state_is_readable_with_a_proof(three: Cluster) -> None:
+    class Merged(Recorder):
+        def state(self) -> dict[str, int]:
+            return {"reports": len(self.reports)}
+
+    first, second = three.start(0, merges=Merged("agent0")), three.start(1)
+    assert first.post() and second.post()
+    (found,) = [one for one in second.backing._peers.values() if one.hello is not None]
+    signed = second.backing._signed
+    assert found._where is not None and signed is not None and found.hello is not None
+    connection = peer.Connection(found._where)
+    with connection.within(60):
+        status, content = peer._sent(connection, signed, "GET", f"/cluster/v1/runs/{second.key}", "agent0")
+    connection.close()
+    assert (status, content) == (200, b'{"reports":2}')
