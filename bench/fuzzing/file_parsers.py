@@ -35,6 +35,7 @@ from stallwatch_dashboard.data.source import said_at_the_end
 from stallwatch_dashboard.uploads.reading import safe_name
 from stallwatch_exporter.checkpoints.checking import check_checkpoint
 from stallwatch_exporter.checkpoints.formats import tensor_names
+from stallwatch_exporter.cluster.signing import Malformed, Signer, read_proof, read_reports
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_recorded
 from stallwatch_exporter.rings.probing import RankProcess, without_secrets
@@ -229,6 +230,15 @@ def parse_incidents() -> list[Incident]:
 
 def parse_webhook(data: bytes) -> None:
     stories(read_notification(data).alerts, lambda _: parse_incidents())
+
+
+def parse_post(data: bytes) -> None:
+    for encoding in ("", "gzip", "zstd"):
+        with contextlib.suppress(Malformed):
+            read_reports(data, encoding, "5f")
+    proof = read_proof(text_of(data))
+    if proof is not None:
+        Signer(b"secret", proof.key).is_signed("POST", "/", proof)
 
 
 def parse_settings(data: bytes) -> None:

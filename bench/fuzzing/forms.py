@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+
+import zstandard
+
 from fuzzing import samples as of
+from stallwatch_exporter.cluster.signing import Proof, Signer
 
 
 def webhooks() -> list[bytes]:
@@ -32,6 +37,30 @@ def webhooks() -> list[bytes]:
     }
     ended = {**alert, "status": "resolved", "labels": {**labels, "incident": "stall"}}
     return of.as_json(body, {**body, "alerts": [alert, ended, {"status": 3}]}, {**body, "alerts": []})
+
+
+def posts() -> list[bytes]:
+    """What agents of a run send, and the header that proves who they are."""
+    said = {"key": "5f", "agent": "n2-1", "host": "n2", "host_id": "ab", "run": "sft-1", "number": 7}
+    group = {"ranks": [8, 9], "kind": "collective", "collectives": {"w": {"joined": 12, "done": 11}}}
+    layout = [{"id": "w", "ranks": "0-15", "axis": "world"}]
+    stacks = {"time": 1.0, "seconds": 0.2, "groups": [group], "layout": layout}
+    incident = {
+        "id": "sft-1/stall/stall/1",
+        "run": "sft-1",
+        "kind": "stall",
+        "rule": "stall",
+        "severity": "critical",
+        "status": "open",
+        "episode": 1,
+        "opened_at": 1.5,
+        "updated_at": 2.5,
+    }
+    pace = {"step": 4, "rank": 8, "own": 0.1, "whole": 0.3}
+    report = {**said, "stacks": stacks, "incidents": [incident], "paces": [pace], "ledger": [{"id": "a"}]}
+    plain = of.as_json({"v": 1, "reports": [said]}, {"v": 1, "reports": [report, said]}, {"v": 2})
+    proof = Signer(b"secret", "5f").sign("POST", "/", Proof("5f", "n2-1", 7, "n1-1"), b"")
+    return [*plain, gzip.compress(plain[1], mtime=0), zstandard.compress(plain[1]), proof.header.encode()]
 
 
 def spied() -> list[bytes]:

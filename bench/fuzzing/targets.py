@@ -77,6 +77,7 @@ TARGETS: tuple[Target, ...] = (
     Target("faulthandler", file_parsers.parse_faulthandler, lambda: forms.DUMP, 10),
     Target("py-spy", file_parsers.parse_py_spy, forms.spied, 20, json=True, tokens=forms.JSON_TOKENS),
     Target("alertmanager", file_parsers.parse_webhook, forms.webhooks, 10, (WebhookProblem,), json=True, tokens=forms.JSON_TOKENS),
+    Target("cluster-post", file_parsers.parse_post, forms.posts, 60, json=True, tokens=forms.JSON_TOKENS, size=file_parsers.size_unpacked),
     Target("stallwatch-toml", file_parsers.parse_settings, lambda: forms.TOML, 190, tokens=forms.TOML_TOKENS),
     Target("environment", file_parsers.parse_variables, lambda: forms.VALUES, 400, tokens=forms.TOML_TOKENS),
     Target("routes", file_parsers.parse_routes, lambda: forms.ROUTES, 60, json=True, tokens=forms.JSON_TOKENS),

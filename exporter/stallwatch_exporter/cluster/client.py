@@ -47,8 +47,10 @@ POST_SECONDS = 4.0  #: that a post may take
 FIRST_PORT = 19402
 _PORTS = 200  # runs of one machine listen at different ones
 _TRIES = 8
+_MOST_OTHERS = 64  # agents that are remembered beside those that may merge
 _AT_ONCE = 16  # hosts that are looked for at a time
-_SEEN_LATELY = 0.5  # seconds for which a coordinator that answered need not be asked again
+_SPARE_SECONDS = 0.25  # of a post, for hosts that did not answer before
+_SEEN_LATELY = 0.5  # seconds for which a coordinator that answered need not prove that it is there
 _SIBLING_SECONDS = 5.0  # for the agent that posts for its host
 _AVOIDED_SECONDS = 30.0  # until it is tried again if it did not answer
 _KEPT_SECONDS = 3600.0  # between two touches of the file with the secret
@@ -79,7 +81,7 @@ class HttpBacking:
         self._host_id = host_id
         self._hostname = hostname or socket.gethostname()
         self._clock = clock
-        self._say = Notices(notice, clock)
+        self._notices = Notices(notice, clock)
         self._source = SecretSource(join, home, identity.key)
         self._signed: Signed | None = None
         self._no_secret = False
@@ -92,13 +94,13 @@ class HttpBacking:
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
         self._used: tuple[Peer, float] | None = None  # who took our reports last, and when it answered
-        self._asking = threading.Lock()
+        self._checking = threading.Lock()
         self._closed = False
         self._own_ports = self._ports()
 
     @property
     def address(self) -> str:
-        """Where this agent listens; ``:19402`` on all addresses, of which others know one from our posts."""
+        """Where this agent listens; ``:19402`` on all addresses, of which our posts show one."""
         if self._server is None:
             return ""
         is_one = self._join.host not in ("", "0.0.0.0", "::")
@@ -111,19 +113,18 @@ class HttpBacking:
         name = host.socket_name(self._home / "join", self._identity.key, self._host_id)
         for _ in range(2):
             if name is None or self._socket is not None or self._clock() < self._avoided_until:
-                return self._host.post(report, own=True)
+                break
             try:
-                if self._is_first_here(name):
-                    continue
-                return self._to_sibling(name, report)
+                if not self._is_first_here(name):
+                    return self._to_sibling(name, report)
             except ConnectionError:
                 continue  # it has just ended: its place is free
             except (OSError, ValueError, http.client.HTTPException, Malformed) as error:
-                self._say(
+                self._notices(
                     f"the agent that posts for this host cannot be used ({error}): this one posts for itself"
                 )
                 self._avoided_until = self._clock() + _AVOIDED_SECONDS
-        return self._host.post(report, own=True) if self._socket is not None else None
+        return self._host.post(report, own=True)
 
     def close(self) -> None:
         """Leave; what is under way is given up."""
@@ -140,7 +141,7 @@ class HttpBacking:
         bound = host.bind(name)
         if bound is None:
             return False
-        gate = SameHost(self._identity.key, lambda one: self._host.post(one, own=False), self._say)
+        gate = SameHost(self._identity.key, lambda report: self._host.post(report, own=False), self._notices)
         self._socket = ClusterServer(gate, bound=bound, most=MOST_REPORTS)
         return True
 
@@ -152,7 +153,7 @@ class HttpBacking:
             with connection.within(_SIBLING_SECONDS):
                 status, content, packed, _ = connection.exchange("POST", REPORTS, body, encoding)
         except BlockingIOError:
-            return None  # too many ask it at once
+            return None  # too many use it at once
         finally:
             connection.close()
         if status == 503:
@@ -160,16 +161,15 @@ class HttpBacking:
         if status != 200:
             raise Malformed(f"status {status}")
         answer = read(unpack(content, packed), Answer)
-        assert isinstance(answer, Answer)
         return answer.of(report.agent)
 
     def _carry(self, reports: Sequence[AgentReport]) -> Answer | None:
         """Post what the agents of this host report: to the first of the run that takes it."""
         end = time.monotonic() + POST_SECONDS
         signed = self._open()
-        reports = [msgspec.structs.replace(one, address=self.address) for one in reports]
+        reports = [msgspec.structs.replace(report, address=self.address) for report in reports]
         answer: Answer | None = None
-        for part in _parts(reports, self._say):
+        for part in _parts(reports, self._notices):
             given = self._post(part, signed, end) if signed is not None else self._own(part)
             if given is None:
                 return None
@@ -181,16 +181,19 @@ class HttpBacking:
 
     def _post(self, reports: Sequence[AgentReport], signed: Signed, end: float) -> Answer | None:
         tried: set[int] = set()
+        spare = _SPARE_SECONDS
         ahead = self._ahead()
         for index, peer in enumerate(ahead):
             if self._closed:
                 return None
             # The first is looked for alone: it is nearly always there.
-            is_new = peer.is_new
+            is_new, began = peer.is_new, time.monotonic()
             for other in ahead[index : index + (_AT_ONCE if index else 1)]:
                 other.look(signed)
-            left = min(ANSWER_SECONDS, end - time.monotonic())
-            if not peer.wait(left if is_new else 0.0):
+            is_there = peer.wait(min(ANSWER_SECONDS, end - began) if is_new else spare)
+            if not is_new:
+                spare = max(0.0, spare - (time.monotonic() - began))
+            if not is_there:
                 if is_new and time.monotonic() >= end:
                     return None
                 continue
@@ -234,14 +237,14 @@ class HttpBacking:
         self._used = None
         here = f"{self._hostname}{self.address}" if self.address[:1] == ":" else self.address
         try:
-            return self._run.take([msgspec.structs.replace(one, address=here) for one in reports])
+            return self._run.take([msgspec.structs.replace(report, address=here) for report in reports])
         except Exception as error:
-            self._say(f"reports of the run could not be merged ({type(error).__name__}: {error})")
+            self._notices(f"reports of the run could not be merged ({type(error).__name__}: {error})")
             return None
 
     def _elsewhere(self) -> Elsewhere | None:
         """Return who merges in our place; ``None`` if nobody before us in the order of hosts answers."""
-        with self._asking:
+        with self._checking:
             used, signed = self._used, self._signed
             if used is None or signed is None:
                 return None
@@ -272,6 +275,8 @@ class HttpBacking:
             found.append(self._peer(name, ports))
         if own is None:
             found += self._members_before()
+        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # agents come and go, with new ports
+            self._peers = {key: peer for key, peer in self._peers.items() if peer in found}
         return list(dict.fromkeys(found))
 
     def _members_before(self) -> Iterator[Peer]:
@@ -279,7 +284,7 @@ class HttpBacking:
             return node is None, node or 0, host_id
 
         own = place(self._identity.node, self._host_id)
-        for member in sorted(self._members, key=lambda one: place(one.node, one.host_id)):
+        for member in sorted(self._members, key=lambda member: place(member.node, member.host_id)):
             where, port = host.split_address(member.address)
             if where and port and place(member.node, member.host_id) < own:
                 known = self._named(Elsewhere(host_id=member.host_id, address=member.address))
@@ -299,7 +304,7 @@ class HttpBacking:
     def _peer(self, where: str, ports: Sequence[int]) -> Peer:
         key = (where, tuple(ports))
         if key not in self._peers:
-            self._peers[key] = Peer(where, ports, self._say, self._clock, self._searches)
+            self._peers[key] = Peer(where, ports, self._notices, self._clock, self._searches)
         return self._peers[key]
 
     @property
@@ -322,7 +327,7 @@ class HttpBacking:
                 secret = self._source.get(self._clock())
             except NoSecret as problem:
                 self._no_secret = True
-                self._say(str(problem))
+                self._notices(str(problem))
                 return None
             if secret is None:
                 return None
@@ -332,7 +337,8 @@ class HttpBacking:
             self._listen(secret)
         if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
             self._kept_at = self._clock()
-            self._source.keep()
+            # In a thread: a file system that hangs must not hold up the posts.
+            threading.Thread(target=self._source.keep, name="stallwatch-cluster-secret", daemon=True).start()
         return self._signed
 
     def _listen(self, secret: Secret) -> None:
@@ -342,7 +348,7 @@ class HttpBacking:
             self._agent,
             self._host_id,
             lambda _: self._run.merges,
-            self._say,
+            self._notices,
             knows=lambda other: other == key,
             elsewhere=self._elsewhere,
         )
@@ -352,7 +358,7 @@ class HttpBacking:
                 gate, self._join.host, self._own_ports, secret.server, most_connections(agents)
             )
         except OSError as error:
-            self._say(
+            self._notices(
                 f"no other host can join here ({error.strerror or error}); set join.port to a free port"
             )
 
@@ -399,7 +405,7 @@ class HostReports:
             taken, self._waiting = self._waiting, {}
         answer: Answer | None = None
         try:
-            answer = self._carry([_aged(one, self._clock() - came) for one, came in taken.values()])
+            answer = self._carry([_aged(report, self._clock() - came) for report, came in taken.values()])
         finally:
             with self._changed:
                 self._busy = False
@@ -409,7 +415,7 @@ class HostReports:
                 if answer is None:
                     self._waiting = {**taken, **self._waiting}
                 else:
-                    known = {agent: _news(one) for agent, (one, _) in taken.items()}
+                    known = {agent: _news(report) for agent, (report, _) in taken.items()}
                     self._carried = dict(list({**self._carried, **known}.items())[-MOST_REPORTS:])
                 self._changed.notify_all()
         return answer.of(report.agent) if answer is not None else None
@@ -444,16 +450,16 @@ def _aged(report: AgentReport, seconds: float) -> AgentReport:
     )
 
 
-def _parts(reports: Sequence[AgentReport], say: Notices) -> Iterator[Sequence[AgentReport]]:
+def _parts(reports: Sequence[AgentReport], notices: Notices) -> Iterator[Sequence[AgentReport]]:
     """Cut into posts that are not too large."""
     if len(msgspec.json.encode(reports)) < MOST_BYTES - 64:
         yield reports
     elif len(reports) > 1:
         half = len(reports) // 2
-        yield from _parts(reports[:half], say)
-        yield from _parts(reports[half:], say)
+        yield from _parts(reports[:half], notices)
+        yield from _parts(reports[half:], notices)
     elif reports[0].stacks is not None or reports[0].paces:
-        say("the report of this host is too large: it is sent without the stacks of its ranks")
-        yield from _parts([msgspec.structs.replace(reports[0], stacks=None, paces=[])], say)
+        notices("the report of this host is too large: it is sent without the stacks of its ranks")
+        yield from _parts([msgspec.structs.replace(reports[0], stacks=None, paces=[])], notices)
     else:
-        say("the report of this host is too large and is left out")
+        notices("the report of this host is too large and is left out")

@@ -25,7 +25,7 @@ _PATH = 100  # bytes that the path of a socket may have: sockaddr_un of macOS ha
 
 
 def host_id(hostname: str) -> str:
-    """Return what tells this host from all others: hosts may have one name, containers one boot.
+    """Return an id of this host that no other has: hosts may share a name, and containers a boot.
 
     The network namespace is part of it, as the abstract socket is (unix(7)).
     """
@@ -46,7 +46,7 @@ def is_this_host(name: str, hostname: str) -> bool:
         return False
     with contextlib.suppress(OSError):
         for of_interface in psutil.net_if_addrs().values():
-            if any(one.address.partition("%")[0] == str(address) for one in of_interface):
+            if any(entry.address.partition("%")[0] == str(address) for entry in of_interface):
                 return True
     return False
 
@@ -68,7 +68,7 @@ def join_address(host: str, port: int) -> str:
 def socket_name(folder: Path, key: str, host: str) -> str | None:
     """Return the name under which the agents of a run meet on this host; ``None`` if there is no such socket.
 
-    Abstract on Linux, so that no file is left behind and no shared file system is asked.
+    Abstract on Linux, so that no file is left behind, and none lies in a shared folder.
     """
     if sys.platform == "linux":
         return f"\0stallwatch-{os.geteuid()}-{key}-{host}"

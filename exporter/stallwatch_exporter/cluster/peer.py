@@ -32,7 +32,8 @@ from stallwatch_exporter.cluster.signing import (
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Post
 
 ANSWER_SECONDS = 2.0  #: for one agent to answer
-RETRY_SECONDS = 10.0  #: until one that did not is tried again
+RETRY_SECONDS = 10.0  #: at most, until an agent that did not is looked for again
+_FIRST_RETRY_SECONDS = 1.0  # doubled each time: agents of a run start within seconds of each other
 
 _PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
 
@@ -153,20 +154,21 @@ class Peer:
         self,
         host: str,
         ports: Sequence[int],
-        say: Notices,
+        notices: Notices,
         clock: Callable[[], float],
         searches: threading.Semaphore,
     ) -> None:
         """`searches`: how many agents may be looked for at once."""
         self.host = host
         self.ports = tuple(ports)
-        self.hello: Hello | None = None  #: what it said when it was found; ``None`` while it is not reached
-        self._say = say
+        self.hello: Hello | None = None  #: who it is; ``None`` while it is not reached
+        self._notices = notices
         self._clock = clock
         self._searches = searches
         self._where: tuple[Any, ...] | None = None
         self._connection: Connection | None = None
         self._retry_at = float("-inf")
+        self._pause = 0.0
         self._lost = False  # it was looked for, or was there, and did not answer
         self._changed = threading.Condition()
         self._search: threading.Thread | None = None
@@ -203,9 +205,14 @@ class Peer:
     def lose(self) -> None:
         """Note that it does not answer: it is looked for again later."""
         with self._changed:
-            self.hello, self._lost = None, True
-            self._retry_at = self._clock() + RETRY_SECONDS
+            self.hello = None
+            self._miss()
         self.close_connection()
+
+    def _miss(self) -> None:
+        self._lost = True
+        self._pause = min(RETRY_SECONDS, max(_FIRST_RETRY_SECONDS, 2 * self._pause))
+        self._retry_at = self._clock() + self._pause
 
     def close_connection(self) -> None:
         """Close the connection that is kept."""
@@ -252,16 +259,12 @@ class Peer:
                     self.hello = self._greet(where, signed, max(0.05, end - time.monotonic()))
                     continue
                 if status == 200:
-                    answer = read(content, Answer)
-                    assert isinstance(answer, Answer)
-                    return answer
+                    return read(content, Answer)
                 if status == 409:
-                    other = read(content, Elsewhere)
-                    assert isinstance(other, Elsewhere)
-                    return other
+                    return read(content, Elsewhere)
                 raise _Refusal(_reason(status))
             except _Refusal as problem:
-                self._say(f"{self.name} does not take the reports of this host: {problem}")
+                self._notices(f"{self.name} does not take the reports of this host: {problem}")
                 break
             except _Unknown:
                 break
@@ -287,7 +290,7 @@ class Peer:
         try:
             found = self._search_ports(signed, time.monotonic() + ANSWER_SECONDS)
         except _Refusal as problem:
-            self._say(f"{self.name} does not take the reports of this host: {problem}")
+            self._notices(f"{self.name} does not take the reports of this host: {problem}")
         except _PROBLEMS:
             pass
         finally:
@@ -295,8 +298,9 @@ class Peer:
             with self._changed:
                 if found is not None:
                     self.hello, self._where = found
-                self._lost = found is None
-                self._retry_at = self._clock() + RETRY_SECONDS
+                    self._lost, self._pause = False, 0.0
+                else:
+                    self._miss()
                 self._search = None
                 self._changed.notify_all()
 
@@ -327,7 +331,6 @@ class Peer:
         if status != 200:
             raise _Refusal(_reason(status))
         hello = read(content, Hello)
-        assert isinstance(hello, Hello)
         if hello.v != VERSION:
             raise _Refusal(_reason(426))
         return hello

@@ -2,7 +2,7 @@
 
 | request | answer |
 |---|---|
-| POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, ask that agent |
+| POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, post to that agent |
 | GET /cluster/v1/hello | 200: `Hello`, who listens here |
 | GET /cluster/v1/runs/KEY | 200: the merged state, if the merger offers it |
 
@@ -55,8 +55,8 @@ from stallwatch_rules.text.controls import printable
 MOST_RUNS = 1024  #: that one server merges at a time
 _MOST_AGENTS = 16_384  # whose newest number is known
 _MOST_CONNECTIONS = 4096
-_SAID_AGAIN = 600.0  # seconds after which a refusal is mentioned again
-_MOST_SAID = 200
+_REPEATED_SECONDS = 600.0  # seconds after which a refusal is mentioned again
+_MOST_NOTICES = 200
 
 
 class Notices:
@@ -65,18 +65,18 @@ class Notices:
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._notice = notice
         self._clock = clock
-        self._said: dict[str, float] = {}
+        self._mentioned: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def __call__(self, text: str, about: str = "") -> None:
-        """Say it, unless the same was said lately `about` the same."""
+        """Mention it, unless the same was mentioned lately `about` the same."""
         text, now = printable(text), self._clock()
         with self._lock:
-            self._said = {key: at for key, at in self._said.items() if now - at < _SAID_AGAIN}
+            self._mentioned = {key: at for key, at in self._mentioned.items() if now - at < _REPEATED_SECONDS}
             key = about or text
-            if key in self._said or len(self._said) >= _MOST_SAID:
+            if key in self._mentioned or len(self._mentioned) >= _MOST_NOTICES:
                 return
-            self._said[key] = now
+            self._mentioned[key] = now
         with contextlib.suppress(Exception):
             self._notice(text)
 
@@ -124,7 +124,7 @@ class Response(NamedTuple):
 class Gate(Protocol):
     """Judges requests and answers them."""
 
-    say: Notices
+    notices: Notices
 
     def answer(self, request: Request) -> Response:
         """Answer. Raises `Malformed`, which is answered with its text."""
@@ -152,7 +152,7 @@ class OtherHosts:
         self._merges = merges
         self._knows = knows
         self._elsewhere = elsewhere
-        self.say = Notices(notice)
+        self.notices = Notices(notice)
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -175,12 +175,14 @@ class OtherHosts:
             if not signer.is_signed(request.method, request.path, proof):
                 raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)
         except Malformed as problem:
-            self.say(f"refused an agent at {request.sender}: {problem}", f"{problem.status} {request.sender}")
+            self.notices(
+                f"refused an agent at {request.sender}: {problem}", f"{problem.status} {request.sender}"
+            )
             raise
         try:
             status, content = self._signed(request, proof)
         except Malformed as problem:
-            self.say(
+            self.notices(
                 f"refused a post of {proof.agent} at {request.sender}: {problem}",
                 f"{problem.status} {request.sender}",
             )
@@ -219,19 +221,21 @@ class OtherHosts:
         # Who reaches us from an address can be reached there.
         here = f"[{request.sender}]" if ":" in request.sender else request.sender
         reports = [
-            msgspec.structs.replace(one, address=f"{here}{one.address}") if one.address[:1] == ":" else one
-            for one in reports
+            msgspec.structs.replace(report, address=f"{here}{report.address}")
+            if report.address[:1] == ":"
+            else report
+            for report in reports
         ]
         try:
             return HTTPStatus.OK, self._of(proof.key).take(reports)
         except Malformed:
             raise
         except Exception as error:
-            self.say(f"reports of the run could not be merged ({type(error).__name__}: {error})")
+            self.notices(f"reports of the run could not be merged ({type(error).__name__}: {error})")
             return HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__
 
     def _of(self, key: str) -> Run:
-        """Return the run; one that is not merged yet begins here. Raises `Malformed`."""
+        """Return the run; its first report makes it. Raises `Malformed`."""
         with self._lock:
             run = self._runs.get(key)
             if run is None:
@@ -253,7 +257,7 @@ class SameHost:
     ) -> None:
         self._key = key
         self._take = take
-        self.say = Notices(notice)
+        self.notices = Notices(notice)
 
     def answer(self, request: Request) -> Response:
         """Answer a request of another agent of this host."""
@@ -266,7 +270,7 @@ class SameHost:
                 )
             reports = read_reports(request.read(), request.encoding, self._key)
         except Malformed as problem:
-            self.say(f"refused a post of this host: {problem}")
+            self.notices(f"refused a post of this host: {problem}")
             raise
         answers = [(report.agent, self._take(report)) for report in reports]
         replies = [reply for _, reply in answers if reply is not None]
@@ -314,7 +318,7 @@ class _Server(BoundedServer):
     whole = 30.0
 
     def server_bind(self) -> None:
-        """Bind without looking for the name of the address, which may ask a server that does not answer."""
+        """Bind without looking for the name of the address, for which a server may have to answer."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         TCPServer.server_bind(self)
@@ -323,7 +327,7 @@ class _Server(BoundedServer):
         """Mention whose certificate does not belong to the run; who hung up needs no word."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
-            self.RequestHandlerClass.gate.say(  # type: ignore[attr-defined]
+            self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]
                 f"refused an agent at {sender}: it shows no certificate of the run ({error.reason})",
                 f"tls {sender}",
             )

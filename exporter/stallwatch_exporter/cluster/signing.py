@@ -12,7 +12,7 @@ import hmac
 import re
 import zlib
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import zstandard
@@ -25,6 +25,7 @@ REPORTS, HELLO, RUNS = f"{BASE}/reports", f"{BASE}/hello", f"{BASE}/runs/"
 REPLY_HEADER = "Stallwatch-Signature"
 UPGRADE = f"it speaks version {VERSION} of the protocol; install the same Stallwatch on all hosts"
 
+_T = TypeVar("_T")
 _SCHEME = "Stallwatch-HMAC-SHA256"
 _PROOF = re.compile(
     rf"{_SCHEME} key=(?P<key>[\w.-]{{1,64}}), agent=(?P<agent>[\w.:@-]{{1,200}}), "
@@ -33,11 +34,11 @@ _PROOF = re.compile(
     re.ASCII,
 )
 _PACKED_FROM = 8 << 10  # bytes; less is not worth the time
-_WINDOW = 8 << 20  # bytes of memory that zstd may ask for
+_WINDOW = 8 << 20  # bytes of memory that zstd may take
 
 
 class Malformed(Exception):
-    """A post or reply that is not one; `status` is what it is answered with."""
+    """A post or reply cannot be taken; `status` is that of the answer."""
 
     def __init__(self, why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(why)
@@ -77,7 +78,7 @@ def digest_of(body: bytes) -> str:
 
 
 class Signer:
-    """Signs for one run, and tells signatures of those who know its secret from others."""
+    """Signs for one run, and recognises signatures of those who know its secret."""
 
     def __init__(self, secret: bytes, key: str) -> None:
         self._derived = hmac.digest(secret, f"stallwatch cluster {VERSION} {key}".encode(), "sha256")
@@ -132,7 +133,7 @@ class Answer(msgspec.Struct, kw_only=True):
     refused: dict[str, str] = {}  #: `Reply.refused` by agent, where it is not empty
 
     def of(self, agent: str) -> Reply:
-        """Return the reply as one of the agents gets it."""
+        """Return the reply for one of the agents."""
         return msgspec.structs.replace(self.reply, refused=self.refused.get(agent, ""))
 
 
@@ -164,7 +165,7 @@ def unpack(body: bytes, encoding: str = "") -> bytes:
     return body
 
 
-def read(body: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
+def read(body: bytes, kind: type[_T]) -> _T:
     """Decode one of the records of this protocol. Raises `Malformed`."""
     try:
         return from_json(body, kind)
@@ -177,11 +178,9 @@ def read_reports(body: bytes, encoding: str, key: str) -> list[AgentReport]:
     """Read a post of agents of the run `key`. Raises `Malformed`."""
     body = unpack(body, encoding)
     version = read(body, _Versioned)
-    assert isinstance(version, _Versioned)
     if version.v != VERSION:
         raise Malformed(f"it has version {version.v}; {UPGRADE}", HTTPStatus.UPGRADE_REQUIRED)
     post = read(body, Post)
-    assert isinstance(post, Post)
     if not 0 < len(post.reports) <= MOST_REPORTS:
         raise Malformed(f"it has {len(post.reports):,} reports; 1 to {MOST_REPORTS} can be taken")
     if any(report.key != key for report in post.reports):

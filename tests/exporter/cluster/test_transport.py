@@ -80,6 +80,25 @@ def test_the_first_host_merges_again_when_it_returns(three: Cluster) -> None:
         wait_until(lambda host=host: host.post() and host.agent in returned.merges.agents)
 
 
+def test_a_first_host_that_starts_late_merges_soon(three: Cluster) -> None:
+    second = three.start(1)
+    reply = second.post()
+    assert reply is not None and reply.coordinator == "agent1"
+    first = three.start(0)
+    assert first.post()
+    three.now += 1.0
+    wait_until(lambda: second.post() and "agent1" in first.merges.agents)
+
+
+def test_agents_that_went_are_forgotten(three: Cluster) -> None:
+    """Each that starts anew listens at another port, and is another member."""
+    second = three.start(1)
+    for port in range(1, 1000):
+        second.backing._peer("127.0.0.1", (port,))
+        second.backing._ahead()
+    assert len(second.backing._peers) < 100
+
+
 def test_a_new_agent_at_the_same_place_gets_the_next_post(three: Cluster) -> None:
     """The connection that was kept is of the old one, and the new one takes nothing that was meant for it."""
     first, second = three.start(0), three.start(1)
