@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ports import free_port
 
+from stallwatch_exporter.cluster import client, peer
 from stallwatch_exporter.cluster.client import HttpBacking
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.wire import AgentReport, Member, Reply
@@ -90,11 +93,13 @@ class Cluster:
     hosts: int = 3
     port: int = field(default_factory=free_port)
     now: float = 0.0
+    unique: str = field(default_factory=lambda: os.urandom(6).hex())  # tests beside this one have such hosts
     made: list[HttpBacking] = field(default_factory=list)
 
     def start(self, node: int, agent: str = "", **given: Any) -> Host:
         """Start the agent of a node; `given`: settings such as `secret`, or `identity`, `home` and so on."""
-        agent, host_id = agent or f"agent{node}", given.pop("host_id", f"host{node}")
+        agent = agent or f"agent{node}"
+        host_id = f"{given.pop('host_id', f'host{node}')}-{self.unique}"
         identity = given.pop("identity", None) or self.identity(node, given.pop("key", KEY))
         merges, notes = given.pop("merges", None) or Recorder(agent), list[str]()
         home = given.pop("home", self.home)
@@ -124,8 +129,22 @@ class Cluster:
 
 @contextmanager
 def cluster(home: Path, hosts: int = 3) -> Iterator[Cluster]:
-    """Make a cluster, and close its agents at the end."""
+    """Make a cluster, and close its agents at the end. No answer is late, however busy the machine is."""
     made = Cluster(home, hosts)
-    yield made
-    for backing in made.made:
-        backing.close()
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (peer, "ANSWER_SECONDS"),
+            (client, "ANSWER_SECONDS"),
+            (client, "POST_SECONDS"),
+            (client, "_SIBLING_SECONDS"),
+        ):
+            patch.setattr(module, name, 100.0)
+        yield made
+        for backing in made.made:
+            backing.close()
+
+
+def hasty(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Have agents wait only so long for an answer."""
+    patch.setattr(peer, "ANSWER_SECONDS", seconds)
+    patch.setattr(client, "ANSWER_SECONDS", seconds)

@@ -80,6 +80,8 @@ def socket_name(folder: Path, key: str, host: str) -> str | None:
 
 def bind(name: str) -> socket.socket | None:
     """Return the socket if nobody has it; ``None`` if another agent has. Raises `OSError` otherwise."""
+    if not name.startswith("\0"):
+        Path(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:

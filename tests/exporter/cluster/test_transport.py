@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from clusterhosts import Cluster, Recorder, cluster, report
+from clusterhosts import Cluster, Recorder, cluster, hasty, report
 from ports import free_port
 from waiting import wait_until
 
@@ -67,6 +67,24 @@ def test_the_next_host_merges_once_the_first_is_gone(three: Cluster) -> None:
     assert third.merges.agents == []
 
 
+def test_a_host_looks_whether_the_better_one_is_there_before_it_names_it(three: Cluster) -> None:
+    """The third host has noticed that the first is gone, and the second has not."""
+    first, second, third = (three.start(node) for node in range(3))
+    assert first.post() and second.post()
+    first.backing.close()
+    three.now += 1.0
+    reply = third.post()
+    assert reply is not None and reply.coordinator == "agent1"
+    assert second.merges.agents == ["agent2"]
+
+
+def test_the_first_node_needs_nobody_to_know_that_it_is_first(three: Cluster) -> None:
+    """The master's address is the name of a service, which is none of the host's own."""
+    identity = RunIdentity(key="ab", job="1", origin="kubeflow", master="job-master-0:29500", node=0)
+    first = three.start(0, identity=identity)
+    assert first.post() and first.backing._peers == {}
+
+
 def test_the_first_host_merges_again_when_it_returns(three: Cluster) -> None:
     first, second, third = (three.start(node) for node in range(3))
     assert first.post() and second.post() and third.post()
@@ -99,11 +117,15 @@ def test_agents_that_went_are_forgotten(three: Cluster) -> None:
     assert len(second.backing._peers) < 100
 
 
-def test_a_new_agent_at_the_same_place_gets_the_next_post(three: Cluster) -> None:
-    """The connection that was kept is of the old one, and the new one takes nothing that was meant for it."""
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_new_agent_at_the_same_place_gets_the_next_post(is_kept: bool, three: Cluster) -> None:
+    """Whether a connection to the old one is kept or not: the new one takes nothing that was meant for it."""
     first, second = three.start(0), three.start(1)
     assert first.post() and second.post()
     first.backing.close()
+    if not is_kept:
+        for other in second.backing._peers.values():
+            other.close_connection()
     returned = three.start(0, agent="returned")
     assert returned.post() and second.post()
     assert returned.merges.agents == ["returned", "agent1"]
@@ -125,7 +147,7 @@ def test_a_host_that_is_there_and_does_not_answer_is_passed_over(
     three: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a stopped agent, or one behind a link that loses everything after the connection."""
-    monkeypatch.setattr(peer, "ANSWER_SECONDS", 0.3)
+    hasty(monkeypatch, 0.3)
     with socket.create_server(("127.0.0.1", three.port)):
         second, third = three.start(1), three.start(2)
         replies = [second.post(), third.post()]

@@ -73,6 +73,10 @@ def test_an_agent_posts_for_itself_if_the_one_of_its_host_hangs(
     assert hung is not None
     with hung:
         assert first.post() and rank.post() and rank.post()
+        hung.setblocking(False)
+        hung.accept()[0].close()
+        with pytest.raises(BlockingIOError):  # the second post has not tried again
+            hung.accept()
     assert first.merges.agents == ["agent0", "agent1", "agent1"]
     assert rank.notes == [
         "the agent that posts for this host cannot be used (timed out): this one posts for itself"
@@ -179,7 +183,7 @@ def test_the_socket_file_of_a_killed_agent_is_replaced(
     """As on macOS, which has no abstract names."""
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.chdir(tmp_path)  # the path is short enough
-    name = host.socket_name(Path(), "key", "host")
+    name = host.socket_name(Path("join"), "key", "host")
     assert name is not None
     killed = host.bind(name)
     assert killed is not None and host.bind(name) is None
