@@ -26,6 +26,7 @@ from stallwatch_exporter.cluster.secrets import HOW_TO_JOIN, SecretSource, forge
 from stallwatch_exporter.cluster.server import ClusterServer, Notices, OtherHosts
 from stallwatch_exporter.cluster.signing import HELLO, REPORTS, Malformed, Proof, Signer, unpack
 from stallwatch_exporter.cluster.wire import MOST_BYTES, MOST_REPORTS, Post
+from stallwatch_exporter.serving.connections import BoundedHandler
 from stallwatch_exporter.settings import JoinSettings
 
 SECRET = "correct horse"
@@ -273,6 +274,32 @@ def test_an_answer_without_end_is_cut_off(two: Cluster, monkeypatch: pytest.Monk
         wait_until(lambda: "stallwatch-cluster-peer" not in [thread.name for thread in threading.enumerate()])
         go_on.set()
     assert reply is not None and reply.coordinator == "agent1"
+
+
+def test_a_post_whose_sender_has_left_is_not_merged(
+    two: Cluster, victim: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a coordinator was stopped for a while: its senders have posted to another one since."""
+    come, gone = threading.Event(), threading.Event()
+    read = BoundedHandler.body
+
+    def late(handler: BoundedHandler, length: int) -> bytes:
+        body = read(handler, length)
+        come.set()
+        assert gone.wait(60)
+        return body
+
+    monkeypatch.setattr(BoundedHandler, "body", late)
+    signed = Signer(SECRET.encode(), KEY).sign("POST", REPORTS, Proof(KEY, "eve", 1, "agent0"), POST)
+    head = f"POST {REPORTS} HTTP/1.1\r\nAuthorization: {signed.header}\r\nContent-Length: {len(POST)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", two.port)) as connection:
+        connection.sendall(head.encode() + POST)
+        assert come.wait(60)
+    gone.set()
+    served = victim.backing._server
+    assert served is not None
+    wait_until(lambda: not served._server.peers)
+    assert victim.merges.agents == ["agent0"] and victim.notes == []
 
 
 def test_idle_connections_keep_no_agent_out(

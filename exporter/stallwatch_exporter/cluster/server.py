@@ -378,10 +378,19 @@ class _Handler(BoundedHandler):
         if len(length) > 9 or int(length) > MOST_BYTES:
             raise Malformed(f"it is larger than {MOST_BYTES:,} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         body = self.body(int(length))
-        if len(body) < int(length):
+        if len(body) < int(length) or self._has_left():
             raise _Gone
         self._unread = False
         return body
+
+    def _has_left(self) -> bool:
+        """Return whether the sender has given up, such as while this process was stopped."""
+        if isinstance(self.connection, ssl.SSLSocket) or not hasattr(socket, "MSG_DONTWAIT"):
+            return False
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
 
     def _write(self, response: Response) -> None:
         lines = [
