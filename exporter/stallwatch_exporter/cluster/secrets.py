@@ -34,6 +34,12 @@ class Secret:
     client: ssl.SSLContext | None = None
 
 
+def configured_secret(join: JoinSettings) -> Secret | None:
+    """Return what is configured; ``None`` if nothing is. Raises `NoSecret` if it cannot be used."""
+    server, client = _contexts(join)
+    return Secret(join.secret.encode(), server, client) if join.secret or server is not None else None
+
+
 class SecretSource:
     """Finds the secret of one run; `get` may be called until it has it."""
 
@@ -47,9 +53,8 @@ class SecretSource:
 
         Raises `NoSecret` if there is none, with the reason. `now`: of a monotonic clock.
         """
-        server, client = _contexts(self._join)
-        if self._join.secret or server is not None:
-            return Secret(self._join.secret.encode(), server, client)
+        if (configured := configured_secret(self._join)) is not None:
+            return configured
         self._began = now if self._began is None else self._began
         try:
             text = self._shared()
