@@ -1,4 +1,4 @@
-"""Incidents to send and a real HTTP server to receive them."""
+"""Incidents to send, a real HTTP server to receive them, and a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from postgres import Postgres, programs
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.messages import bilingual
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage, Sections
 from stallwatch_rules.records import Primary
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    found = programs()
+    if found is None:
+        pytest.skip("not installed: postgresql")
+    server = Postgres(found)
+    yield server
+    server.close()
 
 
 class ChatServer:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, inspect, text
+from sqlalchemy import URL, Connection, Engine, Pool, QueuePool, create_engine, event, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-HEAD = "0002"  #: the newest migration
+HEAD = "0003"  #: the newest migration
 _LOCK = 0x57A11  # any number that is ours among PostgreSQL's advisory locks
 _PATIENCE_SECONDS = 5
 _NEW_FILE_SECONDS = 30.0  # for one to be made by whoever else came at the same moment
@@ -26,8 +26,8 @@ _MAKING = threading.Lock()
 _MIGRATING = threading.Lock()
 
 
-def open_engine(url: str) -> Engine:
-    """An engine for a SQLAlchemy URL; nothing is connected yet."""
+def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> Engine:
+    """An engine for a SQLAlchemy URL; nothing is connected yet. `connect` goes to PostgreSQL's driver."""
     address = make_url(url)
     if address.drivername == "postgresql":  # the driver that the extra `postgres` brings
         address = address.set(drivername="postgresql+psycopg")
@@ -35,7 +35,7 @@ def open_engine(url: str) -> Engine:
     # A server that was restarted leaves dead connections behind: they are tried before use, and replaced.
     given: dict[str, Any] = {"pool_pre_ping": backend != "sqlite"}
     if backend == "postgresql":
-        given["connect_args"] = {"connect_timeout": _PATIENCE_SECONDS}
+        given |= {"poolclass": pool, "connect_args": {"connect_timeout": _PATIENCE_SECONDS, **connect}}
     return _made(address, **given)
 
 

@@ -7,6 +7,8 @@ from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, or
 from stallwatch_alerts.storage.engine import writing
 from stallwatch_alerts.storage.tables import (
     ACKNOWLEDGEMENTS,
+    CLUSTER_REPORTS,
+    CLUSTER_RUNS,
     HISTORY,
     INCIDENTS,
     MESSAGES,
@@ -42,6 +44,8 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
             delete(NOTIFIED).where(NOTIFIED.c.at < before, ~of_open, ~without_end)
         ).rowcount
         count += connection.execute(delete(SILENCES).where(SILENCES.c.ends_at < before)).rowcount
+        for at in (CLUSTER_REPORTS.c.updated_at, CLUSTER_RUNS.c.merged_at):
+            count += connection.execute(delete(at.table).where(at < before)).rowcount
     return count
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, Float, Index, Integer, MetaData, String, Table
+from sqlalchemy import JSON, BigInteger, Column, Float, Index, Integer, LargeBinary, MetaData, String, Table
 
 METADATA = MetaData()
 
@@ -115,4 +115,31 @@ SENDS = Table(
     Column("channel", String(64), nullable=False),
     Column("at", Float, nullable=False),
     Index("sends_by_channel", "channel", "at"),
+)
+
+#: The newest report of each agent of a run over several hosts: see ``cluster``. Times are the server's.
+CLUSTER_REPORTS = Table(
+    "cluster_reports",
+    METADATA,
+    Column("agent", String(200), primary_key=True),
+    Column("key", String(64), nullable=False),  # of the run
+    Column("host_id", String(64), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("version", Integer, nullable=False),  # of what is in `report`
+    Column("updated_at", Float, nullable=False),
+    Column("report", LargeBinary, nullable=False),  # JSON, whatever the encoding of the database
+    Column("refused", String(1000), nullable=False, server_default=""),  # why it was not merged
+    Index("cluster_reports_by_key", "key", "updated_at"),
+)
+
+#: Who merges those reports, and what it answers.
+CLUSTER_RUNS = Table(
+    "cluster_runs",
+    METADATA,
+    Column("key", String(64), primary_key=True),
+    Column("merger", String(200), nullable=False),  # the agent
+    Column("session", Integer, nullable=False),  # its process of the server, which holds the lock
+    Column("merged_at", Float, nullable=False),  # about once a second; 0: the merger left
+    Column("reply", LargeBinary),
 )

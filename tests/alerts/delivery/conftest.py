@@ -1,4 +1,4 @@
-"""A real PostgreSQL, databases of both kinds, a clock that is moved by hand, and a chat that misbehaves."""
+"""Databases of both kinds, a clock that is moved by hand, and a chat that misbehaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from postgres import Postgres, programs
 from sqlalchemy import Engine
 
 from stallwatch_alerts.channels.apprise_channel import AppriseChannel
@@ -22,16 +21,6 @@ from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.notice import Notice, fingerprint, incident_notice
 from stallwatch_alerts.storage.engine import open_engine, writing
 from stallwatch_exporter.incident import Incident
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    found = programs()
-    if found is None:
-        pytest.skip("not installed: postgresql")
-    server = Postgres(found)
-    yield server
-    server.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,0 +1,351 @@
+"""PostgreSQL in the place of a coordinator: each agent has a row, and one of them merges all rows.
+
+Whoever merges holds an advisory lock, which belongs to its connection, and shows about once a second that it
+is there. If it does not, the others end its connection, and one of them takes the lock: so no two merge at a
+time, whatever becomes of hosts, processes and the network. The server's clock is the only one that counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from stallwatch_alerts.masking import hide_secrets
+from stallwatch_alerts.storage.cluster_rows import Answer, ClusterRows, Row, is_final
+from stallwatch_exporter.cluster.backing import Merges, Refused
+from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Reply
+from stallwatch_rules.decoding import from_json
+from stallwatch_rules.text.foreign_json import NOT_JSON
+
+_AT_ONCE = 32  # reports in memory: each may have `MOST_BYTES`
+_SLACK = 1.0  # seconds between the beginning of this agent and its first post's
+_FIRST_LOOK = 0.02  # seconds after a post, for its acknowledgement; then twice as long, and so on
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds."""
+
+    answer: float = 4.0  #: a post takes no longer
+    statement: float = 2.0  #: without an answer, the connection is given up
+    acknowledgement: float = 1.0  #: for whoever merges to take a report over, before its post returns
+    reconnect: float = 0.5  #: between two attempts while a post waits
+    gather: float = 0.1  #: what is posted in so short a time is merged together
+    beat: float = 1.0  #: whoever merges shows that it is there
+    absent: float = 2.5  #: without a beat: others try to take the lock
+    frozen: float = 6.0  #: without a beat: others end the connection that has the lock
+    retry: float = 5.0  #: between two attempts to connect, and to merge, if nothing is posted
+
+
+@dataclass
+class _Posted:
+    """A report on its way."""
+
+    report: AgentReport
+    encoded: bytes
+    came: float
+    sent: float | None = None
+    look_at: float = 0.0
+    reply: Reply | None = None
+    refused: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class _LockLost(Exception):
+    """Another agent merges."""
+
+
+def is_cluster_engine(url: str) -> bool:
+    """Whether agents of one run can meet in this database."""
+    try:
+        return bool(url) and make_url(url).get_backend_name() == "postgresql"
+    except ArgumentError:
+        return False
+
+
+class PostgresBacking:
+    """Carries reports through PostgreSQL, and feeds `merges` while this agent is the one that merges.
+
+    A thread of its own does both: `merges` is called there only, and only if the server has just confirmed
+    over the connection that holds the lock that it still does. `agent` is this agent's id, as in its reports;
+    `notice` gets one line whenever something is wrong.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        identity: RunIdentity,
+        merges: Merges,
+        *,
+        agent: str,
+        notice: Callable[[str], None] = lambda _: None,
+        timing: Timing = Timing(),
+    ) -> None:
+        self._url, self._identity, self._merges, self._agent = url, identity, merges, agent
+        self._notice, self._timing = notice, timing
+        self._mutex = threading.Lock()
+        self._waking, self._woken = socket.socketpair()
+        self._waking.setblocking(False)
+        self._woken.setblocking(False)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._rows: ClusterRows | None = None
+        self._posted: _Posted | None = None
+        self._began = time.monotonic()  # this agent, as far as is known
+        self._has_posted = self._merging = False
+        self._compete_at = self._step_at = self._merged_at = 0.0
+        self._complained = False
+        self._skipped: set[str] = set()
+
+    def post(self, report: AgentReport) -> Reply | None:
+        """Write the report; return the newest reply, if the database answers and an agent merges."""
+        encoded = msgspec.json.encode(report)
+        if len(encoded) > MOST_BYTES:
+            self._skip(report.agent, f"it has {len(encoded)} bytes, more than {MOST_BYTES}")
+            return None
+        posted = _Posted(report, encoded, time.monotonic())
+        with self._mutex:
+            if self._closed:
+                return None
+            self._posted = posted
+            self._began = min(self._began, posted.came - report.started_age)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="stallwatch-cluster", daemon=True)
+                self._thread.start()
+        self._wake()
+        posted.done.wait(self._timing.answer)
+        with self._mutex:
+            if self._posted is posted:
+                self._posted = None
+        if posted.refused:
+            raise Refused(posted.refused)
+        return posted.reply
+
+    def close(self) -> None:
+        """Leave; if this agent merges, another one takes over at once."""
+        with self._mutex:
+            self._closed = True
+            thread, posted = self._thread, self._posted
+        self._wake()
+        if posted is not None:
+            posted.done.set()
+        if thread is not None:
+            thread.join(self._timing.statement)
+            if thread.is_alive():  # it waits for the server, or for `merges`
+                if self._rows is not None:
+                    self._rows.interrupt()
+                thread.join(self._timing.statement)
+        if thread is None or not thread.is_alive():
+            self._waking.close()
+            self._woken.close()
+
+    def _work(self) -> None:
+        while not self._closed:
+            works = False
+            try:
+                if self._rows is None:
+                    key = self._identity.key
+                    self._rows = ClusterRows(self._url, key, self._agent, patience=self._timing.statement)
+                self._rows.connect()
+                while not self._closed:
+                    self._turn(self._rows, time.monotonic())
+                    works = True
+            except _LockLost:
+                pass  # with the connection, whatever is left of the lock goes
+            except Exception as error:
+                self._fail(error, works)
+            finally:
+                self._leave()
+            if not self._closed and not works:
+                self._wait(self._timing.reconnect if self._posted is not None else self._timing.retry)
+
+    def _turn(self, rows: ClusterRows, now: float) -> None:
+        """Do what is due, and wait for what comes next."""
+        posted = self._posted
+        if posted is not None and posted.sent is None:
+            rows.post(posted.report, posted.encoded, max(0.0, time.monotonic() - posted.came))
+            posted.sent, posted.look_at = now, now
+            self._has_posted, self._complained = True, False
+        if self._has_posted and not self._merging and now >= self._compete_at:
+            self._compete(rows, now)
+        if self._merging and now >= self._merged_at + self._timing.gather:
+            self._merge(rows, now)
+        if posted is not None and posted.sent is not None and now >= posted.look_at:
+            self._look(rows, posted, now)
+        self._idle(rows)
+
+    def _compete(self, rows: ClusterRows, now: float) -> None:
+        self._compete_at = now + self._timing.retry
+        if rows.try_to_merge():
+            self._merging, self._merged_at, self._step_at = True, 0.0, now
+            # Reports hold what their hosts know of messages that left, also those of hosts that are gone. But
+            # what was posted before this agent began is of an earlier run by the same name.
+            rows.expect(rows.posted(time.monotonic() - self._began + _SLACK))
+        elif rows.disconnect_merger(self._timing.frozen):
+            self._compete_at = now + self._timing.gather
+
+    def _merge(self, rows: ClusterRows, now: float) -> None:
+        self._merged_at = now
+        self._check(rows.still_merges())
+        news = rows.news()
+        reply: Reply | None = None
+        for at in range(0, len(news), _AT_ONCE):
+            for row in rows.read(news[at : at + _AT_ONCE]):
+                answered = self._take(row)
+                if answered is not None and answered.refused:
+                    rows.refuse(row, answered.refused)
+                else:
+                    reply = answered or reply
+            self._check(rows.still_merges())
+        if reply is not None:
+            self._check(rows.publish(msgspec.json.encode(reply)))
+        if now >= self._step_at:
+            self._step_at = now + self._timing.beat
+            try:
+                self._merges.step()
+            except Exception as error:
+                self._skip("", f"{type(error).__name__}: {error}")
+
+    def _take(self, row: Row) -> Reply | None:
+        try:
+            return self._merges.take(_read(row))
+        except Exception as error:  # of one agent: it must not hold up the others
+            self._skip(row.agent, str(error) or type(error).__name__)
+            return None
+
+    def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
+        """See what the post is answered; whoever merges may not have come to it yet."""
+        waited = now - (posted.sent or now)
+        answer = rows.answer(posted.report.agent)
+        if answer.silence > self._timing.absent:
+            self._compete_at = min(self._compete_at, now)
+        reply = self._reply(answer)
+        taken = reply is not None and reply.acknowledged.get(posted.report.agent, -1) >= posted.report.number
+        if taken or answer.refused or waited >= self._timing.acknowledgement:
+            posted.reply = reply
+            posted.done.set()
+            with self._mutex:
+                if self._posted is posted:
+                    self._posted = None
+        posted.look_at = now + max(_FIRST_LOOK, waited)
+
+    def _reply(self, answer: Answer) -> Reply | None:
+        if answer.reply is None or answer.silence > self._timing.frozen:
+            return Reply(refused=answer.refused) if answer.refused else None
+        try:
+            reply = from_json(answer.reply, Reply)
+        except NOT_JSON as error:
+            self._skip("", str(error))
+            return None
+        if reply.v != VERSION:
+            self._skip("", f"it has format {reply.v}, and this agent knows {VERSION}")
+            return None
+        return msgspec.structs.replace(reply, refused=answer.refused)
+
+    def _check(self, holds: bool) -> None:
+        if not holds:
+            raise _LockLost
+
+    def _idle(self, rows: ClusterRows) -> None:
+        now = time.monotonic()
+        posted = self._posted
+        ends = [self._merged_at + self._timing.beat] if self._merging else []
+        if self._merging and rows.has_news():
+            ends.append(self._merged_at + self._timing.gather)
+        if self._has_posted and not self._merging:
+            ends.append(self._compete_at)
+        if posted is not None:
+            ends.append(posted.look_at if posted.sent is not None else now)
+        wait = max(0.0, min(ends) - now) if ends else self._timing.retry
+        if not self._wait(wait, rows.fileno()):
+            return
+        if self._merging:
+            self._wait(self._merged_at + self._timing.gather - time.monotonic())
+        else:
+            rows.check()
+
+    def _wait(self, seconds: float, fileno: int | None = None) -> bool:
+        """Wait for a post, the end of this agent, or something from the server: whether it is that."""
+        if seconds <= 0:
+            return False
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            if fileno is not None:
+                selector.register(fileno, selectors.EVENT_READ)
+            ready = {key.fd for key, _ in selector.select(seconds)}
+        with contextlib.suppress(BlockingIOError):
+            while self._woken.fileno() in ready and self._woken.recv(1024):
+                pass
+        return fileno in ready
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is awake
+            self._waking.send(b"\0")
+
+    def _leave(self) -> None:
+        """Give the connection back, and with it the lock."""
+        rows, merging = self._rows, self._merging
+        self._merging, self._compete_at = False, 0.0
+        if rows is None:
+            return
+        if merging and self._closed:
+            with contextlib.suppress(Exception):  # the others notice it all the same, a little later
+                rows.resign()
+        rows.disconnect()
+        posted = self._posted
+        if posted is not None:
+            posted.sent = None
+
+    def _fail(self, error: Exception, works: bool) -> None:
+        """Report what is wrong, once while it lasts. A connection that worked is made again first."""
+        said = hide_secrets(str(error), self._url).strip().splitlines()
+        reason = said[0] if said else type(error).__name__
+        if isinstance(error, ImportError):
+            reason += " (pip install 'stallwatch[postgres]')"
+        posted = self._posted
+        if posted is not None and is_final(error):
+            posted.refused = f"the database of [alerts] incidents_url refuses this agent: {reason}"
+            posted.done.set()
+        elif not (works or self._complained or self._closed):
+            self._complained = True
+            self._say(f"the database of [alerts] incidents_url does not answer: {reason}")
+
+    def _skip(self, agent: str, reason: str) -> None:
+        """Report once for each agent, or for the merged state (no agent), what is wrong with it."""
+        if agent not in self._skipped:
+            self._skipped.add(agent)
+            who = f"the report of {agent[:80]!r}" if agent else "what was merged from all hosts"
+            self._say(f"{who} is left out: {reason}")
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(Exception):
+            self._notice(line)
+
+
+def _read(row: Row) -> AgentReport:
+    if row.report is None:
+        raise ValueError(f"it has {row.size} bytes, more than {MOST_BYTES}")
+    if row.version != VERSION:
+        raise ValueError(f"it has format {row.version}, and this agent knows {VERSION}")
+    return _aged(from_json(row.report, AgentReport), row.age)
+
+
+def _aged(report: AgentReport, age: float) -> AgentReport:
+    """The report as it would be now: it was posted `age` seconds ago."""
+    ages = {
+        name: value + age
+        for name in report.__struct_fields__
+        if name.endswith("_age") or name in ("quiet", "clock")
+        if (value := getattr(report, name)) is not None
+    }
+    return msgspec.structs.replace(report, **ages)

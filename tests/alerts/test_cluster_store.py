@@ -1,0 +1,496 @@
+"""Agents that meet in a real PostgreSQL: one of them merges, whatever becomes of it and of the server."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from postgres import Postgres
+from sqlalchemy import Engine, text
+from waiting import wait_until
+
+from stallwatch_alerts.storage.cluster import PostgresBacking, Timing, is_cluster_engine
+from stallwatch_alerts.storage.engine import migrate, open_engine
+from stallwatch_alerts.storage.retention import prune
+from stallwatch_exporter.cluster.backing import Refused
+from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, LedgerEntry, Reply
+
+RUN = RunIdentity(key="5f0c5f0c5f0c5f0c", job="8123.0", origin="slurm")
+PATIENT = Timing(answer=100, statement=100, acknowledgement=90, beat=0.05, absent=0.2, frozen=100, retry=0.1)
+#: Of what a frozen or lost merger is missed by.
+QUICK = replace(PATIENT, answer=0.5, statement=0.5, acknowledgement=0.3, frozen=1.0)
+
+
+class Recorder:
+    """A merger that keeps what it is fed, and when."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.taken: list[AgentReport] = []
+        self.calls: list[float] = []
+        self.steps = 0
+        self.going = threading.Event()  #: cleared: `step` hangs
+        self.going.set()
+        self.refuses = ""  #: the agent whose reports it does not take
+        self.breaks_at = ""
+
+    def take(self, report: AgentReport) -> Reply:
+        self.calls.append(time.monotonic())
+        if report.agent == self.breaks_at:
+            raise KeyError("a fault")
+        if report.agent == self.refuses:
+            return Reply(refused="rank 3 is on another host, too")
+        self.taken.append(report)
+        return Reply(coordinator=self.name, acknowledged=self.numbers())
+
+    def step(self) -> None:
+        self.calls.append(time.monotonic())
+        self.steps += 1
+        self.going.wait(100)
+
+    def numbers(self) -> dict[str, int]:
+        return {report.agent: report.number for report in self.taken}
+
+
+class Agents:
+    """Agents of one run, each with a backing and a recorder; `lines` are their notices."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.lines: list[str] = []
+        self.recorders: dict[str, Recorder] = {}
+        self.backings: dict[str, PostgresBacking] = {}
+        self._numbers: dict[str, int] = {}
+
+    def join(self, agent: str, url: str = "", timing: Timing = PATIENT) -> Recorder:
+        made = self.recorders[agent] = Recorder(agent)
+        self.backings[agent] = PostgresBacking(
+            url or self.url, RUN, made, agent=agent, notice=self.lines.append, timing=timing
+        )
+        return made
+
+    def post(self, agent: str, **fields: Any) -> Reply | None:
+        number = self._numbers[agent] = self._numbers.get(agent, 0) + 1
+        return self.backings[agent].post(report(agent, number=number, **fields))
+
+    def coordinator(self, agent: str) -> str:
+        """Post until somebody has merged it: who."""
+        found: list[Reply] = []
+
+        def merged() -> bool:
+            reply = self.post(agent)
+            if reply is None or reply.acknowledged.get(agent) != self._numbers[agent]:
+                return False
+            found.append(reply)
+            return True
+
+        wait_until(merged)
+        return found[0].coordinator
+
+    def close(self) -> None:
+        for recorder in self.recorders.values():
+            recorder.going.set()
+        for backing in self.backings.values():
+            backing.close()
+
+
+class Proxy:
+    """Stands before the server, and can be cut off or fall silent."""
+
+    def __init__(self, server: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="stallwatch-proxy-"))
+        self._server = str(server / ".s.PGSQL.5432")
+        self._passing = threading.Event()
+        self._passing.set()
+        self._ends: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.folder / ".s.PGSQL.5432"))
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def fall_silent(self) -> None:
+        """Keep every connection, and pass nothing on."""
+        self._passing.clear()
+
+    def cut(self) -> None:
+        """End every connection, and take no other."""
+        for end in [self._listener, *self._ends]:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            end.close()
+
+    def close(self) -> None:
+        self._passing.set()
+        self.cut()
+        shutil.rmtree(self.folder)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._server)
+            self._ends += [client, server]
+            for one, other in ((client, server), (server, client)):
+                threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(1 << 16):
+                self._passing.wait(100)
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+
+def report(agent: str, *, number: int = 1, **fields: Any) -> AgentReport:
+    known: dict[str, Any] = {"key": RUN.key, "host": agent, "host_id": agent, "run": "sft-8123.0"}
+    return AgentReport(agent=agent, number=number, **{**known, **fields})
+
+
+@pytest.fixture
+def url(postgres: Postgres) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    made = open_engine(url)
+    migrate(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def agents(url: str) -> Iterator[Agents]:
+    made = Agents(url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxy(postgres: Postgres) -> Iterator[Proxy]:
+    made = Proxy(postgres.folder)
+    yield made
+    made.close()
+
+
+def insert(engine: Engine, agent: str, content: bytes, *, version: int = 1, age: float = 0.0) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO cluster_reports"
+                " (agent, key, host_id, attempt, number, version, updated_at, report)"
+                " VALUES (:agent, :key, 'h', 0, 1, :version, extract(epoch FROM now()) - :age, :content)"
+            ),
+            {"agent": agent, "key": RUN.key, "version": version, "age": age, "content": content},
+        )
+
+
+def kill_merger(engine: Engine) -> None:
+    with engine.begin() as connection:
+        assert connection.scalar(text("SELECT pg_terminate_backend(session) FROM cluster_runs"))
+
+
+def test_one_agent_merges_the_reports_of_all(agents: Agents) -> None:
+    for agent in ("n1", "n2", "n3"):
+        agents.join(agent)
+    assert {agents.coordinator(agent) for agent in ("n1", "n2", "n3") * 3} == {"n1"}
+    wait_until(lambda: agents.recorders["n1"].steps > 3)
+    assert agents.recorders["n1"].numbers() == {"n1": 3, "n2": 3, "n3": 3}
+    assert not agents.recorders["n2"].calls and not agents.recorders["n3"].calls
+    assert agents.lines == []
+
+
+def test_agents_that_come_at_once_agree_on_one(agents: Agents) -> None:
+    names = [f"n{number}" for number in range(8)]
+    for agent in names:
+        agents.join(agent)
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda a=a: found.append(agents.coordinator(a))) for a in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and len(set(found)) == 1
+    assert [name for name, recorder in agents.recorders.items() if recorder.calls] == [found[0]]
+
+
+def test_who_leaves_is_replaced_by_the_next_post_and_its_ledger_is_kept(agents: Agents) -> None:
+    agents.join("n1")
+    second = agents.join("n2")
+    entry = LedgerEntry("sft/stall/silent-hang-no-error/1", stages=("open",), by="n1")
+    assert agents.post("n1", ledger=[entry]) is not None
+    assert agents.coordinator("n2") == "n1"
+    agents.backings["n1"].close()
+    assert agents.post("n1") is None
+    reply = agents.post("n2")
+    assert reply is not None and reply.coordinator == "n2"
+    assert [each.ledger for each in second.taken if each.agent == "n1"] == [[entry]]
+
+
+def test_a_merger_that_loses_its_session_stops_and_another_takes_over(
+    agents: Agents, engine: Engine, url: str, proxy: Proxy, postgres: Postgres
+) -> None:
+    first = agents.join("n1", url.replace(str(postgres.folder), str(proxy.folder)))
+    second = agents.join("n2")
+    assert agents.coordinator("n1") == agents.coordinator("n2") == "n1"
+    proxy.cut()
+    wait_until(lambda: agents.coordinator("n2") == "n2")
+    assert max(first.calls) < min(second.calls)
+    assert {"n1", "n2"} <= set(second.numbers())
+
+
+def test_a_session_that_the_server_ends_is_made_again(agents: Agents, engine: Engine) -> None:
+    for agent in ("n1", "n2"):
+        agents.join(agent)
+    assert agents.coordinator("n1") == agents.coordinator("n2") == "n1"
+    before = len(agents.recorders["n1"].taken)
+    kill_merger(engine)
+    merger = agents.coordinator("n2")
+    assert agents.coordinator("n1") == agents.coordinator("n2") == merger
+    again = {each.agent for each in agents.recorders["n1"].taken[before:] + agents.recorders["n2"].taken}
+    assert again == {"n1", "n2"}
+    assert agents.lines == []
+
+
+def test_a_merger_that_is_cut_off_is_replaced_and_merges_nothing_more(
+    agents: Agents, url: str, proxy: Proxy, postgres: Postgres
+) -> None:
+    """The server sees nothing of it: the connection stays open, and so the lock is held."""
+    first = agents.join("n1", url.replace(str(postgres.folder), str(proxy.folder)), QUICK)
+    second = agents.join("n2", timing=QUICK)
+    assert agents.coordinator("n1") == agents.coordinator("n2") == "n1"
+    proxy.fall_silent()
+    wait_until(lambda: agents.coordinator("n2") == "n2")
+    assert agents.post("n1") is None
+    wait_until(lambda: second.steps > 5)
+    assert max(first.calls) < min(second.calls)
+
+
+def test_a_merger_that_hangs_is_replaced_until_it_comes_back(agents: Agents) -> None:
+    first = agents.join("n1", timing=QUICK)
+    second = agents.join("n2", timing=QUICK)
+    assert agents.coordinator("n1") == agents.coordinator("n2") == "n1"
+    first.going.clear()
+    wait_until(lambda: agents.coordinator("n2") == "n2")
+    assert agents.post("n1") is None  # its thread hangs: it does not wait for it
+    calls = len(first.calls)
+    first.going.set()
+    wait_until(lambda: agents.coordinator("n1") == "n2")
+    assert len(first.calls) == calls and second.steps
+
+
+def test_a_server_that_restarts_loses_nothing(agents: Agents, engine: Engine, postgres: Postgres) -> None:
+    for agent in ("n1", "n2", "n3"):
+        agents.join(agent)
+    assert {agents.coordinator(agent) for agent in ("n1", "n2", "n3")} == {"n1"}
+    before = {name: len(recorder.taken) for name, recorder in agents.recorders.items()}
+    with engine.begin() as connection:
+        connection.execute(text("CHECKPOINT"))  # posts do not wait for the disk
+    postgres.stop()
+    postgres.start()
+    merger = agents.coordinator("n2")
+    assert agents.coordinator("n2") == merger
+    again = {each.agent for each in agents.recorders[merger].taken[before[merger] :]}
+    assert again == {"n1", "n2", "n3"}
+    assert agents.coordinator("n1") == agents.coordinator("n3") == merger
+
+
+def test_while_the_server_is_away_posts_fail_in_time_and_one_line_says_so(
+    agents: Agents, postgres: Postgres
+) -> None:
+    agents.join("n1", timing=replace(QUICK, reconnect=0.02))
+    assert agents.coordinator("n1") == "n1"
+    postgres.stop()
+    try:
+        assert [agents.post("n1") for _ in range(3)] == [None, None, None]
+    finally:
+        postgres.start()
+    (line,) = agents.lines
+    assert line.startswith("the database of [alerts] incidents_url does not answer: ")
+    assert agents.coordinator("n1") == "n1"
+    assert len(agents.lines) == 1
+
+
+def test_a_table_that_is_locked_holds_up_no_post(agents: Agents, engine: Engine) -> None:
+    agents.join("n1", timing=QUICK)
+    assert agents.coordinator("n1") == "n1"
+    with engine.begin() as connection:
+        connection.execute(text("LOCK TABLE cluster_reports"))
+        assert agents.post("n1") is None
+    assert agents.coordinator("n1") == "n1"
+
+
+def test_a_thousand_agents_are_merged_as_one_run(agents: Agents, engine: Engine) -> None:
+    for number in range(1023):
+        insert(engine, f"n{number}", msgspec.json.encode(report(f"n{number}", ranks=str(number))))
+    merger = agents.join("here")
+    reply = agents.post("here", started_age=3600.0)
+    assert reply is not None and len(reply.acknowledged) == 1024
+    assert {each.ranks for each in merger.taken if each.agent != "here"} == {str(n) for n in range(1023)}
+
+
+def test_what_cannot_be_read_hides_nothing_else(agents: Agents, engine: Engine) -> None:
+    newer = msgspec.to_builtins(report("newer-keys"))
+    insert(engine, "newer-keys", msgspec.json.encode({**newer, "thermometer": 60}))
+    insert(engine, "cut", msgspec.json.encode(newer)[:-7])
+    insert(engine, "bytes", b"\xff\x00garbage")
+    insert(engine, "deep", b"[" * 100_000)
+    insert(engine, "wrong", msgspec.json.encode({**newer, "number": "seven"}))
+    insert(engine, "newer", msgspec.json.encode(newer), version=2)
+    insert(engine, "large", b" " * (MOST_BYTES + 1))
+    merger = agents.join("n1")
+    for _ in range(2):
+        assert agents.coordinator("n1") == "n1"
+    assert set(merger.numbers()) == {"n1", "newer-keys"}
+    left_out = ("bytes", "cut", "deep", "large", "newer", "wrong")
+    assert [line.partition(" is left out: ")[0] for line in sorted(agents.lines)] == [
+        f"the report of {agent!r}" for agent in left_out
+    ]
+
+
+@pytest.mark.parametrize("content", [b"garbage", msgspec.json.encode(Reply(v=2))])
+def test_a_reply_that_cannot_be_read_is_none(agents: Agents, engine: Engine, content: bytes) -> None:
+    merger = agents.join("n1")
+    agents.join("n2", timing=replace(PATIENT, acknowledgement=0.0))
+    assert agents.coordinator("n1") == "n1"
+    merger.going.clear()
+    steps = merger.steps
+    wait_until(lambda: merger.steps > steps)  # and writes no more
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE cluster_runs SET reply = :reply"), {"reply": content})
+    assert agents.post("n2") is None and agents.post("n2") is None
+    (line,) = agents.lines
+    assert line.startswith("what was merged from all hosts is left out: ")
+
+
+def test_ages_count_on_while_a_report_is_kept(agents: Agents, engine: Engine) -> None:
+    kept = report("n1", quiet=5.0, started_age=500.0, clock=1e9, stacks_age=1.0)
+    insert(engine, "n1", msgspec.json.encode(kept), age=100.0)
+    merger = agents.join("n2")
+    assert agents.post("n2", started_age=400.0) is not None
+    (read,) = [each for each in merger.taken if each.agent == "n1"]
+    waited = read.quiet - 5.0
+    assert 100.0 <= waited < 300.0
+    assert (read.started_age, read.clock, read.stacks_age) == pytest.approx(
+        (500.0 + waited, 1e9 + waited, 1.0 + waited)
+    )
+    assert read.ended_age is None
+
+
+def test_what_was_posted_before_the_agent_began_is_of_an_earlier_run(agents: Agents, engine: Engine) -> None:
+    insert(engine, "n1", msgspec.json.encode(report("n1")), age=100.0)
+    merger = agents.join("n2")
+    assert agents.post("n2", started_age=50.0) is not None
+    assert set(merger.numbers()) == {"n2"}
+
+
+def test_a_refusal_reaches_its_agent_alone(agents: Agents) -> None:
+    first = agents.join("n1")
+    first.refuses = "n2"
+    for agent in ("n2", "n3"):
+        agents.join(agent)
+    assert agents.coordinator("n1") == "n1"
+    reply = agents.post("n2")
+    assert reply is not None and reply.refused == "rank 3 is on another host, too"
+    for agent in ("n1", "n3"):
+        reply = agents.post(agent)
+        assert reply is not None and reply.refused == "" and reply.coordinator == "n1"
+
+
+def test_a_fault_of_the_merger_holds_up_nobody_else(agents: Agents) -> None:
+    agents.join("n1").breaks_at = "n2"
+    agents.join("n2", timing=QUICK)
+    agents.join("n3")
+    assert agents.coordinator("n1") == "n1"
+    reply = agents.post("n2")
+    assert reply is None or "n2" not in reply.acknowledged
+    assert agents.coordinator("n3") == "n1"
+    wait_until(lambda: agents.lines)
+    assert agents.lines == ["the report of 'n2' is left out: 'a fault'"]
+
+
+def test_a_report_that_is_too_large_is_not_sent(agents: Agents) -> None:
+    agents.join("n1")
+    assert agents.post("n1", ranks="1" * MOST_BYTES) is None
+    assert agents.post("n1", ranks="1" * MOST_BYTES) is None
+    (line,) = agents.lines
+    assert "the report of 'n1' is left out: it has 10" in line
+    assert agents.coordinator("n1") == "n1"
+
+
+def test_a_wrong_password_is_refused_in_one_line_without_it(postgres: Postgres, agents: Agents) -> None:
+    rules = postgres.folder / "data" / "pg_hba.conf"
+    before = rules.read_text()
+    other = agents.url.replace("watcher@", "locked:s3cr3t%2Fpw@")
+    made = open_engine(agents.url)
+    with made.begin() as connection:
+        connection.execute(text("CREATE ROLE locked LOGIN PASSWORD 'another'"))
+        rules.write_text("local all locked scram-sha-256\n" + before)
+        connection.execute(text("SELECT pg_reload_conf()"))
+    made.dispose()
+    agents.join("n1", other)
+    refusals: list[str] = []
+
+    def refused() -> bool:  # the server reads its rules a little later
+        try:
+            agents.post("n1")
+        except Refused as refusal:
+            refusals.append(str(refusal))
+        return any("password authentication failed" in each for each in refusals)
+
+    try:
+        wait_until(refused)
+    finally:
+        rules.write_text(before)
+    assert "\n" not in refusals[-1] and "s3cr3t" not in refusals[-1]
+
+
+def test_a_database_that_is_not_there_is_refused(agents: Agents) -> None:
+    agents.join("n1", agents.url.replace("/alerts", "/no-such-alerts"))
+    with pytest.raises(Refused, match="does not exist"):
+        agents.post("n1")
+
+
+def test_what_is_old_is_forgotten(engine: Engine) -> None:
+    insert(engine, "old", b"{}", age=100 * 86400.0)
+    insert(engine, "new", b"{}")
+    with engine.begin() as connection:
+        for key, at in (("left", 0.0), ("now", time.time())):
+            connection.execute(
+                text("INSERT INTO cluster_runs VALUES (:key, 'n1', 7, :at)"), {"key": key, "at": at}
+            )
+    assert prune(engine, time.time(), 90) == 2
+    with engine.connect() as connection:
+        assert connection.scalars(text("SELECT agent FROM cluster_reports")).all() == ["new"]
+        assert connection.scalars(text("SELECT key FROM cluster_runs")).all() == ["now"]
+
+
+@pytest.mark.parametrize(
+    ("url", "fits"),
+    [
+        ("postgresql://u:p@db/alerts", True),
+        ("postgresql+psycopg://u@/alerts?host=/run", True),
+        ("sqlite:///incidents.db", False),
+        ("", False),
+        ("no url", False),
+    ],
+)
+def test_only_postgresql_serves(url: str, fits: bool) -> None:
+    assert is_cluster_engine(url) is fits
