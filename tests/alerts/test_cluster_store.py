@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from postgres import Postgres
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 from waiting import wait_until
 
 from stallwatch_alerts.storage.cluster import PostgresBacking, Timing, is_cluster_engine
@@ -26,7 +27,9 @@ from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, LedgerEntry, Reply
 
 RUN = RunIdentity(key="5f0c5f0c5f0c5f0c", job="8123.0", origin="slurm")
-PATIENT = Timing(answer=100, statement=100, acknowledgement=90, beat=0.05, absent=0.2, frozen=100, retry=0.1)
+PATIENT = Timing(
+    answer=100, statement=100, acknowledgement=90, beat=0.05, step=0.05, absent=0.2, frozen=100, retry=0.1
+)
 #: Of what a frozen or lost merger is missed by.
 QUICK = replace(PATIENT, answer=0.5, statement=0.5, acknowledgement=0.3, frozen=1.0)
 
@@ -51,7 +54,7 @@ class Recorder:
         if report.agent == self.refuses:
             return Reply(refused="rank 3 is on another host, too")
         self.taken.append(report)
-        return Reply(coordinator=self.name, acknowledged=self.numbers())
+        return Reply(coordinator=self.name, acknowledged={report.agent: report.number})
 
     def step(self) -> None:
         self.calls.append(time.monotonic())
@@ -388,8 +391,8 @@ def test_ages_count_on_while_a_report_is_kept(agents: Agents, engine: Engine) ->
     (read,) = [each for each in merger.taken if each.agent == "n1"]
     waited = read.quiet - 5.0
     assert 100.0 <= waited < 300.0
-    assert (read.started_age, read.clock, read.stacks_age) == pytest.approx(
-        (500.0 + waited, 1e9 + waited, 1.0 + waited)
+    assert (read.age, read.started_age, read.clock, read.stacks_age) == pytest.approx(
+        (waited, 500.0 + waited, 1e9 + waited, 1.0 + waited)
     )
     assert read.ended_age is None
 
@@ -439,33 +442,40 @@ def test_a_wrong_password_is_refused_in_one_line_without_it(postgres: Postgres, 
     rules = postgres.folder / "data" / "pg_hba.conf"
     before = rules.read_text()
     other = agents.url.replace("watcher@", "locked:s3cr3t%2Fpw@")
-    made = open_engine(agents.url)
-    with made.begin() as connection:
-        connection.execute(text("CREATE ROLE locked LOGIN PASSWORD 'another'"))
-        rules.write_text("local all locked scram-sha-256\n" + before)
-        connection.execute(text("SELECT pg_reload_conf()"))
-    made.dispose()
-    agents.join("n1", other)
-    refusals: list[str] = []
+    engines = [open_engine(agents.url), open_engine(other)]
 
-    def refused() -> bool:  # the server reads its rules a little later
+    def is_locked() -> bool:  # the server reads its rules a little later
         try:
-            agents.post("n1")
-        except Refused as refusal:
-            refusals.append(str(refusal))
-        return any("password authentication failed" in each for each in refusals)
+            engines[1].connect().close()
+        except OperationalError:
+            return True
+        engines[1].dispose()
+        return False
 
     try:
-        wait_until(refused)
+        with engines[0].begin() as connection:
+            connection.execute(text("CREATE ROLE locked LOGIN PASSWORD 'another'"))
+            rules.write_text("local all locked scram-sha-256\n" + before)
+            connection.execute(text("SELECT pg_reload_conf()"))
+        wait_until(is_locked)
+        agents.join("n1", other)
+        for _ in range(2):
+            with pytest.raises(Refused) as refusal:
+                agents.post("n1")
     finally:
         rules.write_text(before)
-    assert "\n" not in refusals[-1] and "s3cr3t" not in refusals[-1]
+        for each in engines:
+            each.dispose()
+    said = str(refusal.value)
+    assert "password authentication failed" in said
+    assert "\n" not in said and "s3cr3t" not in said
 
 
 def test_a_database_that_is_not_there_is_refused(agents: Agents) -> None:
     agents.join("n1", agents.url.replace("/alerts", "/no-such-alerts"))
     with pytest.raises(Refused, match="does not exist"):
         agents.post("n1")
+    assert agents.lines == []
 
 
 def test_what_is_old_is_forgotten(engine: Engine) -> None:

@@ -1,7 +1,7 @@
 """PostgreSQL in the place of a coordinator: each agent has a row, and one of them merges all rows.
 
-Whoever merges holds an advisory lock, which belongs to its connection, and shows about once a second that it
-is there. If it does not, the others end its connection, and one of them takes the lock: so no two merge at a
+Whoever merges holds an advisory lock, which belongs to its connection, and shows twice a second that it is
+there. If it does not, the others end its connection, and one of them takes the lock: so no two merge at a
 time, whatever becomes of hosts, processes and the network. The server's clock is the only one that counts.
 """
 
@@ -41,9 +41,10 @@ class Timing:
     acknowledgement: float = 1.0  #: for whoever merges to take a report over, before its post returns
     reconnect: float = 0.5  #: between two attempts while a post waits
     gather: float = 0.1  #: what is posted in so short a time is merged together
-    beat: float = 1.0  #: whoever merges shows that it is there
-    absent: float = 2.5  #: without a beat: others try to take the lock
-    frozen: float = 6.0  #: without a beat: others end the connection that has the lock
+    beat: float = 0.5  #: whoever merges shows that it is there
+    step: float = 1.0  #: between two looks of the merger at the clock
+    absent: float = 1.5  #: without a beat: others try to take the lock
+    frozen: float = 4.0  #: without a beat: others end the connection that has the lock
     retry: float = 5.0  #: between two attempts to connect, and to merge, if nothing is posted
 
 
@@ -57,7 +58,6 @@ class _Posted:
     sent: float | None = None
     look_at: float = 0.0
     reply: Reply | None = None
-    refused: str = ""
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -104,7 +104,9 @@ class PostgresBacking:
         self._began = time.monotonic()  # this agent, as far as is known
         self._has_posted = self._merging = False
         self._compete_at = self._step_at = self._merged_at = 0.0
+        self._acknowledged: dict[str, int] = {}  # by agent, since this one merges
         self._complained = False
+        self._refused = ""
         self._skipped: set[str] = set()
 
     def post(self, report: AgentReport) -> Reply | None:
@@ -115,6 +117,8 @@ class PostgresBacking:
             return None
         posted = _Posted(report, encoded, time.monotonic())
         with self._mutex:
+            if self._refused:
+                raise Refused(self._refused)
             if self._closed:
                 return None
             self._posted = posted
@@ -127,8 +131,8 @@ class PostgresBacking:
         with self._mutex:
             if self._posted is posted:
                 self._posted = None
-        if posted.refused:
-            raise Refused(posted.refused)
+        if self._refused:
+            raise Refused(self._refused)
         return posted.reply
 
     def close(self) -> None:
@@ -150,7 +154,7 @@ class PostgresBacking:
             self._woken.close()
 
     def _work(self) -> None:
-        while not self._closed:
+        while not (self._closed or self._refused):
             works = False
             try:
                 if self._rows is None:
@@ -166,7 +170,7 @@ class PostgresBacking:
                 self._fail(error, works)
             finally:
                 self._leave()
-            if not self._closed and not works:
+            if not (self._closed or self._refused or works):
                 self._wait(self._timing.reconnect if self._posted is not None else self._timing.retry)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
@@ -188,6 +192,7 @@ class PostgresBacking:
         self._compete_at = now + self._timing.retry
         if rows.try_to_merge():
             self._merging, self._merged_at, self._step_at = True, 0.0, now
+            self._acknowledged.clear()
             # Reports hold what their hosts know of messages that left, also those of hosts that are gone. But
             # what was posted before this agent began is of an earlier run by the same name.
             rows.expect(rows.posted(time.monotonic() - self._began + _SLACK))
@@ -204,13 +209,15 @@ class PostgresBacking:
                 answered = self._take(row)
                 if answered is not None and answered.refused:
                     rows.refuse(row, answered.refused)
-                else:
-                    reply = answered or reply
+                elif answered is not None:
+                    self._acknowledged |= answered.acknowledged
+                    reply = answered
             self._check(rows.still_merges())
-        if reply is not None:
+        if reply is not None:  # one for all agents
+            reply = msgspec.structs.replace(reply, acknowledged=self._acknowledged)
             self._check(rows.publish(msgspec.json.encode(reply)))
         if now >= self._step_at:
-            self._step_at = now + self._timing.beat
+            self._step_at = now + self._timing.step
             try:
                 self._merges.step()
             except Exception as error:
@@ -313,9 +320,10 @@ class PostgresBacking:
         if isinstance(error, ImportError):
             reason += " (pip install 'stallwatch[postgres]')"
         posted = self._posted
-        if posted is not None and is_final(error):
-            posted.refused = f"the database of [alerts] incidents_url refuses this agent: {reason}"
-            posted.done.set()
+        if is_final(error):
+            self._refused = f"the database of [alerts] incidents_url refuses this agent: {reason}"
+            if posted is not None:
+                posted.done.set()
         elif not (works or self._complained or self._closed):
             self._complained = True
             self._say(f"the database of [alerts] incidents_url does not answer: {reason}")
@@ -345,7 +353,7 @@ def _aged(report: AgentReport, age: float) -> AgentReport:
     ages = {
         name: value + age
         for name in report.__struct_fields__
-        if name.endswith("_age") or name in ("quiet", "clock")
+        if name.endswith("_age") or name in ("age", "quiet", "clock")
         if (value := getattr(report, name)) is not None
     }
     return msgspec.structs.replace(report, **ages)

@@ -56,6 +56,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     job: str = ""
     attempt: int = 0
     number: int  #: of this report, counted up
+    age: float = 0.0  #: of the report itself, where it was kept on its way; the other ages count it
     started_age: float = 0.0
     clock: float = 0.0  #: Unix seconds by the sender's clock: only to estimate by how much that is off
     expected: int | None = None  #: agents of the run, if its scheduler says
