@@ -235,8 +235,9 @@ def test_agents_that_come_at_once_agree_on_one(agents: Agents) -> None:
 
 
 def test_who_leaves_is_replaced_by_the_next_post_and_its_ledger_is_kept(agents: Agents) -> None:
-    agents.join("n1")
-    second = agents.join("n2")
+    only_by_posts = replace(PATIENT, acknowledgement=20, absent=50, retry=100)
+    agents.join("n1", timing=only_by_posts)
+    second = agents.join("n2", timing=only_by_posts)
     entry = LedgerEntry("sft/stall/silent-hang-no-error/1", stages=("open",), by="n1")
     assert agents.post("n1", ledger=[entry]) is not None
     assert agents.coordinator("n2") == "n1"

@@ -29,6 +29,7 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _AT_ONCE = 32  # reports in memory: each may have `MOST_BYTES`
 _SLACK = 1.0  # seconds between the beginning of this agent and its first post's
+_BEATS = 3  # times `retry`, longer than a beat: so long after its last post, an agent tries to merge
 _FIRST_LOOK = 0.02  # seconds after a post, for its acknowledgement; then twice as long, and so on
 
 
@@ -236,6 +237,8 @@ class PostgresBacking:
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:
             self._compete_at = min(self._compete_at, now)
+        else:  # posts look after the lock
+            self._compete_at = now + _BEATS * self._timing.retry
         reply = self._reply(answer)
         taken = reply is not None and reply.acknowledged.get(posted.report.agent, -1) >= posted.report.number
         if taken or answer.refused or waited >= self._timing.acknowledgement:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, NullPool, TextClause, event, text
 from sqlalchemy.exc import DBAPIError
 
-from stallwatch_alerts.storage.engine import migrate, open_engine
+from stallwatch_alerts.storage.engine import is_migrated, migrate, open_engine
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport
 
 _CONNECT_SECONDS = 2  # the least that libpq takes
@@ -125,13 +125,13 @@ class ClusterRows:
 
     def connect(self) -> None:
         """Connect, and bring the tables up to date."""
+        connection = self._open()
         if not self._migrated:
+            self.disconnect()  # the migration has a connection of its own
             with self._in_time(_MIGRATING_SECONDS):
                 migrate(self._engine)
-            self._migrated = True
-        with self._in_time(_OPENING_SECONDS):
-            self._connection = self._engine.execution_options(isolation_level="AUTOCOMMIT").connect()
-        driver: Any = self._connection.connection.driver_connection
+            connection = self._open()
+        driver: Any = connection.connection.driver_connection
         driver.add_notify_handler(lambda notify: self._news.add(notify.payload))
         settings = {**_SETTINGS, "statement_timeout": str(int(1000 * self._patience))}
         self._execute(_SET, names=list(settings), values=list(settings.values()))
@@ -249,6 +249,12 @@ class ClusterRows:
             raise ConnectionError("not connected")
         with self._in_time(self._patience):
             return self._connection.execute(statement, values)
+
+    def _open(self) -> Connection:
+        with self._in_time(_OPENING_SECONDS):
+            self._connection = self._engine.execution_options(isolation_level="AUTOCOMMIT").connect()
+            self._migrated = self._migrated or is_migrated(self._connection)
+        return self._connection
 
     def _opened(self, connection: Any, _record: object) -> None:
         if self._socket is not None:

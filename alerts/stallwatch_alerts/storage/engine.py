@@ -141,19 +141,20 @@ def migrate(engine: Engine) -> None:
     something to do: this runs beside a training.
     """
     with engine.connect() as connection:
-        if _version(connection) >= HEAD:
+        if is_migrated(connection):
             return
     with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        if _version(connection) < HEAD:
+        if not is_migrated(connection):
             _upgrade(connection)
 
 
-def _version(connection: Connection) -> str:
+def is_migrated(connection: Connection) -> bool:
+    """Whether no migration is missing."""
     if not inspect(connection).has_table("alembic_version"):
-        return ""
-    return str(connection.scalar(text("SELECT max(version_num) FROM alembic_version")) or "")
+        return False
+    return str(connection.scalar(text("SELECT max(version_num) FROM alembic_version")) or "") >= HEAD
 
 
 def _upgrade(connection: Connection) -> None:
