@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -477,6 +480,20 @@ def test_a_database_that_is_not_there_is_refused(agents: Agents) -> None:
     with pytest.raises(Refused, match="does not exist"):
         agents.post("n1")
     assert agents.lines == []
+
+
+def test_a_missing_driver_is_refused_with_the_command_that_brings_it(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    agents.join("n1")
+    with pytest.raises(Refused, match=re.escape("pip install 'stallwatch[postgres]'")):
+        agents.post("n1")
+
+
+def test_the_agents_start_waits_for_no_sqlalchemy() -> None:
+    code = "import sys, stallwatch_alerts.storage.cluster; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_what_is_old_is_forgotten(engine: Engine) -> None:

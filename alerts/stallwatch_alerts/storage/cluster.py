@@ -14,18 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from stallwatch_alerts.masking import hide_secrets
-from stallwatch_alerts.storage.cluster_rows import Answer, ClusterRows, Row, is_final
 from stallwatch_exporter.cluster.backing import Merges, Refused
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Reply
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.text.foreign_json import NOT_JSON
+
+if TYPE_CHECKING:  # SQLAlchemy takes a second to import: that is for the thread
+    from stallwatch_alerts.storage.cluster_rows import Answer, ClusterRows, Row
 
 _AT_ONCE = 32  # reports in memory: each may have `MOST_BYTES`
 _SLACK = 1.0  # seconds between the beginning of this agent and its first post's
@@ -68,10 +69,8 @@ class _LockLost(Exception):
 
 def is_cluster_engine(url: str) -> bool:
     """Whether agents of one run can meet in this database."""
-    try:
-        return bool(url) and make_url(url).get_backend_name() == "postgresql"
-    except ArgumentError:
-        return False
+    scheme, separator, _ = url.partition("://")
+    return bool(separator) and scheme.partition("+")[0] == "postgresql"
 
 
 class PostgresBacking:
@@ -159,8 +158,7 @@ class PostgresBacking:
             works = False
             try:
                 if self._rows is None:
-                    key = self._identity.key
-                    self._rows = ClusterRows(self._url, key, self._agent, patience=self._timing.statement)
+                    self._rows = self._opened()
                 self._rows.connect()
                 while not self._closed:
                     self._turn(self._rows, time.monotonic())
@@ -173,6 +171,11 @@ class PostgresBacking:
                 self._leave()
             if not (self._closed or self._refused or works):
                 self._wait(self._timing.reconnect if self._posted is not None else self._timing.retry)
+
+    def _opened(self) -> ClusterRows:
+        from stallwatch_alerts.storage.cluster_rows import ClusterRows
+
+        return ClusterRows(self._url, self._identity.key, self._agent, patience=self._timing.statement)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
         """Do what is due, and wait for what comes next."""
@@ -320,10 +323,10 @@ class PostgresBacking:
         """Report what is wrong, once while it lasts. A connection that worked is made again first."""
         said = hide_secrets(str(error), self._url).strip().splitlines()
         reason = said[0] if said else type(error).__name__
+        posted = self._posted
         if isinstance(error, ImportError):
             reason += " (pip install 'stallwatch[postgres]')"
-        posted = self._posted
-        if is_final(error):
+        if _is_final(error):
             self._refused = f"the database of [alerts] incidents_url refuses this agent: {reason}"
             if posted is not None:
                 posted.done.set()
@@ -341,6 +344,14 @@ class PostgresBacking:
     def _say(self, line: str) -> None:
         with contextlib.suppress(Exception):
             self._notice(line)
+
+
+def _is_final(error: Exception) -> bool:
+    if isinstance(error, ImportError):
+        return True
+    from stallwatch_alerts.storage.cluster_rows import is_final
+
+    return is_final(error)
 
 
 def _read(row: Row) -> AgentReport:

@@ -297,8 +297,6 @@ _FINAL_WORDS = (
 
 def is_final(error: BaseException) -> bool:
     """Whether the server refuses us for good: of a login, libpq has no code, only words (English ones)."""
-    if isinstance(error, ImportError):
-        return True
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None)
