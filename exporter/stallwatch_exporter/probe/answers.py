@@ -16,7 +16,7 @@ from .draft import INDEX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterable, Mapping
     from types import FrameType
     from typing import Any
 
@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 MOST_THREADS = 64
 INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are reported, from either end
 MOST_ENTRIES = 32  #: collectives that are reported
+# NCCL has a recorder of its own; the other one is gloo's, also in a torch that has both (2.8).
+_RECORDERS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))
 _ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
+MOST_GROUPS = 4096
+MOST_NAMES = 4  #: of a group
+MOST_RANKS_BYTES = 192 << 10  #: of all groups' ranks, as text
+# Modules whose globals hold the groups of a parallel layout (Megatron-core 0.15, DeepSpeed 0.19.8); the last
+# one holds the grid of a pipeline.
+_LAYOUTS = ("megatron.core.parallel_state", "deepspeed.utils.groups")
+_PIPELINE = "deepspeed.runtime.pipe.p2p"
 MOST_TASKS = 64
 _MOST_COROUTINES = 40  # of a task
 _MOST_AWAITED = 16
@@ -199,15 +208,90 @@ def counters(probe: Probe) -> dict[str, Any]:
 
 def _begun_collectives() -> int | None:
     """Return how many collectives this rank has begun in all its groups; torch counts them (2.1 to 2.13)."""
+    begun = [joined for group in _groups() if (joined := _joined(group)) is not None]
+    return sum(begun) if begun else None
+
+
+def _groups() -> list[Any]:
+    """Return the process groups that this rank is a member of, in the order in which it made them."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    groups = getattr(getattr(c10d, "_world", None), "pg_map", None)
-    found = None
-    for group in list(groups or ()):
+    return list(getattr(getattr(c10d, "_world", None), "pg_map", None) or ())[:MOST_GROUPS]
+
+
+def _joined(group: Any) -> int | None:
+    """Return how many collectives of a group this rank has joined; sending to one rank is none.
+
+    It is safe while one hangs: a member of the backend is read, ``seqCollective_`` of NCCL or ``seq_`` of
+    gloo, without any lock (torch 2.13, torch/csrc/distributed/c10d: ``getSequenceNumberForGroup`` in
+    ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp, called from init.cpp without the interpreter lock).
+    """
+    try:
+        return int(group._get_sequence_number_for_group())
+    except Exception:  # a backend that does not count
+        return None
+
+
+def process_groups(recorder: str) -> list[dict[str, Any]]:
+    """Return the process groups of this rank: names, global ranks, and how many collectives it has joined.
+
+    The first name is torch's own, which is equal in all ranks; the others say what the group is for. Groups
+    of the backend `recorder` have the number by which its flight recorder calls them.
+    """
+    world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    named, left = _framework_names(), MOST_RANKS_BYTES
+    found: list[dict[str, Any]] = []
+    recorded = 0
+    for group in _groups():
         try:
-            found = (found or 0) + int(group._get_sequence_number_for_group())
-        except Exception:  # a backend that does not count
+            names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]  # torch 2.3
+            ranks = _folded(world.pg_group_ranks[group])
+            is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
+        except Exception:  # a torch that keeps them elsewhere, or the group is gone
             continue
+        names += named.get(id(group), [])
+        left -= len(ranks)
+        one: dict[str, Any] = {
+            "names": [name[:100] for name in names[: 2 + MOST_NAMES] if name],
+            "joined": _joined(group),
+        }
+        if left >= 0:
+            one["ranks"] = ranks
+        if is_recorded:  # the recorder numbers the groups of its backend in the order in which they are made
+            one["recorded"] = recorded
+            recorded += 1
+        found.append(one)
     return found
+
+
+def _framework_names() -> dict[int, list[str]]:
+    """Return the names by which Megatron-core and DeepSpeed hold each group, by the group's identity."""
+    found: dict[int, list[str]] = {}
+    for name in _LAYOUTS:
+        module = sys.modules.get(name)
+        for variable, value in list(vars(module).items()) if module is not None else ():
+            if "_GROUP" in variable:
+                # DeepSpeed keeps the groups of experts in a dict, by their name.
+                for each in list(value.values())[:MOST_GROUPS] if isinstance(value, dict) else (value,):
+                    found.setdefault(id(each), []).append(variable)
+    grid = getattr(sys.modules.get(_PIPELINE), "_grid", None)
+    for variable, each in list(getattr(grid, "__dict__", {}).items()):
+        if variable.endswith("_proc_group"):
+            found.setdefault(id(each), []).append(variable)
+    return found
+
+
+def _folded(ranks: Iterable[int]) -> str:
+    """Return ranks as text, such as ``0-7,16``."""
+    ordered = sorted(ranks)
+    if len(ordered) > 1 and ordered[-1] - ordered[0] == len(ordered) - 1:
+        return f"{ordered[0]}-{ordered[-1]}"
+    parts: list[list[int]] = []
+    for rank in ordered:
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in parts)
 
 
 def collectives() -> dict[str, Any]:
@@ -224,13 +308,18 @@ def collectives() -> dict[str, Any]:
     import json
 
     answer: dict[str, Any] = {"world_size": int(distributed.get_world_size())}
-    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):  # which of them there is depends on torch
-        dump: Callable[..., Any] | None = getattr(c10d, name, None)
-        if dump is not None:
-            recorder = json.loads(dump(includeCollectives=True, onlyActive=True))
-            entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
-            answer["status"] = recorder.get("pg_status", {})
-            answer["groups"] = recorder.get("pg_config", {})
+    recorded_of = ""
+    for backend, name in _RECORDERS:
+        try:
+            recorder = json.loads(getattr(c10d, name)(includeCollectives=True, onlyActive=True))
+        except Exception:  # a torch without it, or a build without its backend
+            continue
+        entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
+        status = recorder.get("pg_status", {})
+        if entries or status:
+            recorded_of, answer["status"] = backend, status
             answer["entries"] = [{key: one.get(key) for key in _ENTRY} for one in entries[-MOST_ENTRIES:]]
             break
+    # Last: what the recorder holds has been joined by then.
+    answer["groups"] = process_groups(recorded_of)
     return answer

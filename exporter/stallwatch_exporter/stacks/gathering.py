@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from stallwatch_exporter.probe.layout import LARGEST
 from stallwatch_exporter.probe.stacks import COLLECTIVES
 from stallwatch_exporter.stacks import asking, processes
 from stallwatch_exporter.stacks.asking import busy_worker, find_py_spy, spied
@@ -79,6 +80,8 @@ def _take_answer(one: LocalRank, record: Asked, question: str) -> bool:
     counters = answer.get("counters")
     if isinstance(counters, dict):
         record.counters, record.saves = _numbers(counters), _numbers(counters.get("saves"))
+        steps = record.counters.get("steps", 0.0)
+        record.step = int(steps) if 0 < steps < LARGEST else None
     return True
 
 

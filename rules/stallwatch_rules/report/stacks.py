@@ -67,8 +67,13 @@ def _lines(stacks: StallStacks, ranks: Sequence[Asked], run: str) -> Iterator[st
 
 
 def _about(rank: Asked) -> Iterator[str]:
-    for group, counts in sorted(rank.recorded.counts.items()):
-        yield f"  rank {rank.rank}: group {group}: {counts.joined} collectives joined, {counts.done} done"
+    recorded = rank.recorded
+    for group, counts in sorted(recorded.counts.items()):
+        name = recorded.names.get(group, "")
+        about = [recorded.axes.get(name, ""), f"ranks {fold_ranks(recorded.members.get(name, ()))}"]
+        told = f" ({', '.join(filter(None, about))})" if name in recorded.members else ""
+        done = f", {counts.done} done" if counts.done is not None else ""
+        yield f"  rank {rank.rank}: group {name or group}{told}: {counts.joined} collectives joined{done}"
     for wait in rank.recorded.waiting:
         yield f"  rank {rank.rank}: in {wait.operation}, collective {wait.number} of group {wait.name}"
     if rank.lock_holder:

@@ -1,46 +1,117 @@
-"""What torch's flight recorder told in a rank, read.
+"""What torch reports in a rank of its process groups, read.
 
-Its numbers count the collectives of a process group in the order in which the rank joined them, so a rank
-with a smaller number has not come to the collective that the others wait in. torch 2.13 writes them as text.
+A number counts the collectives of a process group in the order in which the rank joined them, so a rank with
+a smaller number has not come to the collective that the others wait in. Every backend counts those that a
+rank has joined, torch's flight recorder also those that are done. torch 2.13 writes its numbers as text.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from stallwatch_rules.stacks.records import Counts, Recorded, Waiting
+from msgspec.structs import replace
+
+from stallwatch_rules.stacks.axes import axis_of
+from stallwatch_rules.stacks.records import Axis, Counts, Recorded, Waiting
+from stallwatch_rules.stacks.spans import ranks_in
 from stallwatch_rules.text.lazy import lazy
 
 _NUMBERS = lazy(r"\b[0-9]{1,9}\b")
 _DIGITS = lazy(r"-1|[0-9]{1,18}")
 _NONE_YET = -1  # a counter before its first collective
+_MOST_BEHIND = 64
+_MOST_GROUPS = 4096
 
 
-def read_recorder(told: Any) -> Recorded:
-    """The recorder's counters and what is under way; what is malformed is left out."""
-    if not isinstance(told, dict):
+def read_recorder(answer: Any) -> Recorded:
+    """Return a rank's process groups, counters and what is under way; what is malformed is left out."""
+    if not isinstance(answer, dict):
         return Recorded()
-    counts = {}
-    for group, status in _items(told.get("status")):
+    counts: dict[int, Counts] = {}
+    for group, status in _items(answer.get("status")):
         joined, done = (
             _number(status, "last_enqueued_collective"),
             _number(status, "last_completed_collective"),
         )
         if (number := _whole(group)) is not None and joined is not None:
             counts[number] = Counts(joined, _NONE_YET if done is None else done)
-    members = {
-        name: tuple(int(rank) for rank in _NUMBERS.findall(str(group.get("ranks", ""))))
-        for name, group in _items(told.get("groups"))
-        if isinstance(group, dict)
-    }
-    entries = told.get("entries")
-    waiting = [_waiting(entry, counts) for entry in (entries if isinstance(entries, list) else ())]
+    entries = _list(answer.get("entries"))
+    waiting = [one for one in (_waiting(entry, counts) for entry in entries) if one is not None]
+    world = _whole(answer.get("world_size")) or 0
+    groups = _groups(answer.get("groups"), world)
+    names: dict[int, str] = {}
+    if any(one.joined is not None for one in groups):
+        names = dict(enumerate(one.name for one in groups))
+        numbers = {name: number for number, name in names.items()}
+        recorded = _recorded_as(groups, counts, entries)
+        finished = {name: counts[number].done for number, name in recorded.items()}
+        counts = {
+            numbers[one.name]: Counts(one.joined, _not_above(one.joined, finished.get(one.name)))
+            for one in groups
+            if one.joined is not None
+        }
+        unknown = len(groups)
+        waiting = [replace(one, group=numbers.get(one.name, unknown + one.group)) for one in waiting]
     return Recorded(
-        world_size=_whole(told.get("world_size")) or 0,
+        world_size=world,
         counts=counts,
-        members={name: ranks for name, ranks in members.items() if ranks},
-        waiting=tuple(one for one in waiting if one is not None),
+        members={one.name: one.ranks for one in groups if one.ranks},
+        waiting=tuple(waiting),
+        names=names,
+        axes={one.name: one.axis for one in groups if one.axis},
     )
+
+
+def _not_above(joined: int, done: int | None) -> int | None:
+    """Return how many are done, if that can be: NCCL's recorder numbers what is sent to one rank here, too.
+
+    ``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch 2.13 (``seqP2P_``).
+    """
+    return max(done, 0) if done is not None and done <= joined else None
+
+
+class _Group(NamedTuple):
+    """A process group as its member knows it."""
+
+    name: str
+    ranks: tuple[int, ...]
+    axis: Axis = ""
+    joined: int | None = None
+    recorded: int | None = None  # its number in the recorder, if no group before it was given up
+
+
+def _groups(answer: Any, world: int) -> list[_Group]:
+    """Return the groups that a probe reported, in the order in which the rank made them; or a recorder's."""
+    if isinstance(answer, dict):
+        ranks = {name: group.get("ranks") for name, group in _items(answer) if isinstance(group, dict)}
+        return [
+            _Group(name, tuple(int(rank) for rank in _NUMBERS.findall(str(each or ""))))
+            for name, each in ranks.items()
+        ]
+    found = []
+    for group in _list(answer)[:_MOST_GROUPS]:
+        if isinstance(group, dict) and (names := [str(name) for name in _list(group.get("names"))]):
+            members = ranks_in(str(group.get("ranks") or ""))
+            axis = axis_of(names[1:], whole=0 < world == len(members))
+            joined, recorded = _whole(group.get("joined")), _whole(group.get("recorded"))
+            found.append(_Group(names[0], members, axis, joined, recorded))
+    return found
+
+
+def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[Any]) -> dict[int, str]:
+    """Return the names of groups by the numbers that they have in the recorder, as far as that is certain."""
+    sure = {
+        number: _name(entry, number)
+        for entry in entries
+        if isinstance(entry, dict) and (number := _whole(entry.get("pg_id"))) in counts and number is not None
+    }
+    likely = {one.recorded: one for one in groups if one.recorded in counts and one.recorded is not None}
+    for number, one in likely.items():
+        # The rank may have joined some more between the two looks. A pipeline's group counts messages, too.
+        behind = (one.joined or 0) - counts[number].joined
+        if sure.get(number, one.name) != one.name or (one.axis != "pp" and not 0 <= behind <= _MOST_BEHIND):
+            return sure
+    return {**{number: one.name for number, one in likely.items()}, **sure}
 
 
 def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
@@ -50,11 +121,15 @@ def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
     if group is None or number is None or (group in counts and number <= (counts[group].done or 0)):
         return None
-    named = entry.get("process_group")
-    name = str(named[0]) if isinstance(named, list) and named else str(group)
     # Such as "nccl:all_reduce" and "nccl:_all_gather_base".
     operation = str(entry.get("profiling_name") or "").rpartition(":")[2].strip("_").removesuffix("_base")
-    return Waiting(group, name, number, operation)
+    return Waiting(group, _name(entry, group), number, operation)
+
+
+def _name(entry: dict[str, Any], number: int) -> str:
+    """Return the name of an entry's process group; its number if it has none."""
+    named = entry.get("process_group")
+    return str(named[0]) if isinstance(named, list) and named else str(number)
 
 
 def _number(status: Any, name: str) -> int | None:
@@ -67,6 +142,10 @@ def _whole(value: Any, least: int = 0) -> int | None:
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)
     return value if type(value) is int and least <= value < 10**18 else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:
