@@ -21,6 +21,7 @@ _COMMANDS = {
     "run": "run",
     "tail": "run",
     "diagnose": "diagnose",
+    "stacks": "stacks",
     "check": "check",
     "samples": "rows",
     "matches": "rows",

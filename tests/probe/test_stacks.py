@@ -18,7 +18,7 @@ from ranks import needs
 
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
-from stallwatch_exporter.probe.stacks import ANSWER, ASK, COLLECTIVES, FAULT, MAIN, SIGNAL, free_signal
+from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, SIGNAL, free_signal
 from stallwatch_exporter.stacks import asking, gathering, processes
 from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe, main_thread
@@ -99,6 +99,17 @@ def test_it_answers_each_question_and_trains_on(tmp_path: Path) -> None:
         assert one.go_on() == "trained\n"
 
 
+def test_each_of_two_that_ask_at_once_has_an_answer(tmp_path: Path) -> None:
+    """The agent and ``stallwatch stacks``; whose question has the greater number, may write it first."""
+    with rank(tmp_path) as one:
+        assert asking.ask(one.ring, "20") and asking.ask(one.ring, "10")
+        for question in ("10", "20"):
+            answer = wait_for(lambda question=question: asking.answer(one.ring, question))
+            assert functions(answer) == ["<module>", "training"]
+        assert asking.answer(one.ring, "21") is None, "it was taken before"
+        assert one.go_on() == "trained\n"
+
+
 def test_faulthandler_answers_where_the_thread_does_not(tmp_path: Path) -> None:
     with rank(tmp_path) as one:
         dump = asking.FaultDump(one.ring, one.pid)
@@ -133,8 +144,8 @@ def does(one: Rank, line: str) -> str:
 
 
 def sampled(one: Rank, token: str) -> dict[str, Any]:
-    """The light answer."""
-    assert asking.ask(one.ring, f"{MAIN} {token}")
+    """What it answers."""
+    assert asking.ask(one.ring, token)
     told = wait_for(lambda: asking.answer(one.ring, token))
     assert isinstance(told, dict) and functions(told)[:2] == ["<module>", "training"]
     return told
@@ -147,7 +158,6 @@ class TestListening:
         with rank(tmp_path, end=LOOP) as one:
             assert does(one, f"probe.step(); {FORWARD}") == "function"
             assert sampled(one, "1")["counters"] == {"phase": "train", "steps": 1, "forwards": 0}
-            assert not one.ring.with_suffix(COLLECTIVES).exists()
             assert does(one, FORWARD) == "_CountedCall"
             told = sampled(one, "2")
             assert told["counters"]["forwards"] == 2  # of the model and of its layer

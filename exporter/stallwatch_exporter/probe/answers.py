@@ -71,7 +71,7 @@ def _rank() -> int | None:
     return None
 
 
-def stacks(*, main_alone: bool = False) -> dict[str, Any]:
+def stacks() -> dict[str, Any]:
     """Return the stacks of all threads but this one, outermost frame first; the main thread comes first."""
     threading = sys.modules.get("threading")
     # Not `enumerate`: its lock may be held by a thread that hangs.
@@ -81,7 +81,7 @@ def stacks(*, main_alone: bool = False) -> dict[str, Any]:
     found = []
     workers: list[int] = []
     for ident, frame in sys._current_frames().items():
-        if ident == main or (ident != own and not main_alone):
+        if ident != own:
             name = str(getattr(known.get(ident), "name", "") or "")
             thread = {"name": name, "main": ident == main, "frames": _frames(frame)}
             try:

@@ -2,9 +2,9 @@
 
 Two ways to answer, for two kinds of stall:
 
-* A thread waits on a named pipe beside the ring; that costs nothing until the agent writes to it. To a token
-  it answers with all that it knows, collectives last. To ``main <token>`` it answers with the main thread's
-  stack and the counts alone, which is cheap enough to be asked again and again.
+* A thread waits on a named pipe beside the ring; that costs nothing until the agent writes to it. To a number
+  it answers with all that it knows, collectives last. Several may ask at once, by the monotonic clock: the
+  answer bears the greatest number so far, so it is new enough for whoever asked with that or a smaller one.
 * A thread gets nowhere while other code holds the interpreter lock. So ``faulthandler`` waits for a real-time
   signal that nobody uses: it needs no lock, and writes to a file of its own.
 
@@ -36,10 +36,9 @@ else:
 #: Beside ``<name>.ring``: the pipe to ask by, the answer, what torch adds to it, faulthandler's file, and
 #: the number of the signal that makes it write.
 ASK, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
-MAIN = "main"  #: before a token: the main thread alone
 SIGNALS_TRIED = 8
 MOST_BYTES = 4 << 20  #: an answer longer than this is not written
-_QUESTION = 64
+_QUESTION = 4096  # bytes of questions that are read at once
 _LEAST_DESCRIPTOR = 64  # low numbers have meanings: a program may look for what its parent left at 3
 
 
@@ -50,6 +49,7 @@ class Answerer:
         self.pid = os.getpid()
         self.probe: Probe | None = None  #: once this process is known to be a rank
         self._listening: Listening | None = None
+        self._newest = 0  # number of a question
         self._base = base
         self._fault: int | None = None
         try:
@@ -121,14 +121,15 @@ class Answerer:
                     not self._asked.poll(left * 1000) or _identity(self._pipe) != self._identity
                 ):
                     continue
-                question = os.read(self._pipe, _QUESTION)
-                if not question or os.getpid() != self.pid:
+                questions = os.read(self._pipe, _QUESTION)
+                if not questions or os.getpid() != self.pid:
                     return
-                self._answer(question.decode("ascii", "replace").splitlines()[-1])
+                self._newest = max([self._newest, *(int(one) for one in questions.split() if one.isdigit())])
+                self._answer()
         except Exception:  # at worst nobody answers: the agent has other ways
             pass
 
-    def _answer(self, question: str) -> None:
+    def _answer(self) -> None:
         import json
 
         from .answers import collectives, counters, stacks
@@ -138,19 +139,20 @@ class Answerer:
                 self._listening.begin()
         except Exception:  # the answer comes all the same
             pass
-        kind, _, token = question.rpartition(" ")
         probe = self.probe
 
         def where() -> dict[str, Any]:
             counted = {"counters": counters(probe)} if probe is not None else {}
-            return {**stacks(main_alone=kind == MAIN), **counted}
+            return {**stacks(), **counted}
 
-        answers: list[tuple[str, Callable[[], dict[str, Any]]]] = [(ANSWER, where)]
-        if kind != MAIN:
-            answers.append((COLLECTIVES, collectives))
+        answers: tuple[tuple[str, Callable[[], dict[str, Any]]], ...] = (
+            (ANSWER, where),
+            (COLLECTIVES, collectives),
+        )
         for suffix, answer in answers:
             try:
-                data = json.dumps({"asked": token, **answer()}, default=str).encode("ascii", "replace")
+                asked = {"asked": str(self._newest)}
+                data = json.dumps({**asked, **answer()}, default=str).encode("ascii", "replace")
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:

@@ -38,13 +38,13 @@ def ask(ring: Path, question: str) -> bool:
 
 
 def answer(ring: Path, question: str, suffix: str = ANSWER) -> dict[str, Any] | None:
-    """Return this part of the rank's answer to the question, once it is there."""
+    """Return this part of the rank's answer to the question, once it is there, or to a later one."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
             found = read_json(file.read(MOST_BYTES + 1))
+        return found if isinstance(found, dict) and int(str(found.get("asked"))) >= int(question) else None
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and found.get("asked") == question else None
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:

@@ -37,7 +37,7 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[Asked]
     """
     pairs = [(one, Asked(one.rank, one.pid, condition=_condition(one))) for one in ranks]
     probed = [(one, record) for one, record in pairs if one.ring and record.condition in ("alive", "blocked")]
-    question = str(time.time_ns())
+    question = str(time.monotonic_ns())  # equal in all processes of this host
     heard = [(one, record) for one, record in probed if one.ring and asking.ask(one.ring, question)]
     wait_for(heard, lambda pair: _take_answer(*pair, question), ANSWER_SECONDS)
     answered = [pair for pair in heard if pair[1].origin]

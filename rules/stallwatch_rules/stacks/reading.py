@@ -13,7 +13,7 @@ _MOST_FRAMES = 200
 _OURS = "/probe/stacks.py"  # of the exporter
 # "Thread 0x00007f1c (most recent call first):"; Python 3.14 puts the thread's name behind the number.
 _THREAD = lazy(
-    r"^(?:Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
+    r"^(?:Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
 _FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<function>.*)$')
 
@@ -45,15 +45,22 @@ def _frame(told: Any) -> Frame | None:
 
 
 def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
-    """The threads of a dump. It marks no main thread, but that is the oldest, and the oldest comes last."""
-    stacks: list[tuple[str, list[Frame]]] = []
+    """The threads of a dump. It marks no main thread, but that is the oldest, and the oldest comes last.
+
+    Of two dumps, as two asked for one at the same time, each thread counts as it was in the later one.
+    """
+    threads: dict[str, tuple[str, list[Frame]]] = {}
+    frames: list[Frame] | None = None
     for line in text.splitlines():
         begin = _THREAD.match(line)
         if begin:
-            stacks.append((begin["name"] or "", []))
-        elif stacks and (found := _FRAME.match(line)) and len(stacks[-1][1]) < _MOST_FRAMES:
+            threads.pop(begin["id"], None)
+            frames = []
+            threads[begin["id"]] = begin["name"] or "", frames
+        elif frames is not None and (found := _FRAME.match(line)) and len(frames) < _MOST_FRAMES:
             number = int(found["line"]) if found["line"].isdigit() else 0
-            stacks[-1][1].append(Frame(found["file"], number, found["function"]))
+            frames.append(Frame(found["file"], number, found["function"]))
+    stacks = list(threads.values())
     last = len(stacks) - 1
     return without_ours(
         ThreadStack(tuple(reversed(frames)), name, place == last)

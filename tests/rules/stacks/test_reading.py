@@ -67,6 +67,15 @@ def test_what_faulthandler_writes() -> None:
     assert Path(main.frames[-1].file).name == "test_reading.py"
 
 
+def test_of_two_dumps_each_thread_counts_as_it_was_in_the_later_one() -> None:
+    """Two who ask at once read what both made the process write, maybe from the middle of the first."""
+    frame, thread = '  File "/w/train.py", line {} in step\n\n', "Thread 0x{} (most recent call first):\n"
+    text = frame.format(3) + thread.format(1) + frame.format(8)
+    text += thread.format(2) + frame.format(4) + thread.format(1) + frame.format(9)
+    found = from_faulthandler(text)
+    assert [(thread.frames[-1].line, thread.main) for thread in found] == [(4, False), (9, True)]
+
+
 def test_faulthandler_of_newer_pythons_and_stacks_of_c() -> None:
     text = (
         "Thread 0x00007f1c [prefetch] (most recent call first):\n"

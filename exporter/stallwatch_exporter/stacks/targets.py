@@ -1,0 +1,169 @@
+"""Whom ``stallwatch stacks`` asks, and where they are: ranks of a run on this host, or below a process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import psutil
+from msgspec.structs import replace
+
+from stallwatch_exporter.probe.api import FOLDER_VARIABLE
+from stallwatch_exporter.rings.presence import process_namespace
+from stallwatch_exporter.running import keeper
+from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, kept_runs, read_info
+from stallwatch_exporter.stacks.gathering import gather
+from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks, sole_program
+from stallwatch_exporter.stacks.processes import family
+from stallwatch_rules.stacks.folding import fold
+from stallwatch_rules.stacks.records import Asked, StallStacks
+
+AGAIN_SECONDS = 1.0  #: until the second look
+
+_MOST_NAMES = 8
+
+
+class NoTargetError(Exception):
+    """Nobody can be asked. `key` says why, with these parameters: a message of the command line."""
+
+    def __init__(self, key: str, **parameters: str) -> None:
+        super().__init__(key)
+        self.key, self.parameters = key, parameters
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Processes that may be ranks."""
+
+    run: str  #: empty for a process that was named by its number
+    command: int | None  #: the process below which they are; ``None`` if it is gone
+    rings: Path | None  #: the folder of their rings; ``None`` if they have no probe
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return self.run or f"PID {self.command}"
+
+    def ranks(self) -> list[LocalRank]:
+        """Return the ranks that are there, or the one Python program that the command is."""
+        return local_ranks(self.rings, self.command) or sole_program(self.command)
+
+
+def find_target(name: str, home: Path) -> Target:
+    """Return whom a run's name or folder or a process's number means; without one, the only run here."""
+    runs = kept_runs(home)
+    here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
+    if not name:
+        if len(here) == 1:
+            return _of_run(here[0], home)
+        raise NoTargetError("stacks-several" if here else "stacks-none", runs=_names(here))
+    named = (info for folder, info in runs if name in (folder.name, info.run))
+    info = read_info(Path(name)) or next(named, None)
+    if info is not None:
+        return _of_run(info, home)
+    if name.isdecimal():
+        return _of_process(int(name))
+    raise NoTargetError("stacks-no-run" if here else "stacks-no-run-here", name=name, runs=_names(here))
+
+
+def _names(runs: Sequence[AgentInfo]) -> str:
+    return ", ".join(info.run for info in runs[:_MOST_NAMES]) + (", …" if len(runs) > _MOST_NAMES else "")
+
+
+def _is_here(info: AgentInfo) -> bool:
+    return (info.host, info.namespace) == (socket.gethostname(), process_namespace())
+
+
+def _of_run(info: AgentInfo, home: Path) -> Target:
+    if info.ended_at is not None:
+        raise NoTargetError("stacks-over", run=info.run)
+    if info.host != socket.gethostname():
+        raise NoTargetError("stacks-elsewhere", run=info.run, host=info.host)
+    if not _is_here(info):
+        raise NoTargetError("stacks-container", run=info.run, host=info.host)
+    if not agent_alive(info):  # the ranks may train on
+        return Target(info.run, None, _rings_of(info.pid, home))
+    _require_own(info.pid)
+    for process in _started_by(info.pid):
+        return Target(info.run, process.pid, _rings_in(process))
+    return Target(info.run, None, None)  # ``stallwatch tail``
+
+
+def _started_by(agent: int) -> list[psutil.Process]:
+    """Return what an agent started, but for the helper that outlives it."""
+    try:
+        return [one for one in psutil.Process(agent).children() if keeper.__file__ not in one.cmdline()]
+    except (psutil.Error, OSError):
+        return []
+
+
+def _of_process(pid: int) -> Target:
+    if not psutil.pid_exists(pid):
+        raise NoTargetError("stacks-no-process", pid=str(pid))
+    _require_own(pid)
+    rings = next((found for process in family(pid) if (found := _rings_in(process)) is not None), None)
+    return Target("", pid, rings)
+
+
+def _require_own(pid: int) -> None:
+    """Raise a `NoTargetError` if the process is another account's, and may not be looked at."""
+    try:
+        process = psutil.Process(pid)
+        if os.geteuid() not in (0, process.uids().effective):
+            raise NoTargetError("stacks-not-own", pid=str(pid), user=process.username())
+    except (psutil.Error, OSError):  # it ended meanwhile
+        raise NoTargetError("stacks-no-process", pid=str(pid)) from None
+
+
+def _rings_in(process: psutil.Process) -> Path | None:
+    """Return the folder of rings that a process was started with."""
+    try:
+        folder = Path(process.environ().get(FOLDER_VARIABLE, ""))
+    except (psutil.Error, OSError):
+        return None
+    return folder if folder.is_absolute() and folder.is_dir() else None
+
+
+def _rings_of(agent: int, home: Path) -> Path | None:
+    """Return the newest folder of rings that an agent made, by its name."""
+    return max((home / "rings").glob(f"{agent}-*"), default=None)
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Where the ranks are now."""
+
+    stacks: StallStacks
+    asked: list[Asked]
+    advances: bool  #: something that they count grew between two looks: the run goes on, and no rank is odd
+
+
+def look(target: Target) -> Seen:
+    """Ask all ranks, twice if they count anything; a `NoTargetError` if none can be asked."""
+    ranks = target.ranks()
+    if not ranks:
+        raise NoTargetError("stacks-nobody", name=target.name)
+    began = time.monotonic()
+    asked = gather(ranks, interrupt=False)
+    if all(one.condition in ("alive", "blocked") and not one.origin for one in asked):
+        raise NoTargetError("stacks-unread")
+    stacks = fold(asked, time=time.time(), seconds=time.monotonic() - began)
+    if not any(one.counters for one in asked):
+        return Seen(stacks, asked, advances=False)
+    time.sleep(AGAIN_SECONDS)
+    advances = _advanced(asked, gather(ranks, interrupt=False))
+    if advances:
+        stacks = replace(stacks, odd=[], why="", candidates=[], confidence=0.0)
+    return Seen(stacks, asked, advances)
+
+
+def _advanced(before: Sequence[Asked], now: Sequence[Asked]) -> bool:
+    """Return whether a total that a rank counts has grown between two looks."""
+    earlier = {(one.rank, one.pid): one.counters for one in before}
+    return any(
+        value > earlier.get((one.rank, one.pid), {}).get(name, value)
+        for one in now
+        for name, value in one.counters.items()
+    )

@@ -1,0 +1,90 @@
+"""``stallwatch stacks``: where the ranks on this host are now."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import click
+
+from stallwatch.cli.context import App, language_option, say
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.stacks.targets import Seen, Target
+    from stallwatch_rules.stacks.records import StallStacks
+
+
+@click.command()
+@click.argument("target", default="", metavar="[RUN | PID | FOLDER]")
+@click.option("--all", "everything", is_flag=True, help="Show every thread of every rank.")
+@click.option("--json", "as_json", is_flag=True, help="Print the stacks for programs.")
+@language_option
+@click.pass_obj
+def stacks(app: App, target: str, everything: bool, as_json: bool) -> None:
+    """Show where the ranks on this host are now.
+
+    Ranks that are at the same place are one group; those that hold up the others come first. RUN is a run
+    that is watched on this host, FOLDER its folder, and PID any process with ranks below it, such as
+    torchrun. Without an argument it is the only run that is watched here.
+
+    \b
+    stallwatch stacks
+    stallwatch stacks 4711 --all
+    stallwatch stacks sft-7b --json > n1.json
+
+    Nothing is stopped, and a running agent is not disturbed. Ranks without a probe are read by py-spy.
+
+    Exit code: 0 if no rank is named, 1 if one holds up the others, 2 if no rank could be asked.
+    """
+    from stallwatch_exporter.stacks.targets import NoTargetError, find_target, look
+
+    config = app.config()
+    language = config["ui.language"]
+    try:
+        found = find_target(target, config["run.home"])
+        seen = look(found)
+    except NoTargetError as error:
+        raise click.UsageError(say(error.key, language, **error.parameters)) from error
+    if as_json:
+        click.echo(_json(seen.stacks))
+    else:
+        from stallwatch_rules.text.redact import redact
+
+        click.echo(redact(_text(seen, found, language, everything=everything)), nl=False)
+    named = seen.stacks.odd or seen.stacks.candidates or seen.stacks.why
+    raise click.exceptions.Exit(1 if named else 0)
+
+
+def _text(seen: Seen, target: Target, language: str, *, everything: bool) -> str:
+    from stallwatch_rules.locale import render
+    from stallwatch_rules.report.stacks import folded, listing
+    from stallwatch_rules.stacks.words import sentence
+    from stallwatch_rules.text.digest import fold_ranks
+
+    found = seen.stacks
+    if everything:
+        return listing(found, seen.asked, target.run)
+    ranks = [one.rank for one in seen.asked]
+    about = {"ranks": fold_ranks(ranks), "seconds": f"{found.seconds:.1f}", "name": target.name}
+    parts = [say("stacks-head", language, count=len(ranks), **about), render(sentence(found), language)]
+    if seen.advances:
+        parts.append(say("stacks-moving", language))
+    if found.why:
+        odd = fold_ranks(found.odd)
+        parts.append(say(f"stacks-why-{found.why}", language, ranks=odd, count=len(found.odd)))
+    elif found.candidates:
+        parts.append(say("stacks-candidates", language, ranks=fold_ranks(found.candidates)))
+    return "\n".join(parts) + "\n\n" + folded(found, language) + "\n"
+
+
+def _json(found: StallStacks) -> str:
+    """Return it with the name of this host, by which snapshots of several hosts are told apart."""
+    import msgspec
+
+    from stallwatch_exporter.rings.probing import without_secrets
+    from stallwatch_rules.stacks.spans import spans_of
+
+    ranks = [rank for group in found.groups for rank in group.ranks]
+    found = msgspec.structs.replace(found, hosts={socket.gethostname(): spans_of(ranks)})
+    shown = without_secrets(msgspec.to_builtins(found, str_keys=True))
+    return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()

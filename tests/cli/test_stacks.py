@@ -1,0 +1,199 @@
+"""``stallwatch stacks``: real ranks of a watched run, and everything that may keep it from asking one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import Result
+
+from stallwatch_exporter.runs.runfolder import RunFolder, read_info
+from stallwatch_exporter.stacks import gathering, targets
+from stallwatch_rules.stacks.records import StallStacks
+
+Stallwatch = Callable[..., Result]
+
+#: Rank 1 stays in a function of its own, unless all go on.
+TRAIN = """
+import os, sys, time
+from pathlib import Path
+import stallwatch
+folder = Path(sys.argv[1])
+def reward():
+    while not (folder / "end").exists(): time.sleep(0.05)
+def wait_for_the_others(run):
+    while not (folder / "end").exists():
+        if (folder / "go").exists():
+            run.step()
+        time.sleep(0.05)
+with stallwatch.training_run() as run:
+    run.step()
+    (folder / f"ready{os.environ['RANK']}").touch()
+    if os.environ["RANK"] == "1" and not (folder / "go").exists():
+        reward()
+    wait_for_the_others(run)
+"""
+
+
+class Run:
+    """A run of three ranks that an agent watches."""
+
+    def __init__(self, folder: Path, agent: subprocess.Popen[str]) -> None:
+        self.folder = folder
+        self.agent = agent
+
+    @property
+    def path(self) -> Path:
+        return Path(os.environ["STALLWATCH_HOME"]) / "runs" / "sft"
+
+
+@contextmanager
+def running(folder: Path, *options: str, advances: bool = False) -> Iterator[Run]:
+    (folder / "train.py").write_text(TRAIN)
+    if advances:
+        (folder / "go").touch()
+    start = f'for rank in 0 1 2; do RANK=$rank "{sys.executable}" "{folder}/train.py" "{folder}" & done; wait'
+    code = "from stallwatch.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", "--name", "sft", "--no-metrics", *options, "--"]
+    with subprocess.Popen(
+        [*command, "sh", "-c", start], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+    ) as agent:
+        try:
+            wait_for(lambda: all((folder / f"ready{rank}").exists() for rank in range(3)))
+            yield Run(folder, agent)
+        finally:
+            (folder / "end").touch()
+            agent.terminate()
+            agent.wait(60)
+
+
+def wait_for(found: Callable[[], object]) -> None:
+    until = time.monotonic() + 120
+    while not found():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_ranks_of_a_watched_run_are_named_by_run_folder_or_process(
+    stallwatch: Stallwatch, tmp_path: Path
+) -> None:
+    with running(tmp_path) as run:
+        info = read_info(run.path)
+        assert info is not None
+        for name in ([], ["sft"], [str(run.path)], [str(info.pid)]):
+            shown = stallwatch("stacks", *name)
+            assert shown.exit_code == 1, shown.output
+            head, sentence, why, _, odd, *_ = shown.stdout.splitlines()
+            assert head.startswith(f"ranks 0–2 of {'PID ' if name == [str(info.pid)] else 'sft'}")
+            assert "rank 1 is at train.py:7 in reward" in sentence
+            assert why == "rank 1: at another place than the others, and waiting for no rank."
+            assert odd == "rank 1 (odd): alive"
+        found = msgspec.json.decode(stallwatch("stacks", "--json").stdout, type=StallStacks)
+        assert (found.odd, found.why, found.hosts) == ([1], "elsewhere", {socket.gethostname(): "0-2"})
+        every = stallwatch("stacks", "--all").stdout
+        assert every.count("=== rank") == 2
+        assert "rank 1" in stallwatch("stacks", "--language", "zh").stdout
+        (run.folder / "end").touch()
+        assert run.agent.poll() is None, "the agent watches on"
+
+
+def test_of_a_run_that_makes_progress_no_rank_is_named(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    with running(tmp_path, advances=True):
+        shown = stallwatch("stacks")
+        assert (shown.exit_code, "The run makes progress" in shown.stdout) == (0, True), shown.output
+
+
+def test_ranks_outlive_their_agent(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    with running(tmp_path) as run:
+        run.agent.kill()
+        run.agent.wait(60)
+        assert "rank 1 is at train.py:7 in reward" in stallwatch("stacks", "sft").stdout
+
+
+def test_without_a_probe_py_spy_reads_the_ranks(
+    stallwatch: Stallwatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = [
+        {"thread_name": "MainThread", "frames": [{"filename": "/w/train.py", "line": 7, "name": "reward"}]}
+    ]
+    program = tmp_path / "py-spy"
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(threads)}'\n")
+    program.chmod(0o700)
+    with running(tmp_path, "--no-probe"):
+        monkeypatch.setattr(gathering, "find_py_spy", lambda: str(program))
+        assert "ranks (0–2) are at train.py:7 in reward" in stallwatch("stacks").stdout
+        monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
+        shown = stallwatch("stacks")
+        assert (shown.exit_code, "pip install 'stallwatch[stacks]'" in shown.stderr) == (2, True)
+
+
+def make_run(home: Path, name: str = "sft", **about: Any) -> Path:
+    """The record of a run that this process watches."""
+    folder = RunFolder.create(name, ["train.py"], home=home, now=time.time())
+    folder.write_info(state="training", **about)
+    return folder.path
+
+
+SAYS = [
+    ({"ended_at": 1.8e9}, "run sft is over; stallwatch diagnose says how it ended"),
+    ({"host": "n7"}, "run sft is watched on n7: run this command there"),
+    ({"namespace": "x/pid:[1]"}, "run this command in that container"),
+    ({"pid": 2**22 + 1}, "no process of sft is a rank"),
+    ({}, "no process of sft is a rank"),
+]
+
+
+@pytest.mark.parametrize(("about", "says"), SAYS)
+def test_a_run_whose_ranks_cannot_be_asked_here(
+    stallwatch: Stallwatch, home: Path, about: dict[str, Any], says: str
+) -> None:
+    make_run(home, **about)
+    shown = stallwatch("stacks", "sft")
+    assert (shown.exit_code, says in shown.stderr) == (2, True), shown.stderr
+
+
+def test_a_name_that_is_no_run_or_may_be_several(stallwatch: Stallwatch, home: Path) -> None:
+    for arguments in ([], ["dpo"]):
+        shown = stallwatch("stacks", *arguments)
+        assert shown.exit_code == 2 and "name a process instead: stallwatch stacks PID" in shown.stderr
+    for number in range(10):
+        make_run(home, f"sft{number}")
+    assert "name one of sft" in stallwatch("stacks").stderr
+    assert "no run dpo is known here; these are watched: sft" in stallwatch("stacks", "dpo").stderr
+
+
+def test_a_process_that_is_gone_or_another_accounts(
+    stallwatch: Stallwatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "is not running" in stallwatch("stacks", str(2**22 + 1)).stderr
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4711)
+    shown = stallwatch("stacks", str(os.getppid()))
+    assert shown.exit_code == 2 and "run this command as" in shown.stderr
+
+
+def test_a_process_without_ranks(stallwatch: Stallwatch) -> None:
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            assert "no process of PID" in stallwatch("stacks", str(other.pid)).stderr
+        finally:
+            other.kill()
+
+
+@pytest.fixture
+def home() -> Path:
+    return Path(os.environ["STALLWATCH_HOME"])
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "AGAIN_SECONDS", 0.3)
