@@ -31,7 +31,16 @@ _NAMES_AT = 256
 DRAFT_AT = 2048
 
 #: New with each step: absent from the next record unless given again.
-PASSING = ("told_nan", "step", "step_seconds", "loss", "grad_norm", "learning_rate", "loss_scale")
+PASSING = (
+    "told_nan",
+    "step",
+    "step_seconds",
+    "tokens",
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "loss_scale",
+)
 #: What may be infinite, or really be NaN: a rank computes it. All else counts, or measures time or memory.
 COMPUTED = ("loss", "grad_norm", "learning_rate", "loss_scale")
 #: Valid until changed: repeated in every record.

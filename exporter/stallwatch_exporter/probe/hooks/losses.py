@@ -1,12 +1,15 @@
-"""The loss where a loop calls ``loss.backward()`` itself: all that a step takes gradients of, added up.
+"""What ``loss.backward()`` is called on: the loss where a loop calls it itself, and how many tokens it is of.
 
 With gradient accumulation a loop divides each part by their number, so the sum is the step's loss. Only one
 step a second is looked at. A tensor on a device is neither waited for nor added up: of several parts there
 the last one stands for all.
+
+Tokens are counted by shapes in the graph of the loss: no tensor is looked at, nothing copied or waited for.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from types import FrameType, MethodType
 from typing import Any
@@ -16,7 +19,11 @@ from ..draft import INDEX, NAN, TIME, is_spread
 from ..noticing import notice_method
 from .phases import TRAIN, doing_of
 
-_STEP, _PHASE, _OWN_SECONDS = INDEX["step"], INDEX["phase"], INDEX["own_seconds"]
+_STEP, _PHASE, _OWN_SECONDS, _TOKENS = (INDEX[name] for name in ("step", "phase", "own_seconds", "tokens"))
+_MOST_NODES = 24  # of a graph
+# What takes the number of each token's label, or comes before that: in ``cross_entropy`` (torch 2.1 to 2.13)
+# and in the log-probabilities of TRL and verl.
+_OF_TOKENS = ("LogSoftmaxBackward", "GatherBackward")
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -45,6 +52,7 @@ class NoticedBackward:
         self._probe = probe
         self._doing = doing_of(probe)
         self._step = -1.0  # the step whose parts are added up
+        self._counted = -1.0  # the step whose tokens are added up
         self._parts: list[float] = []
         self._look_at = 0.0  # when the next one is looked at
 
@@ -58,7 +66,12 @@ class NoticedBackward:
                 now = probe.monotonic() + probe.offset
                 trains = row[_PHASE] == TRAIN
                 # No loss, if it has several numbers: its gradient came from another stage of a pipeline.
-                row[_OWN_SECONDS] = now - row[TIME] if trains and loss.numel() == 1 else NAN
+                if trains and loss.numel() == 1:
+                    row[_OWN_SECONDS] = now - row[TIME]
+                    before = row[_TOKENS] if self._counted == probe.steps else 0.0
+                    self._counted, row[_TOKENS] = probe.steps, before + tokens_of(loss)
+                else:
+                    row[_OWN_SECONDS] = NAN
                 if not trains or now >= self._look_at or probe.steps == self._step:
                     self._look(loss, sys._getframe(1), now)
         except Exception:
@@ -80,6 +93,18 @@ class NoticedBackward:
             probe.value("loss", sum(self._parts))
         else:
             probe.value("loss", loss)
+
+
+def tokens_of(loss: Any) -> float:
+    """Return of how many tokens a loss is, padding included; NaN if its graph does not show it."""
+    nodes = [getattr(loss, "grad_fn", None)]
+    for node in nodes:  # it grows meanwhile
+        if type(node).__name__.startswith(_OF_TOKENS):
+            about = getattr(node, "_input_metadata", None)  # of what the function returned (torch 2.1)
+            return float(math.prod(about[0].shape[:-1])) if about else NAN
+        if node is not None and len(nodes) < _MOST_NODES:
+            nodes += [each for each, _ in node.next_functions]
+    return NAN
 
 
 def _is_an_engines(frame: FrameType) -> bool:
