@@ -10,13 +10,14 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from stallwatch_alerts.messages.links import BLOB
 from stallwatch_alerts.prometheus.rulefiles import alert_name, catalogue_rules, rule_files
+from stallwatch_rules.endings import EndingKind
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.pages.page import RulePage
 
@@ -86,6 +87,13 @@ def test_every_alert_written_by_hand_has_a_firing_and_a_quiet_test(folder: Path)
     }
     names.add("StallwatchRankGone")  # of catalogue.yml, but of no rule page
     assert fired == quiet & (names | {"StallwatchWatchdog"}) == names
+
+
+def test_every_ending_that_is_a_failure_is_the_runs_at_some_place_in_their_order(folder: Path) -> None:
+    (failed,) = [rule for rule in alerts(folder) if rule["alert"] == "StallwatchRunFailed"]
+    weighed = re.findall(r'vector\((\d)\), "ending", "([^"]+)"', failed["expr"])
+    kinds = set(get_args(EndingKind)) - {"finished", "interrupted", "unknown"}
+    assert {kind for _, kind in weighed} == kinds and len({weight for weight, _ in weighed}) == len(kinds)
 
 
 def test_names_labels_and_annotations_are_complete(folder: Path) -> None:

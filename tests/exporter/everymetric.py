@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_rules.records import Line, Match, Sample
+
+
+def agent(host: str, **facts: Any) -> AgentInfo:
+    """The record of an agent that begins on this host."""
+    times = {"started_at": 1.0, "updated_at": 1.0}
+    return AgentInfo(run="sft-1", pid=1, host=host, command=[], cwd="/", **times, **facts)
+
 
 LINE = Line(text="x", source="out", number=1, rank=1)
 
@@ -42,5 +52,6 @@ def full() -> RunMetrics:
     metrics.ended(1300.0, "failed")
     metrics.ranks({0: True, 1: False})
     metrics.dropped(2)
-    metrics.identity("node1", {"torch": "2.13.0"})
+    metrics.hosts(3, 2, 1)
+    metrics.identity(agent("node1", job="8123.0", attempt=1, node=0), {"torch": "2.13.0"})
     return metrics

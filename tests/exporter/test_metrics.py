@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from everymetric import full
+from everymetric import agent, full
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,6 +19,7 @@ from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_rules import __version__
 from stallwatch_rules.records import Line, Match, Sample
 
 
@@ -54,6 +55,25 @@ def test_numbers_come_out_as_they_went_in() -> None:
     assert found["stallwatch_log_lines_total"] == 10
 
 
+def test_a_run_over_hosts_shows_its_job_and_how_many_answer() -> None:
+    found = series(full())
+    assert [found[f"stallwatch_hosts{{state={state}}}"] for state in ("expected", "reporting", "silent")] == [
+        3,
+        2,
+        1,
+    ]
+    (identity,) = [name for name in found if name.startswith("stallwatch_run_info{")]
+    assert "attempt=1," in identity and "job_id=8123.0" in identity and "node=0" in identity
+
+
+def test_a_run_of_one_host_shows_no_job_and_no_hosts() -> None:
+    metrics = RunMetrics("sft-1")
+    metrics.identity(agent("node1"), {})
+    found = series(metrics)
+    assert f"stallwatch_run_info{{host=node1,stallwatch={__version__}}}" in found
+    assert not [name for name in found if name.startswith("stallwatch_hosts")]
+
+
 def test_a_crowd_of_ranks_gets_no_series_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stallwatch_exporter.serving.metrics.MOST_LABELS", 5)
     metrics = RunMetrics("sft-1")
@@ -87,7 +107,7 @@ def test_every_series_carries_the_run_and_nothing_of_the_log() -> None:
         for sample in family.samples:
             labels = dict(sample.labels)
             assert labels.pop("run") == "sft-1"
-            known = {"rank", "rule", "severity", "phase", "le", "stallwatch_phase", "ending"}
+            known = {"rank", "rule", "severity", "phase", "le", "stallwatch_phase", "ending", "state"}
             assert set(labels) <= known or sample.name == "stallwatch_run_info"
             assert not sample.name.endswith("_created")
 
@@ -190,7 +210,7 @@ def test_promtool_accepts_the_live_endpoint() -> None:
     with urllib.request.urlopen(server.url, timeout=120) as answer:
         text = answer.read()
     server.close()
-    assert text.count(b"# TYPE stallwatch_") == 37
+    assert text.count(b"# TYPE stallwatch_") == 38
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=120)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 

@@ -40,7 +40,7 @@ _CAUSE_LIMIT = 120  # of a title alone, so that no lead pushes it out
 _LEAD_LIMIT = 160
 _SENTENCE_LIMIT = 400
 _DESCRIPTION_LIMIT = 600
-_SHOWN_LABELS = ("alertname", "severity", "rank", "rule", "ending", "instance")
+_SHOWN_LABELS = ("alertname", "severity", "rank", "host", "rule", "ending", "instance")
 # torchrun: SubprocessContext._poll ends all processes of its node once one has failed (torch 2.13.0,
 # distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); where it is not
 # given, KillOnBadExit of slurm.conf(5) decides.
@@ -84,7 +84,8 @@ def render_alert(
     title = neutralise(annotations.get("summary", ""), 160)
     key = f"alert-{name}"
     if key in templates("en", "alerts") and (not title or language_of(language) != "en"):
-        title = say(f"alerts.{key}", language, rank=neutralise(labels.get("rank", ""), 10) or "?")
+        of = {name: neutralise(labels.get(name, ""), 80) or "?" for name in ("rank", "host")}
+        title = say(f"alerts.{key}", language, **of)
     title = title or neutralise(name, 80)
     if over:
         title = say("alerts.alert-over", language, title=title)

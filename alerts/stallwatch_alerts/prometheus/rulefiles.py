@@ -28,10 +28,12 @@ HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule 
 _LIMIT = 280
 _SILENT_ROLES = {"notice"}
 # An incident that opens as the run ends is scraped once; what was said last counts for a while, but not when
-# the run was started anew: else the alert would go on, and tell nobody when the same happens again.
+# the run was started anew: else the alert would go on, and tell nobody when the same happens again. Other
+# hosts of the same job that are still there are no new start.
 _OPEN = (
     "max by (run, rule, severity) (stallwatch_incident_open{%s}"
-    " or (last_over_time(stallwatch_incident_open{%s}[5m]) unless on (run) stallwatch_run_info)) > 0"
+    " or (last_over_time(stallwatch_incident_open{%s}[5m])"
+    ' unless on (run) stallwatch_run_info{job_id=""} unless on (run, instance) stallwatch_run_info)) > 0'
 )
 
 

@@ -1,8 +1,8 @@
 """Alerts joined with what the incident database knows of them.
 
 An alert says which incident it is one side of: by its label ``rule``, or by ``incident`` with the incident's
-kind. All alerts of one incident are one story, its key the one under which the agent notes that it notified
-the chat itself.
+kind; that a host is gone is part of a stall that found it silent. All alerts of one incident are one story,
+its key the one under which the agent notes that it notified the chat itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stallwatch_exporter.incident import RANKS, Incident, Severity
 
 WATCHDOG = "StallwatchWatchdog"
 TEST = "StallwatchTest"
+HOST_GONE = "StallwatchHostGone"
 _NEVER_SENT = "none"  # what is only there to be heard, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
@@ -118,9 +119,13 @@ def _made(alert: Alert, run: str) -> Incident:
 
 
 def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None:
-    """The newest incident that the alert is about."""
+    """The newest incident that the alert is about; of several that were merged, the one they became."""
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
-    if rule:
+    merged = {alias for one in incidents for alias in one.aliases}
+    incidents = [one for one in incidents if one.id not in merged]
+    if alert.name == HOST_GONE:
+        about = [one for one in incidents if one.stacks and alert.labels.get("host") in one.stacks.silent]
+    elif rule:
         about = [one for one in incidents if one.concerns(rule=rule)]
     elif kind:
         about = [one for one in incidents if one.concerns(kind=kind)]

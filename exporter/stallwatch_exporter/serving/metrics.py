@@ -7,7 +7,7 @@ text of a log. A rank that is not known is the empty label, which to Prometheus 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from prometheus_client import Enum, Histogram, Info
 
@@ -18,6 +18,9 @@ from stallwatch_rules import __version__
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.records import Match, Phase, Sample
 from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.runs.runfolder import AgentInfo
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
@@ -73,6 +76,9 @@ _FAMILIES: Mapping[tuple[Kind, tuple[str, ...]], Mapping[str, str]] = {
     },
     ("gauge", ("run", "rule", "severity")): {
         "incident_open": "1 while an incident of the rule is open.",
+    },
+    ("gauge", ("run", "state")): {
+        "hosts": "Hosts of a run of several, by its coordinator: expected, reporting, silent.",
     },
     ("gauge", ("run", "ending")): {
         "end_timestamp_seconds": "Unix time at which the run ended.",
@@ -271,9 +277,20 @@ class RunMetrics:
         self._series("dropped_records").inc(max(0, total - self._dropped_total))
         self._dropped_total = max(total, self._dropped_total)
 
-    def identity(self, host: str, versions: Mapping[str, str]) -> None:
-        """Where the run is and which versions took part; what is no short word is left out."""
-        facts = {"host": host, "stallwatch": __version__, **versions}
+    def hosts(self, expected: int | None, reporting: int, silent: int) -> None:
+        """How many hosts of a run of several its coordinator expects, hears and does not hear any more."""
+        counts = {"expected": expected, "reporting": reporting, "silent": silent}
+        for state, count in counts.items():
+            if count is not None:
+                self._series("hosts", state).set(count)
+
+    def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
+        """Where and of which job the run is, and which versions took part; no long word is shown."""
+        facts = {"host": info.host, "stallwatch": __version__, **versions}
+        if info.job:  # not "job": Prometheus calls what it scrapes so
+            facts |= {"job_id": info.job, "attempt": str(info.attempt)}
+            if info.node is not None:
+                facts["node"] = str(info.node)
         self._info.labels(self.run).info(
             {
                 name.replace("-", "_"): value

@@ -100,7 +100,7 @@ class Agent:
         self._fed_at = folder.info.started_at
         self.metrics.thresholds(self._watch.thresholds)
         self.metrics.progressed(self._watch.last_sign)
-        self.metrics.identity(folder.info.host, {})
+        self.metrics.identity(folder.info, {})
 
     @property
     def now(self) -> float:
@@ -361,7 +361,7 @@ class Agent:
             if self._unread:
                 was = "was" if self._unread == 1 else "were"
                 diagnosis.notes.append(f"{counted(self._unread, 'line')} at the end {was} not read in time.")
-            self.metrics.identity(self.folder.info.host, diagnosis.environment)
+            self.metrics.identity(self.folder.info, diagnosis.environment)
         return diagnosis, sure
 
     # ---- the end

@@ -13,6 +13,7 @@ from stallwatch_alerts.store import IncidentStore
 from stallwatch_alerts.store_sink import StoreSink
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.stacks.records import StallStacks
 
 Stall = Callable[..., Incident]
 
@@ -30,6 +31,33 @@ def test_all_alerts_of_one_incident_are_one_message_and_repeats_are_none(
     assert [status for status, _ in answers] == [200, 200, 200]
     assert [text for _, text in answers] == ["stored: 1 new\n", *["stored: 1 repeated\n"] * 2]
     assert told(chat_server, 1) == [("stall", "silent-hang-no-error", "open")]
+
+
+def test_alerts_of_three_hosts_of_a_run_are_one_message(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any
+) -> None:
+    # Two hosts reported it by themselves before it was known to be one.
+    store.upsert(stall(id="myrun/stall/silent-hang-no-error/7", opened_at=990.0))
+    stacks = StallStacks(1000.0, 0.1, silent=["n3"])
+    merged = {"hosts": ["n1", "n2"], "aliases": ["myrun/stall/silent-hang-no-error/7"], "stacks": stacks}
+    store.upsert(stall(**merged))
+    post = start()
+    hosts = [alert(incident="stall", instance=f"n{number}:19400") for number in (1, 2)]
+    answer = post.answer(group(*hosts, alert("StallwatchHostGone", host="n3")))
+    assert answer == (200, "stored: 1 new\n")
+    assert told(chat_server, 1) == [("stall", "silent-hang-no-error", "open")]
+    assert chat_server.bodies[0]["id"] == "myrun/stall/silent-hang-no-error/1"
+
+
+def test_a_host_that_is_gone_is_a_message_of_its_own_if_no_stall_knows_of_it(
+    start: Any, store: IncidentStore, stall: Stall, chat_server: Any
+) -> None:
+    store.upsert(stall(stacks=StallStacks(1000.0, 0.1, silent=["n9"])))
+    start(alerts={"urls": (chat_server.url,), "language": "zh"})(
+        group(alert("StallwatchHostGone", host="n3"))
+    )
+    assert told(chat_server, 1) == [("alert", "StallwatchHostGone", "open")]
+    assert chat_server.bodies[0]["title"].startswith("[myrun] 主机 n3 失联")
 
 
 def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
