@@ -25,7 +25,7 @@ def frame(*rows: tuple[int | None, float, float]) -> pd.DataFrame:
 
 
 def labelled(*rows: tuple[int | None, float, float]) -> pd.DataFrame:
-    return frame(*rows).assign(labels="")
+    return frame(*rows).assign(labels="", agent="")
 
 
 def pairs(found: pd.DataFrame) -> list[tuple[float, float]]:

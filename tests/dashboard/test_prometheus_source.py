@@ -18,6 +18,7 @@ from stallwatch_dashboard.data.prometheus import PrometheusStore
 from stallwatch_dashboard.data.source import Source, close_shared
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
 from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_rules.locale import render
 
@@ -69,6 +70,43 @@ def server(numbers: RunMetrics, tmp_path_factory: pytest.TempPathFactory) -> Ite
         exporter.shutdown()
         exporter.server_close()
         thread.join()
+
+
+def test_a_run_over_hosts_is_one_run_with_hosts(tmp_path: Path, wait_for: Callable[..., None]) -> None:
+    from prometheus_client import start_http_server
+
+    hosts = {host: RunMetrics("moe") for host in ("n1", "n2")}
+    for number, (host, metrics) in enumerate(hosts.items()):
+        facts = {"run": "moe", "pid": 1, "command": [], "cwd": "/", "started_at": 1.0, "updated_at": 1.0}
+        metrics.identity(AgentInfo(host=host, job="8123.0", **facts), {})
+        metrics.progress(50 + number, 900)
+        metrics.read(1, 100)
+        metrics.hooked(Record(rank=number, number=1, time=1.0, values={"step": 50.0 + number}))
+    hosts["n1"].ended(time.time(), "finished")
+    served = [start_http_server(0, addr="127.0.0.1", registry=one.registry) for one in hosts.values()]
+    targets = ", ".join(f"'127.0.0.1:{exporter.server_port}'" for exporter, _ in served)
+    config = (
+        "global: {scrape_interval: 1s}\n"
+        f"scrape_configs: [{{job_name: stallwatch, static_configs: [{{targets: [{targets}]}}]}}]\n"
+    )
+    try:
+        with prometheus(tmp_path, config) as url:
+            store = PrometheusStore(url)
+            wait_for(lambda: len(PrometheusStore(url).hosts("moe")) == 2, "both hosts")
+            found = frames.from_store(store, "moe")
+            assert found.hosts == {0: "n1", 1: "n2"}
+            assert found.steps["v"].max() == 51 and found.rank_steps["rank"].nunique() == 2
+            assert store.latest("moe", "stallwatch_log_bytes_total") == {(None, ""): 200.0}
+            row = store.summaries(["moe"], time.time())["moe"]
+            assert (row.step, row.ended_at) == (51, None)  # n2 goes on
+            hosts["n2"].ended(time.time(), "failed")
+            wait_for(lambda: store.summaries(["moe"], time.time())["moe"].ended_as == "failed", "the failure")
+            store.close()
+    finally:
+        for exporter, thread in served:
+            exporter.shutdown()
+            exporter.server_close()
+            thread.join()
 
 
 @contextlib.contextmanager
@@ -166,10 +204,14 @@ def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
 
 
 def test_a_run_page_asks_four_questions(store: PrometheusStore, server: str) -> None:
-    """Two with a line a rank, one for all other lines and one for what is now."""
+    """Two with a line a rank, one for all other lines and one for what is now.
+
+    Once a minute it asks, too, on which hosts the run is.
+    """
     now = time.time()
     still = PrometheusStore(server, clock=lambda: now)
     still.first_seen(RUN)
+    assert still.hosts(RUN) == {}
     asked = noted(still)
     found = frames.from_store(still, RUN)
     assert not found.steps.empty and not found.rank_steps.empty

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from stallwatch_dashboard.data.frames import Which
+from stallwatch_dashboard.data.frames import Key
 
 _NARROWEST = 2.0**-10  #: seconds
 
@@ -54,13 +54,14 @@ def in_order(points: Points) -> Points:
     return points.at(last)
 
 
-def series_frame(order: Sequence[Which], points: Points) -> pd.DataFrame:
-    """Return columns ``rank, labels, t, v``; the numbers of the series are their places in `order`."""
+def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
+    """Return columns ``rank, labels, agent, t, v``; the numbers of the series are their places in `order`."""
     points = in_order(points)
-    ranks = np.array([-1 if rank is None else rank for rank, _ in order], "int64")[points.series]
-    labels = np.array([text for _, text in order], "object")[points.series]
+    ranks = np.array([-1 if rank is None else rank for rank, _, _ in order], "int64")[points.series]
+    labels, agents = (np.array([key[at] for key in order], "object")[points.series] for at in (1, 2))
     known = pd.arrays.IntegerArray(ranks, ranks < 0)
-    return pd.DataFrame({"rank": known, "labels": labels, "t": points.t, "v": points.v})
+    columns = {"rank": known, "labels": labels, "agent": agents, "t": points.t, "v": points.v}
+    return pd.DataFrame(columns)
 
 
 def thinned(points: Points, most: int) -> Points:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from stallwatch_rules.messages import Text
 
 Floats = NDArray[np.float64]
 Which = tuple[int | None, str]  #: a series of a metric: rank and remaining labels
+Key = tuple[int | None, str, str]  #: the same as one of the run's agents reports it
 COLUMNS = {"rank": "Int64", "t": "float64", "v": "float64"}
 MOST_RANKS = 8  #: lines of one chart; a run of more ranks is shown by its lowest and highest
 
@@ -40,6 +41,7 @@ class RunFrames:
     invalidations: pd.DataFrame = field(default_factory=empty)  #: total so far
     warnings: pd.DataFrame = field(default_factory=empty)  #: total so far
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step of each rank
+    hosts: Mapping[int, str] = field(default_factory=dict)  #: of each rank, where the run has several
     phases: tuple[tuple[float, str], ...] = ()  #: when each phase began, and its name
     total_steps: float | None = None
     last_step_at: float | None = None
@@ -63,6 +65,7 @@ _TOLD = ("loss", "grad_norm", "learning_rate")  #: numbers that are told with a 
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
 _POINTS = 1200  #: of a metric: two a pixel of a chart
 _RANK_POINTS = 20_000  #: of all ranks together: enough for 80 moments of 128 ranks
+SILENT_SECONDS = 60.0  #: an agent that was heard of so much earlier than others is gone
 _MEMORY = ("allocated", "reserved", "peak")
 
 
@@ -74,16 +77,19 @@ class NumberStore(Protocol):
         """Why numbers are missing, for the page."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
-        """One metric of one run as columns ``rank, labels, t, v``; about `points` rows at most."""
+        """One metric of one run as columns ``rank, labels, agent, t, v``; about `points` rows at most."""
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Newest value by rank and remaining labels."""
+        """Newest value by rank and remaining labels, those of several agents folded: see `fold`."""
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
         """What a row tells of each of these runs."""
 
     def last_seen(self) -> dict[str, float]:
         """When each run was last heard of."""
+
+    def hosts(self, run: str) -> dict[str, float]:
+        """When each host of a run of several was last heard of; empty for a run of one."""
 
     def first_seen(self, run: str) -> float | None:
         """The time of the run's oldest number."""
@@ -104,7 +110,8 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
         if not memory.empty:
             break
     else:
-        kind, memory = "host_rss", get("host_memory_bytes")
+        kind, memory = "host_rss", highest(get("host_memory_bytes"))
+    rank_steps = store.series(run, "stallwatch_rank_step", points=_RANK_POINTS)
     last = store.latest(run, "stallwatch_last_step_timestamp_seconds")
     last_step_at = max((time for time in last.values() if time > 0), default=None)
     return RunFrames(
@@ -113,14 +120,17 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
         loss=_told(_columns(get("loss")), last_step_at),
         grad_norm=_told(_columns(get("grad_norm")), last_step_at),
         learning_rate=_told(_columns(get("learning_rate")), last_step_at),
-        step_seconds=durations(get("step_duration_seconds_sum"), get("step_duration_seconds_count")),
+        step_seconds=durations(
+            _speaker(get("step_duration_seconds_sum")), _speaker(get("step_duration_seconds_count"))
+        ),
         threshold=_of_phase(get("stall_threshold_seconds"), "train"),
-        memory=_columns(memory) if kind == "host_rss" else _told(_columns(memory), last_step_at),
+        memory=memory if kind == "host_rss" else _told(_columns(memory), last_step_at),
         memory_kind=kind,
         invalidations=highest(get("trace_cache_invalidations_total")),
         warnings=total(get("warnings_total")),
-        rank_steps=_columns(store.series(run, "stallwatch_rank_step", points=_RANK_POINTS)),
-        phases=phases(get("phase")),
+        rank_steps=_columns(rank_steps),
+        hosts=hosts_of(rank_steps),
+        phases=phases(_speaker(get("phase"))),
         last_step_at=last_step_at,
     )
 
@@ -152,10 +162,23 @@ def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
     return tuple(found)
 
 
-def series_order(which: Which) -> tuple[bool, int, str]:
-    """Return the sort key of a series: by rank, what has none last; then by labels."""
-    rank, labels = which
-    return (rank is None, rank or 0, labels)
+_SUMMED = ("log_lines_total", "log_bytes_total", "dropped_records_total")  #: each agent counts its own
+
+
+def fold(metric: str, values: Iterable[float]) -> float:
+    """What several agents of a run report of one series, as the recording rules and alerts fold it."""
+    return sum(values) if metric.endswith(_SUMMED) else max(values)
+
+
+def host_of(agent: str) -> str:
+    """The host of an agent, which is ``host:port``."""
+    return agent.rpartition(":")[0]
+
+
+def series_order(key: Which | Key) -> tuple[bool, int, tuple[str, ...]]:
+    """Return the sort key of a series: by rank, what has none last; then by the rest."""
+    rank, *rest = key
+    return (rank is None, rank or 0, tuple(rest))
 
 
 def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
@@ -180,8 +203,8 @@ def total(frame: pd.DataFrame) -> pd.DataFrame:
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
     """Mean seconds a step between moments at which the number of steps went up."""
     every, found = _lines(counts), []
-    for (rank, labels), own in _lines(sums).items():
-        if (counted := every.get((rank, labels))) is None:
+    for key, own in _lines(sums).items():
+        if (counted := every.get(key)) is None:
             continue
         times = np.union1d(own[0], counted[0])
         seconds, steps = _held(own, times), _held(counted, times)
@@ -189,7 +212,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
         fresh = np.flatnonzero((np.diff(steps, prepend=np.nan) != 0) & ~np.isnan(seconds + steps))
         taken, done = np.diff(seconds[fresh]), np.diff(steps[fresh])
         up = done > 0
-        found.append(of_run(times[fresh[1:][up]], taken[up] / done[up], rank))
+        found.append(of_run(times[fresh[1:][up]], taken[up] / done[up], key[0]))
     return pd.concat(found, ignore_index=True) if found else empty()
 
 
@@ -209,15 +232,32 @@ def _fold(frame: pd.DataFrame, how: Callable[[Floats], Floats]) -> pd.DataFrame:
     return of_run(times, how(np.array([nothing, *held])))
 
 
-def _lines(frame: pd.DataFrame) -> dict[Which, tuple[Floats, Floats]]:
+def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
+    """The host that reported each rank last."""
+    known = frame[frame["rank"].notna() & frame["agent"].ne("")].sort_values("t", kind="stable")
+    last = known.drop_duplicates("rank", keep="last")
+    return {int(rank): host_of(agent) for rank, agent in zip(last["rank"], last["agent"], strict=True)}
+
+
+def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
+    """What one agent of the run reports, for what a run has only one of: the first that is heard of."""
+    if frame["agent"].nunique() < 2:
+        return frame
+    last = frame.groupby("agent")["t"].max()
+    first: str = last[last >= last.max() - SILENT_SECONDS].index[0]
+    return frame.loc[frame["agent"] == first]
+
+
+def _lines(frame: pd.DataFrame) -> dict[Key, tuple[Floats, Floats]]:
     """Return the times and values of each series, without NaN. Rows of one series must lie together."""
     frame = frame[frame["v"].notna()]
     ranks, labels = frame["rank"].to_numpy("int64", na_value=-1), frame["labels"].to_numpy()
     times, values = frame["t"].to_numpy("float64"), frame["v"].to_numpy("float64")
-    others = (ranks[1:] != ranks[:-1]) | (labels[1:] != labels[:-1])
+    agents = frame["agent"].to_numpy()
+    others = (ranks[1:] != ranks[:-1]) | (labels[1:] != labels[:-1]) | (agents[1:] != agents[:-1])
     edges = [0, *(np.flatnonzero(others) + 1), len(frame)] if len(frame) else []
     return {
-        (None if ranks[begin] < 0 else int(ranks[begin]), labels[begin]): (
+        (None if ranks[begin] < 0 else int(ranks[begin]), labels[begin], agents[begin]): (
             times[begin:end],
             values[begin:end],
         )
@@ -232,6 +272,11 @@ def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
+    """A line for each rank, whichever agents reported it, and one for what has no rank."""
+    if frame["agent"].nunique() > 1:
+        whole = frame["rank"].isna()
+        frame = pd.concat([frame[~whole], _speaker(frame[whole])])
+        frame = frame.sort_values(["rank", "t"], kind="stable")
     return frame[list(COLUMNS)].reset_index(drop=True)
 
 

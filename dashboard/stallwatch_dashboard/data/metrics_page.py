@@ -16,6 +16,7 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
 
 PREFIX = "stallwatch_"
+IDENTITY = "stallwatch_run_info"
 MOST_READINGS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
 MOST_SECONDS = 3.0  #: for the whole answer
@@ -31,6 +32,7 @@ class Reading(NamedTuple):
     rank: int | None
     labels: str  #: the labels other than run and rank, as sorted JSON; "" when there are none
     value: float
+    agent: str = ""  #: ``host:port`` where the run may have several agents, else ""
 
 
 class ScrapeError(Exception):
@@ -39,9 +41,10 @@ class ScrapeError(Exception):
         super().__init__(render(self.why))
 
 
-def parse(text: str) -> list[Reading]:
-    """The readings of ours in a metrics page. Raises `ScrapeError` for any other page."""
+def parse(text: str, port: int | str = "") -> list[Reading]:
+    """The readings of ours in a metrics page from that port. Raises `ScrapeError` for any other page."""
     readings: list[Reading] = []
+    agents: dict[str, str] = {}
     try:
         for family in text_string_to_metric_families(text):
             if not family.name.startswith(PREFIX):
@@ -50,6 +53,8 @@ def parse(text: str) -> list[Reading]:
                 if sample.name.endswith(_LEFT_OUT):
                     continue
                 run, which = sample.labels.get("run", ""), series_of(sample.labels)
+                if sample.name == IDENTITY and (agent := agent_of(sample.labels, port)):
+                    agents[run] = agent
                 readings.append(Reading(run, sample.name, *which, float(sample.value)))
                 if len(readings) > MOST_READINGS:
                     raise ScrapeError("source_too_many_numbers", most=MOST_READINGS)
@@ -57,7 +62,14 @@ def parse(text: str) -> list[Reading]:
         raise
     except Exception as error:  # the parser raises ValueError, IndexError or KeyError on broken tokens
         raise ScrapeError("source_not_metrics", error=type(error).__name__) from error
+    if agents:
+        return [one._replace(agent=agents.get(one.run, "")) for one in readings]
     return readings
+
+
+def agent_of(labels: Mapping[str, str], port: int | str) -> str:
+    """Return which agent of its run the labels of ``run_info`` are of; "" if the run has no other."""
+    return f"{labels.get('host', '')}:{port}" if labels.get("job_id") else ""
 
 
 def series_of(labels: Mapping[str, str]) -> tuple[int | None, str]:

@@ -28,7 +28,7 @@ State = Literal[
 ]
 STALE_SECONDS = 10.0
 #: How the record of an end tells it; any other end is a failure.
-_ENDINGS: dict[str, State] = {
+ENDINGS: dict[str, State] = {
     "finished": "finished",
     "interrupted": "interrupted",  # somebody's wish, not a failure, whatever the exit code is
     "unknown": "unwatched",  # the watching ended, of the run nothing is known
@@ -130,7 +130,7 @@ def state_of(
     """The one word for a run. An agent that is not heard of makes everything else it said old news."""
     if info is not None and info.ended_at is not None:
         kind = info.ending.kind if info.ending is not None else ""
-        return _ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
+        return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
     if not alive or seen is None or now - seen > STALE_SECONDS:
         return "stale"
     open_ones = [incident for incident in incidents if incident.status == "open"]
@@ -224,7 +224,7 @@ def told_by_log(verdict: str, progress: Progress, *, cause: bool = False) -> Sta
 def _told_by_numbers(state: State, numbers: Numbers) -> State:
     """The state of a run of which no folder and perhaps no incident is here: its numbers tell the rest."""
     if numbers.ended_at is not None:
-        return _ENDINGS.get(numbers.ended_as, "failed")
+        return ENDINGS.get(numbers.ended_as, "failed")
     return "stalled" if numbers.overdue and state in ("training", "degraded") else state
 
 

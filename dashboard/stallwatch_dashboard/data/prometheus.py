@@ -15,8 +15,8 @@ import pandas as pd
 
 from stallwatch_alerts.prometheus.asking import Prometheus
 from stallwatch_dashboard.data import cache
-from stallwatch_dashboard.data.frames import Which, series_order
-from stallwatch_dashboard.data.metrics_page import PREFIX, series_of
+from stallwatch_dashboard.data.frames import Key, Which, fold, host_of, series_order
+from stallwatch_dashboard.data.metrics_page import IDENTITY, PREFIX, agent_of, series_of
 from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.promql import (
     Points,
@@ -35,7 +35,7 @@ from stallwatch_rules.messages import Text
 Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and metric
 
 
-def frame(series: Mapping[Which, list[Points]]) -> pd.DataFrame:
+def frame(series: Mapping[Key, list[Points]]) -> pd.DataFrame:
     """By rank, what has none last; then by labels and time. Now may be one of the moments."""
     order = sorted(series, key=series_order)
     parts = [
@@ -44,6 +44,10 @@ def frame(series: Mapping[Which, list[Points]]) -> pd.DataFrame:
         for times, values in series[one]
     ]
     return cache.series_frame(order, cache.joined(cache.of_rows(()), *parts))
+
+
+def _key(labels: Mapping[str, str], agents: Mapping[str, str]) -> Key:
+    return (*series_of(labels), agents.get(labels.get("instance", ""), ""))
 
 
 def by_metric(told: list[Any]) -> Every:
@@ -184,6 +188,7 @@ class PrometheusStore:
         self._trends = Remembered[dict[str, Numbers]](clock, HISTORY_SECONDS)
         self._memory = Remembered[Every](clock, _MEMORY_SECONDS)
         self._moment = Remembered[list[Any]](clock, _SAME_SECONDS)
+        self._agents = Remembered[dict[str, str]](clock, HISTORY_SECONDS)
 
     @property
     def problem(self) -> Text | None:
@@ -198,21 +203,46 @@ class PrometheusStore:
         name = metric.removeprefix(PREFIX)
         moments = _MANY_POINTS if points > 1200 or name in _OF_RANKS else _FEW_POINTS
         question = selector(_TOGETHER if name in _TOGETHER else (name,), is_run(run))
-        found: dict[Which, list[Points]] = defaultdict(list)
+        found: dict[Key, list[Points]] = defaultdict(list)
+        agents = self._agents_of(run)
         for told, values in self._ranges.points(question, start, now, moments).items():
             labels = dict(told)
             if labels.get("__name__") == metric:
-                found[series_of(labels)].append(values)  # several where an agent was restarted
+                found[_key(labels, agents)].append(values)  # several where an agent was restarted
         for one in self._now(run, metric):  # moments lie apart, and the last one before now
             at, value = one["value"]
-            found[series_of(one["metric"])].append((np.array([float(at)]), np.array([float(value)])))
+            found[_key(one["metric"], agents)].append((np.array([float(at)]), np.array([float(value)])))
         return frame(found)
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         """The newest value of every series of one metric, also of a run that is no longer scraped."""
         found = self._now(run, metric)
         found = found or self._questions.instant(f"last_over_time({metric}{{{is_run(run)}}}[1d])")
-        return {series_of(one["metric"]): float(one["value"][1]) for one in found}
+        values: dict[Which, list[float]] = defaultdict(list)
+        for one in found:
+            values[series_of(one["metric"])].append(float(one["value"][1]))
+        return {which: fold(metric, told) for which, told in values.items()}
+
+    def hosts(self, run: str) -> dict[str, float]:
+        """When each host of a run of several was last heard of."""
+        agents, found = self._agents_of(run), dict[str, float]()
+        question = f"timestamp(last_over_time({PRESENT}{{{is_run(run)}}}[1d]))" if agents else ""
+        for one in self._questions.instant(question) if question else ():
+            if agent := agents.get(one["metric"].get("instance", "")):
+                seen = float(one["value"][1])
+                found[host_of(agent)] = max(seen, found.get(host_of(agent), seen))
+        return found
+
+    def _agents_of(self, run: str) -> dict[str, str]:
+        """The agents of a run that may have several, by the instance that Prometheus gives each."""
+        if (known := self._agents.get(run)) is not None:
+            return known
+        found: dict[str, str] = {}
+        question = f'last_over_time({IDENTITY}{{job_id!="",{is_run(run)}}}[1d])'
+        for one in self._questions.instant(question):
+            instance = one["metric"].get("instance", "")
+            found[instance] = agent_of(one["metric"], instance.rpartition(":")[2])
+        return self._agents.keep(run, found)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
         """What is now, what is past once a minute; of one run, of that one alone."""

@@ -15,17 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stallwatch_alerts.prometheus.asking import NoAnswer, Prometheus
-from stallwatch_dashboard.data.metrics_page import PREFIX
+from stallwatch_dashboard.data.metrics_page import IDENTITY, PREFIX
+from stallwatch_dashboard.data.overview import ENDINGS
 from stallwatch_rules.messages import Text, message
 
 MOST_NAMES = 50  #: runs in one question
+_END = "end_timestamp_seconds"
 _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
     """The question for the highest newest value of each of these metrics of each run, ranks folded."""
     series = selector(names, wanted)
-    return f"max by ({_KEPT}) ({f'last_over_time({series}{over})' if over else series})"
+    if over:
+        series = f"last_over_time({series}{over})"
+    elif _END in names:  # an end of one host is the run's if it failed, or no other host goes on
+        run = f"{{{wanted}}}"
+        others = f"{IDENTITY}{run} unless on (run, instance) {PREFIX}{_END}{run}"
+        ended = f'{PREFIX}{_END}{{ending=~"{"|".join(ENDINGS)}"{"," if wanted else ""}{wanted}}}'
+        series = f"{series} unless on (run, instance, __name__) ({ended} and on (run) ({others}))"
+    return f"max by ({_KEPT}) ({series})"
 
 
 def selector(names: Collection[str], wanted: str) -> str:

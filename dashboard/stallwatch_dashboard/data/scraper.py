@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import duckdb
 
@@ -129,7 +130,8 @@ class Scraper:
     def _scrape(self, status: TargetStatus, authorization: str) -> None:
         status.scrapes += 1
         try:
-            readings = _of(parse(self._get(status.url, authorization)), status.run)
+            page = self._get(status.url, authorization)
+            readings = _of(parse(page, urlsplit(status.url).port or ""), status.run)
         except ScrapeError as error:
             status.failures += 1
             status.error = error.why

@@ -12,21 +12,23 @@ import duckdb
 import pandas as pd
 
 from stallwatch_dashboard.data.cache import Point, PointCache, Points, joined, of_rows, series_frame
-from stallwatch_dashboard.data.frames import Which, series_order
+from stallwatch_dashboard.data.frames import SILENT_SECONDS, Key, Which, fold, host_of, series_order
 from stallwatch_dashboard.data.metrics_page import Reading
-from stallwatch_dashboard.data.overview import Numbers
-from stallwatch_dashboard.data.summaries import METRICS, Trends, summary_of
+from stallwatch_dashboard.data.overview import ENDINGS, Numbers
+from stallwatch_dashboard.data.summaries import METRICS, Trends, label_of, summary_of
 from stallwatch_rules.messages import Message, Text, message
 
 HEARTBEAT_SECONDS = 60.0  #: a number that does not change is written this often all the same
 POINTS = 1200  #: of one query: two a pixel of a chart
 _MOST_POINTS = 20_000  #: of one query of many series
+_LASTING = "stallwatch_end_timestamp_seconds"  #: what an agent reports as it leaves
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS series (
     id INTEGER PRIMARY KEY,
     run VARCHAR NOT NULL, metric VARCHAR NOT NULL, rank INTEGER, labels VARCHAR NOT NULL
 );
+ALTER TABLE series ADD COLUMN IF NOT EXISTS agent VARCHAR DEFAULT '';
 CREATE TABLE IF NOT EXISTS points (series INTEGER NOT NULL, t DOUBLE NOT NULL, v DOUBLE);
 """
 _Name = tuple[str, str]  # run and metric
@@ -36,7 +38,7 @@ _Name = tuple[str, str]  # run and metric
 class _Series:
     id: int
     name: _Name
-    which: Which
+    key: Key
     written: float  #: time of the last point in the file
     seen: float  #: time of the last scrape that showed `value`
     value: float
@@ -54,7 +56,8 @@ class MetricStore:
         self.path = path
         self.problem: Text | None = None  #: why this store does not keep what it should, for the page
         self._lock = threading.Lock()
-        self._series: dict[_Name, dict[Which, _Series]] = {}
+        self._series: dict[_Name, dict[Key, _Series]] = {}
+        self._agents: dict[str, dict[str, float]] = {}  # when each agent of each run was last scraped
         self._seen: dict[str, float] = {}  # when each run was last scraped
         self._first: dict[str, float] = {}  # the time of each run's oldest number
         self._trends = Trends()
@@ -87,19 +90,20 @@ class MetricStore:
             for reading in readings:
                 self._take(reading, time, fresh, points)
                 self._seen[reading.run] = time
+                self._agents.setdefault(reading.run, {})[reading.agent] = time
                 self._first.setdefault(reading.run, time)
-            self._trends.take(readings)
+            self._trends.take(one for one in readings if one.rank is not None or self._speaks(one))
             try:
                 self._insert(fresh, [point for *_, point in points])
             except duckdb.Error:
                 for series in fresh:  # not in the file: the next scrape tries again
-                    del self._series[series.name][series.which]
+                    del self._series[series.name][series.key]
                 raise
             self._cache.take(points)
             return len(points)
 
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
-        """One metric of one run as columns ``rank, labels, t, v``, in order, about `points` long.
+        """One metric of one run as columns ``rank, labels, agent, t, v``, in order, about `points` long.
 
         A longer series is cut into equal spans of time; each keeps its lowest and highest value: peaks
         survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together. The last value
@@ -107,20 +111,46 @@ class MetricStore:
         """
         with self._lock:
             family = sorted(
-                self._series.get((run, metric), {}).values(), key=lambda one: series_order(one.which)
+                self._series.get((run, metric), {}).values(), key=lambda one: series_order(one.key)
             )
             ends = of_rows([(one.id, one.seen, one.value) for one in family])
         most = max(points, min(_MOST_POINTS, points * len(family) // 4))
         found = joined(self._cache.points(run, metric, most), ends)
         place = pd.Index(ends.series).get_indexer(pd.Index(found.series))
         known = place >= 0  # a series that came since is shown next time
-        return series_frame(
-            [one.which for one in family], Points(place[known], found.t[known], found.v[known])
-        )
+        return series_frame([one.key for one in family], Points(place[known], found.t[known], found.v[known]))
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
         with self._lock:
-            return {which: series.value for which, series in self._series.get((run, metric), {}).items()}
+            return self._latest(run, metric)
+
+    def _latest(self, run: str, metric: str) -> dict[Which, float]:
+        """Newest values, folded over the agents that are still heard of; an end counts as `_over` says."""
+        agents = self._agents.get(run, {})
+        since = max(agents.values(), default=0.0) - SILENT_SECONDS
+        there = {agent for agent, seen in agents.items() if seen >= since}
+        by_which: dict[Which, list[tuple[str, float]]] = {}
+        for (rank, labels, agent), series in self._series.get((run, metric), {}).items():
+            if agent in there or metric.endswith(_LASTING):
+                by_which.setdefault((rank, labels), []).append((agent, series.value))
+        if metric.endswith(_LASTING) and not _over(by_which, there):
+            return {}
+        return {which: fold(metric, [value for _, value in told]) for which, told in by_which.items()}
+
+    def _speaks(self, reading: Reading) -> bool:
+        """Whether its agent is the one that is taken for what a run has only one of."""
+        agents = self._agents[reading.run]
+        since = max(agents.values()) - SILENT_SECONDS
+        return reading.agent == min(agent for agent, seen in agents.items() if seen >= since)
+
+    def hosts(self, run: str) -> dict[str, float]:
+        """When each host of a run of several was last heard of."""
+        found: dict[str, float] = {}
+        with self._lock:
+            for agent, seen in self._agents.get(run, {}).items():
+                if agent:
+                    found[host_of(agent)] = max(seen, found.get(host_of(agent), seen))
+        return found
 
     def last_seen(self) -> dict[str, float]:
         with self._lock:
@@ -135,8 +165,8 @@ class MetricStore:
     def _newest(self, run: str) -> dict[str, dict[Which, float]]:
         found = {}
         for metric in METRICS:
-            if family := self._series.get((run, f"stallwatch_{metric}")):
-                found[metric] = {which: series.value for which, series in family.items()}
+            if latest := self._latest(run, f"stallwatch_{metric}"):
+                found[metric] = latest
         return found
 
     def first_seen(self, run: str) -> float | None:
@@ -150,11 +180,12 @@ class MetricStore:
             self._cache.forget()
             cursor.execute("DELETE FROM points WHERE t < ?", [before])
             for family in self._series.values():
-                for which in [which for which, series in family.items() if series.seen < before]:
-                    cursor.execute("DELETE FROM series WHERE id = ?", [family.pop(which).id])
+                for key in [key for key, series in family.items() if series.seen < before]:
+                    cursor.execute("DELETE FROM series WHERE id = ?", [family.pop(key).id])
             self._series = {name: family for name, family in self._series.items() if family}
             for run in self._seen.keys() - {run for run, _ in self._series}:
                 del self._seen[run]
+                self._agents.pop(run, None)
                 self._trends.forget(run)
             self._first = dict(cursor.execute(_FIRST).fetchall())
             cursor.close()
@@ -172,11 +203,11 @@ class MetricStore:
     def _take(
         self, reading: Reading, time: float, fresh: list[_Series], points: list[tuple[str, str, Point]]
     ) -> None:
-        name, which = (reading.run, reading.metric), (reading.rank, reading.labels)
+        name, key = (reading.run, reading.metric), (reading.rank, reading.labels, reading.agent)
         family = self._series.setdefault(name, {})
-        series = family.get(which)
+        series = family.get(key)
         if series is None:
-            series = family[which] = _Series(self._next_id, name, which, time, time, reading.value)
+            series = family[key] = _Series(self._next_id, name, key, time, time, reading.value)
             self._next_id += 1
             fresh.append(series)
         elif _same(series.value, reading.value):
@@ -196,8 +227,8 @@ class MetricStore:
         try:
             cursor.execute("BEGIN")
             if fresh:
-                rows = [(one.id, *one.name, *one.which) for one in fresh]
-                cursor.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?)", rows)
+                rows = [(one.id, *one.name, *one.key) for one in fresh]
+                cursor.executemany("INSERT INTO series VALUES (?, ?, ?, ?, ?, ?)", rows)
             batch = pd.DataFrame(points, columns=["series", "t", "v"])
             cursor.register("batch", batch)
             cursor.execute("INSERT INTO points SELECT series, t, v FROM batch")
@@ -211,11 +242,13 @@ class MetricStore:
     def _load(self) -> None:
         """Go on where an earlier process stopped."""
         rows = self._connection.execute(_NEWEST).fetchall()
-        for number, run, metric, rank, labels, first, time, value in rows:
+        for number, run, metric, rank, labels, agent, first, time, value in rows:
             self._first[run] = min(first, self._first.get(run, first))
-            name, which = (run, metric), (rank, labels)
-            self._series.setdefault(name, {})[which] = _Series(number, name, which, time, time, value)
+            name, key = (run, metric), (rank, labels, agent)
+            self._series.setdefault(name, {})[key] = _Series(number, name, key, time, time, value)
             self._seen[run] = max(time, self._seen.get(run, time))
+            agents = self._agents.setdefault(run, {})
+            agents[agent] = max(time, agents.get(agent, time))
         self._trends.load(self._connection)
         highest = self._connection.execute("SELECT coalesce(max(id), 0) FROM series").fetchone()
         self._next_id = (highest[0] if highest else 0) + 1
@@ -228,9 +261,15 @@ GROUP BY run
 #: Twice through the file, which takes half as long as ``arg_max`` once (duckdb 2.0).
 _NEWEST = """
 WITH ends AS (SELECT series, min(t) AS first, max(t) AS last FROM points GROUP BY series)
-SELECT id, run, metric, rank, labels, first, last, coalesce(v, 'nan'::DOUBLE)
+SELECT id, run, metric, rank, labels, agent, first, last, coalesce(v, 'nan'::DOUBLE)
 FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND t = last
 """
+
+
+def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
+    """Whether a run is over: one of its agents reports a failure, or all that are there report an end."""
+    ended = {agent for told in endings.values() for agent, _ in told}
+    return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 
 
 def _same(a: float, b: float) -> bool:

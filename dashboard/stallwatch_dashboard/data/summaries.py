@@ -13,7 +13,7 @@ import duckdb
 
 from stallwatch_dashboard.data.frames import Which, series_order
 from stallwatch_dashboard.data.metrics_page import Reading
-from stallwatch_dashboard.data.overview import Numbers
+from stallwatch_dashboard.data.overview import ENDINGS, Numbers
 
 MOST_LOSSES = 40
 _BASELINE_STEPS = 20  #: spans of steps that make the baseline; the very first, which compiles, is left out
@@ -142,21 +142,22 @@ def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
 
 
 def _phase(states: Mapping[Which, float]) -> str:
-    return next((_label(which, "stallwatch_phase") for which, on in states.items() if on), "")
+    return next((label_of(which, "stallwatch_phase") for which, on in states.items() if on), "")
 
 
 def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
     if not moments:
         return "", None
-    which = max(moments, key=lambda one: moments[one])
-    return _label(which, "ending"), moments[which]
+    # A host that failed tells how the run ended, whenever the others did.
+    which = max(moments, key=lambda one: (label_of(one, "ending") not in ENDINGS, moments[one]))
+    return label_of(which, "ending"), moments[which]
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
     """The last sign of progress, and when the silence since then becomes a stall; Unix seconds."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
-        _label(which, "phase"): seconds
+        label_of(which, "phase"): seconds
         for which, seconds in latest.get("stall_threshold_seconds", {}).items()
     }
     limit = limits.get(phase or "train")
@@ -165,7 +166,8 @@ def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
     return progressed, None if limit is None else progressed + limit
 
 
-def _label(which: Which, name: str) -> str:
+def label_of(which: Which, name: str) -> str:
+    """The value of one label of a series."""
     return str(json.loads(which[1]).get(name, "")) if which[1] else ""
 
 
@@ -228,10 +230,14 @@ class Trends:
             self._trend(reading.run).loss(reading.value)
 
 
-_LOSSES = """
+#: What a run has only one of, of several agents the first one tells.
+_SPEAKS = """(rank IS NOT NULL OR agent = (
+    SELECT min(agent) FROM series AS every WHERE every.run = series.run AND every.metric = series.metric
+))"""
+_LOSSES = f"""
 WITH every AS (
     SELECT run, rank, coalesce(rank, 2147483647) AS place, t, v
-    FROM points JOIN series ON id = series WHERE metric = ? AND v IS NOT NULL
+    FROM points JOIN series ON id = series WHERE metric = ? AND v IS NOT NULL AND {_SPEAKS}
 ),
 ends AS (SELECT run, min(place) AS place, min(t) AS first, max(t) AS last FROM every GROUP BY run)
 SELECT run, any_value(rank), arg_max(v, t) AS v
@@ -242,7 +248,7 @@ ORDER BY run, max(t)
 _STEPS = f"""
 WITH every AS (
     SELECT run, metric, {{'t': t, 'v': v}} AS point, t
-    FROM points JOIN series ON id = series WHERE metric IN (?, ?) AND v IS NOT NULL
+    FROM points JOIN series ON id = series WHERE metric IN (?, ?) AND v IS NOT NULL AND {_SPEAKS}
 )
 SELECT run, metric,
     list_distinct(list_concat(min_by(point, t, {_EARLY_POINTS}), max_by(point, t, {_LATE_POINTS})))
