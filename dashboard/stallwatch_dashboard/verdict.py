@@ -20,8 +20,10 @@ from stallwatch_rules.report.phrases import primary_note, where
 from stallwatch_rules.stacks.concluding import asks_for_stacks
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence, titled
+from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
+_FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: hosts whose names are written out, and letters of folded ranks
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,9 @@ def _with_incident(
     if incident.step is not None and (row.ended_at is None or incident.step != row.step):
         facts.append(say("at_step", formats.steps(incident.step, incident.total_steps)))
     if incident.rank is not None:
-        facts.append(say("rank", incident.rank))
+        on_host = incident.hosts and incident.host
+        facts.append(say("rank_on", incident.rank, incident.host) if on_host else say("rank", incident.rank))
+    facts += _of_hosts(incident, say)
     if incident.threshold_seconds is not None and row.ended_at is None:
         facts.append(say("threshold_is", formats.seconds(incident.threshold_seconds)))
     evidence = incident.evidence or (primary.evidence if primary else ())
@@ -236,6 +240,33 @@ def _note(incident: Incident, since: float | None, now: float) -> Text:
     if incident.threshold_seconds is not None:
         values["threshold"] = formats.seconds(incident.threshold_seconds)
     return with_params(incident.note, **values)
+
+
+def _of_hosts(incident: Incident, say: Say) -> list[str]:
+    """Of a run over hosts: how many answered, which did not, and how certain it is who is to blame."""
+    if not incident.hosts:
+        return []
+    stacks = incident.stacks
+    if stacks is None:
+        return [say("hosts_reported", len(incident.hosts))]
+    silent, answered = stacks.silent, stacks.hosts or incident.hosts
+    every = len({*answered, *silent})
+    facts = [say("hosts_answered", every - len(silent), every)]
+    if silent:
+        more, written = len(silent) - _FEW_HOSTS, say("list_comma").join(silent[:_FEW_HOSTS])
+        facts.append(say("hosts_silent_more", written, more) if more > 0 else say("hosts_silent", written))
+    if stacks.odd and stacks.confidence:
+        facts.append(say("blame_confidence", f"{stacks.confidence:.0%}"))
+    elif stacks.candidates:
+        ranks = fold_ranks(stacks.candidates)
+        short = len(ranks) <= _LONGEST_RANKS
+        facts.append(
+            say(
+                "blame_candidates",
+                say("ranks_named", ranks) if short else say("many_ranks", len(stacks.candidates)),
+            )
+        )
+    return facts
 
 
 def _exit(row: RunRow, reader: Reader) -> tuple[str, ...]:

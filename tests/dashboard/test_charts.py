@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -13,12 +15,14 @@ import pytest
 
 from stallwatch_dashboard.charts.base import Drawing, Span, milliseconds
 from stallwatch_dashboard.charts.by_step import compared, of_diagnosis
-from stallwatch_dashboard.charts.run import BOARD, lag, top
+from stallwatch_dashboard.charts.lag import blamed_hosts, lag, silent_hosts
+from stallwatch_dashboard.charts.run import BOARD, OPEN_HOST, top
 from stallwatch_dashboard.data.frames import COLUMNS, RunFrames
 from stallwatch_dashboard.theme import DARK, LIGHT, Look
 from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.records import Diagnosis, Primary, Series
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 NOW = 1_795_000_000.0
 LOOK = LIGHT
@@ -239,3 +243,76 @@ def test_the_charts_of_a_dead_run_mark_the_step_of_its_cause() -> None:
     chart = checked(drawing)
     assert np.array_equal(chart.data[0].y, [1.0, np.nan, 0.5], equal_nan=True)
     assert [(mark.x0, mark.x1) for mark in chart.layout.shapes] == [(2, 2)]
+
+
+def hosts_of_two(ranks: int = 16) -> RunFrames:
+    """Two hosts of eight ranks; rank 11 stops at step 2."""
+    lines = [frame(1, 2, 2 if rank == 11 else 3, 2 if rank == 11 else 4, rank=rank) for rank in range(ranks)]
+    return RunFrames(
+        rank_steps=pd.concat(lines),
+        hosts={rank: f"n{rank // 8 + 1}" for rank in range(ranks)},
+        heard={"n1": NOW, "n2": NOW - 90},
+    )
+
+
+def test_ranks_of_several_hosts_are_folded_to_a_row_a_host() -> None:
+    found = hosts_of_two()
+    chart = draw("lag", found)
+    (heat,) = chart.data
+    assert heat.z.shape[0] == 2 and list(np.nanmax(heat.z, axis=1)) == [0, 2]
+    assert list(chart.layout.yaxis.ticktext) == ["n1", "n2"]
+    alone = draw("lag", RunFrames(rank_steps=found.rank_steps))
+    assert alone.data[0].z.shape[0] == 16 and alone.layout.yaxis.ticktext[0] == "rank 0"
+
+
+def test_the_ranks_of_the_open_host_have_rows_of_their_own() -> None:
+    span = Span(NOW - 100, NOW, True)
+    chart = checked(OPEN_HOST.draw(hosts_of_two(), (), span, LOOK, Reader("en").say, "n2"))
+    (heat,) = chart.data
+    assert [row[0] for row in heat.customdata] == [f"rank {rank}" for rank in range(8, 16)]
+    assert list(np.nanmax(heat.z, axis=1)) == [0, 0, 0, 2, 0, 0, 0, 0]
+
+
+def test_who_holds_up_the_run_is_framed_while_the_incident_lasts(
+    make_incident: Callable[..., Incident],
+) -> None:
+    stacks = StallStacks(NOW - 30, 1.0, [StackGroup([11], "code")], odd=[11], why="elsewhere")
+    stall = make_incident(kind="stall", opened_at=NOW - 40, threshold_seconds=20.0, stacks=stacks)
+    found = hosts_of_two()
+    chart = draw("lag", found, stall)
+    framed = [shape for shape in chart.layout.shapes if shape.yref == "y" and not shape.fillcolor]
+    assert [(shape.y0, shape.y1, shape.x0) for shape in framed] == [(0.5, 1.5, milliseconds(NOW - 60))]
+    assert list(chart.layout.yaxis.ticktext) == ["n1", "▶ n2"]
+    assert blamed_hosts([stall], found.hosts) == ["n2"]
+    span = Span(NOW - 100, NOW, True)
+    ranks = checked(OPEN_HOST.draw(found, [stall], span, LOOK, Reader("en").say, "n2"))
+    assert [name for name in ranks.layout.yaxis.ticktext if "▶" in name] == ["▶ rank 11"]
+    # Its band must not colour the map, whose colour tells how far a row is behind.
+    (band,) = [shape for shape in chart.layout.shapes if shape.yref == "paper"]
+    assert band.fillcolor == "rgba(0,0,0,0)"
+    over = msgspec.structs.replace(stall, status="resolved", resolved_at=NOW - 10)
+    assert blamed_hosts([over], found.hosts) == []
+    assert [shape.x1 for shape in draw("lag", found, over).layout.shapes if not shape.fillcolor] == [
+        milliseconds(NOW - 10)
+    ]
+
+
+def test_a_host_that_is_silent_is_grey_from_its_last_word_on(make_incident: Callable[..., Incident]) -> None:
+    found = hosts_of_two()
+    (grey,) = [shape for shape in draw("lag", found).layout.shapes if shape.fillcolor == LOOK.grey]
+    assert (grey.y0, grey.y1, grey.x0) == (0.5, 1.5, milliseconds(NOW - 90))
+    assert silent_hosts(found, ()) == ["n2"]
+    named = make_incident(kind="stall", stacks=StallStacks(NOW, 1.0, silent=["n1", "n7"]))
+    assert silent_hosts(found, [named]) == ["n1", "n2"]
+
+
+def test_a_thousand_ranks_on_many_hosts_have_names_that_do_not_run_into_each_other(
+    make_incident: Callable[..., Incident],
+) -> None:
+    lines = [frame(1, 2, rank=rank) for rank in range(1024)]
+    found = RunFrames(rank_steps=pd.concat(lines), hosts={rank: f"n{rank // 8 + 1}" for rank in range(1024)})
+    stall = make_incident(kind="stall", rank=611, opened_at=NOW - 40)
+    chart = draw("lag", found, stall)
+    shown = list(chart.layout.yaxis.tickvals)
+    assert chart.data[0].z.shape[0] == 128 and 76 in shown and len(shown) <= 17
+    assert min(b - a for a, b in itertools.pairwise(shown)) >= 8 and chart.layout.height <= 640

@@ -104,6 +104,42 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     assert told(row("stalled"), asked, language=language).fixes == before.fixes
 
 
+@pytest.mark.parametrize(
+    ("language", "facts"),
+    [
+        ("en", ["rank 611 on n77", "127 of 128 hosts answered", "silent: n100", "97% certain"]),
+        ("zh", ["n77 上的 rank 611", "128 台主机中 127 台已响应", "失联：n100", "置信度 97%"]),
+    ],
+)
+def test_a_run_over_hosts_says_which_host_and_how_many_answered(
+    make_incident: Callable[..., Incident], language: str, facts: list[str]
+) -> None:
+    hosts = {f"n{number}": str(number) for number in range(1, 128)}
+    stacks = StallStacks(NOW, 2.0, hosts=hosts, silent=["n100"], odd=[611], confidence=0.97)
+    del hosts["n100"]
+    stacks.hosts["n128"] = "1016-1023"
+    stall = make_incident(kind="stall", rank=611, host="n77", hosts=["n77"], stacks=stacks)
+    found = told(row("stalled"), stall, language=language).facts
+    assert [fact for fact in found if fact in facts] == facts
+    alone = make_incident(kind="stall", rank=611, host="n77", stacks=StallStacks(NOW, 2.0, odd=[611]))
+    assert not any(fact in facts for fact in told(row("stalled"), alone, language=language).facts)
+
+
+def test_who_it_may_be_is_named_while_nobody_can_tell(make_incident: Callable[..., Incident]) -> None:
+    stacks = StallStacks(NOW, 2.0, hosts={"n1": "0-7", "n2": "8-15"}, candidates=[8, 9, 10])
+    stall = make_incident(kind="stall", host="n1", hosts=["n1", "n2"], stacks=stacks)
+    assert "cannot tell who holds up the run: one of ranks 8–10" in told(row("stalled"), stall).facts
+    stacks.candidates = list(range(0, 1024, 2))
+    assert "cannot tell who holds up the run: one of 512 ranks" in told(row("stalled"), stall).facts
+
+
+def test_the_table_has_hosts_where_a_run_has_several(make_incident: Callable[..., Incident]) -> None:
+    over = make_incident(host="n77", hosts=["n1", "n77", "n9"])
+    table = incident_table([over, make_incident(host="lab")], Reader("en"))
+    assert list(table["Hosts"]) == ["n77 / 3", "lab"]
+    assert "Hosts" not in incident_table([make_incident(host="lab")], Reader("en"))
+
+
 def test_no_duration_is_below_zero_if_the_clock_was_set_back(make_incident: Callable[..., Incident]) -> None:
     ahead = NOW + 7200
     stall = make_incident(rule=SILENT_HANG, opened_at=ahead, updated_at=ahead)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from stallwatch_dashboard import formats, theme
 from stallwatch_dashboard.charts.base import (
-    HEIGHT,
     Drawing,
     Span,
     figure,
@@ -19,6 +17,7 @@ from stallwatch_dashboard.charts.base import (
     note,
     per_rank,
 )
+from stallwatch_dashboard.charts.lag import draw_lag, folded_rows, rows_of_host
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
@@ -28,8 +27,6 @@ Fill = Callable[[Drawing, RunFrames, Span, Look, Say], None]
 
 _GIB, _MIB = 1024**3, 1024**2
 _SECONDS = "%{y:.3g} s"
-_MOMENTS = 120  #: of the heat map
-_ROW_PIXELS, _TALLEST = 12, 460
 _BAND_PIXELS = 110
 #: Phases, told apart with any colour vision; training, which is most of the time, is the quiet one.
 COLOURS = {
@@ -48,17 +45,53 @@ class Chart:
     key: str
     title: str  #: the key of its words
     needs: tuple[str, ...]  #: frames of which one at least must have rows
-    fill: Fill
+    fill: Fill = lambda *_: None
 
     def drawable(self, found: RunFrames) -> bool:
         return any(len(getattr(found, name)) for name in self.needs)
 
     def draw(
-        self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
+        self,
+        found: RunFrames,
+        incidents: Sequence[Incident],
+        span: Span,
+        look: Look,
+        say: Say,
+        open_host: str = "",  # noqa: ARG002 - of a chart that folds ranks by host
     ) -> Drawing:
         chart = figure(look, span, incidents, say)
         self.fill(chart, found, span, look, say)
         return chart
+
+
+class LagChart(Chart):
+    """Whom the others wait for: a row a host where the run has several, else a row a rank."""
+
+    def draw(
+        self,
+        found: RunFrames,
+        incidents: Sequence[Incident],
+        span: Span,
+        look: Look,
+        say: Say,
+        open_host: str = "",  # noqa: ARG002 - folded
+    ) -> Drawing:
+        return draw_lag(found, folded_rows(found), incidents, span, look, say)
+
+
+class HostLagChart(Chart):
+    """The ranks of one host of several."""
+
+    def draw(
+        self,
+        found: RunFrames,
+        incidents: Sequence[Incident],
+        span: Span,
+        look: Look,
+        say: Say,
+        open_host: str = "",
+    ) -> Drawing:
+        return draw_lag(found, rows_of_host(found, open_host), incidents, span, look, say)
 
 
 def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
@@ -181,63 +214,6 @@ def _phases(chart: Drawing, found: RunFrames, span: Span, _look: Look, say: Say)
     chart.set("yaxis", visible=False, range=[-0.5, 0.5])
 
 
-def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
-    """Steps behind the rank ahead: a row a rank, a column a moment (Unix seconds); NaN before a rank's start.
-
-    Of each span of time the last known step counts, so ranks that are scraped one after the other within it
-    are not taken for late.
-    """
-    known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
-    if known.empty:
-        return pd.DataFrame()
-    first = known["t"].iloc[0]
-    width = (known["t"].iloc[-1] - first) / moments or 1.0
-    spans = ((known["t"] - first) / width).astype(int).clip(upper=moments - 1)
-    steps = known["v"].groupby([known["rank"].astype(int), spans]).last().unstack()
-    steps = steps.reindex(columns=range(moments)).ffill(axis="columns")
-    steps.columns = pd.Index(first + (np.arange(moments) + 0.5) * width)
-    return -steps.sub(steps.max(), axis="columns")
-
-
-def _lag(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """Rank by time, dark where a rank is behind the one ahead: one that stays behind is a stripe."""
-    behind = lag(found.rank_steps)
-    if behind.empty:
-        return
-    values = behind.to_numpy("float64")
-    highest = float(np.nanmax(values, initial=0.0))
-    chart.add(
-        type="heatmap",
-        x=[milliseconds(float(moment)) for moment in behind.columns],
-        y=[str(rank) for rank in behind.index],
-        z=values.astype("float32"),
-        zmin=0,
-        zmax=max(1.0, highest),
-        colorscale=[[0, look.page], [0.001, look.faint], [1, look.red]],
-        colorbar={
-            "thickness": 10,
-            "title": {"text": say("steps_behind"), "side": "right"},
-            "nticks": 4,
-            "outlinewidth": 0,
-            "ticks": "",
-        },
-        hovertemplate=say("rank", "%{y}") + "<br>" + say("behind", "%{z:.0f}") + "<extra></extra>",
-        hoverongaps=False,
-    )
-    rows = len(behind.index)
-    height = min(_TALLEST, max(HEIGHT, 90 + _ROW_PIXELS * rows))
-    chart.layout |= {"height": height, "hovermode": "closest", "showlegend": False}
-    chart.set(
-        "yaxis",
-        type="category",
-        autorange="reversed",
-        nticks=min(rows, 16),
-        showgrid=False,
-        rangemode="normal",
-        title={"text": say("ranks"), "standoff": 4},
-    )
-
-
 BOARD = (
     Chart("progress", "chart_progress", ("steps", "invalidations"), _progress),
     Chart("step_time", "chart_step_time", ("step_seconds", "steps"), _step_time),
@@ -247,7 +223,9 @@ BOARD = (
     Chart("memory", "memory", ("memory",), _memory),
     Chart("warnings", "warnings", ("warnings",), _warnings),
     Chart("phases", "phases", ("phases",), _phases),
-    Chart("lag", "chart_lag", ("rank_steps",), _lag),
+    LagChart("lag", "chart_lag", ("rank_steps",)),
 )
+#: Drawn below the map of hosts, for the host that the reader opened.
+OPEN_HOST = HostLagChart("lag_ranks", "chart_lag_ranks", ("rank_steps",))
 #: Charts that take the whole width. They need a probe in the ranks: without one, they are not missed.
-WIDE = ("phases", "lag")
+WIDE = ("phases", "lag", "lag_ranks")

@@ -95,7 +95,13 @@ def _first(
 
 _MOST_RUNS = 12
 _LOADED_POINTS = 24_000  #: of one metric; a longer one keeps the extremes of each span of time
+EACH_POINTS, _MOST_LOADED = 120, 240_000  #: of each of many series, so of many ranks; and of all of them
 _MOST_FRESH = 16_000  #: points that a metric keeps apart, as tuples, until it is asked for
+
+
+def _enough(series: int) -> int:
+    """How many points of a metric of so many series are kept."""
+    return max(_LOADED_POINTS, min(_MOST_LOADED, EACH_POINTS * series))
 
 
 @dataclass
@@ -113,7 +119,9 @@ class _Metric:
             self.points = in_order(joined(self.points, of_rows(self.fresh)))
             self.fresh = []
             if len(self.points) > 2 * _LOADED_POINTS:
-                self.points = thinned(self.points, _LOADED_POINTS)
+                most = _enough(len(np.unique(self.points.series)))
+                if len(self.points) > 2 * most:
+                    self.points = thinned(self.points, most)
 
     def at_most(self, most: int) -> Points:
         """In order; thinned where the file has more than `most`."""
@@ -174,7 +182,8 @@ class PointCache:
     def _read(self, run: str) -> dict[str, tuple[Points, int]]:
         cursor = self._cursor()
         try:
-            rows = cursor.execute(_QUESTION, {"run": run, "most": _LOADED_POINTS}).df()
+            limits = {"most": _LOADED_POINTS, "each": EACH_POINTS, "all": _MOST_LOADED}
+            rows = cursor.execute(_QUESTION, {"run": run, **limits}).df()
         finally:
             cursor.close()
         return {
@@ -195,11 +204,13 @@ WITH own AS MATERIALIZED (
     FROM points JOIN series ON id = points.series WHERE run = $run
 ),
 lengths AS (
-    SELECT metric, count(*) AS many,
-        pow(2, ceil(log2(greatest(
-            (max(t) - min(t)) / greatest($most // (2 * count(DISTINCT series)) - 1, 1), pow(2, -10)
-        )))) AS width
-    FROM own GROUP BY metric
+    SELECT metric, many, most,
+        pow(2, ceil(log2(greatest(span / greatest(most // (2 * every) - 1, 1), pow(2, -10))))) AS width
+    FROM (
+        SELECT metric, count(*) AS many, max(t) - min(t) AS span, count(DISTINCT series) AS every,
+            greatest($most, least($all, $each * count(DISTINCT series))) AS most
+        FROM own GROUP BY metric
+    )
 ),
 cells AS (
     SELECT series, metric, any_value(many) AS many, unnest([
@@ -207,11 +218,11 @@ cells AS (
         {'t': arg_max(t, {'v': v, 't': -t}) FILTER (v IS NOT NULL), 'v': max(v)},
         {'t': min(t) FILTER (v IS NULL), 'v': NULL}
     ]) AS point
-    FROM own JOIN lengths USING (metric) WHERE many > $most
+    FROM own JOIN lengths USING (metric) WHERE many > most
     GROUP BY series, metric, floor(t / width)
 )
 SELECT series, metric, many, t, coalesce(v, 'nan'::DOUBLE) AS v
-FROM own JOIN lengths USING (metric) WHERE many <= $most
+FROM own JOIN lengths USING (metric) WHERE many <= most
 UNION ALL
 SELECT series, metric, many, point.t, coalesce(point.v, 'nan'::DOUBLE) FROM cells WHERE point.t IS NOT NULL
 """

@@ -42,6 +42,7 @@ class RunFrames:
     warnings: pd.DataFrame = field(default_factory=empty)  #: total so far
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step of each rank
     hosts: Mapping[int, str] = field(default_factory=dict)  #: of each rank, where the run has several
+    heard: Mapping[str, float] = field(default_factory=dict)  #: when each host was last heard of
     phases: tuple[tuple[float, str], ...] = ()  #: when each phase began, and its name
     total_steps: float | None = None
     last_step_at: float | None = None
@@ -64,7 +65,7 @@ _FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is 
 _TOLD = ("loss", "grad_norm", "learning_rate")  #: numbers that are told with a step, and not between two
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
 _POINTS = 1200  #: of a metric: two a pixel of a chart
-_RANK_POINTS = 20_000  #: of all ranks together: enough for 80 moments of 128 ranks
+_RANK_POINTS = 20_000  #: of few ranks: enough for 80 moments of 128
 SILENT_SECONDS = 60.0  #: an agent that was heard of so much earlier than others is gone
 _MEMORY = ("allocated", "reserved", "peak")
 
@@ -130,6 +131,7 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
         warnings=total(get("warnings_total")),
         rank_steps=_columns(rank_steps),
         hosts=hosts_of(rank_steps),
+        heard=store.hosts(run),
         phases=phases(_speaker(get("phase"))),
         last_step_at=last_step_at,
     )

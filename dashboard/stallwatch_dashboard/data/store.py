@@ -11,7 +11,15 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 
-from stallwatch_dashboard.data.cache import Point, PointCache, Points, joined, of_rows, series_frame
+from stallwatch_dashboard.data.cache import (
+    EACH_POINTS,
+    Point,
+    PointCache,
+    Points,
+    joined,
+    of_rows,
+    series_frame,
+)
 from stallwatch_dashboard.data.frames import SILENT_SECONDS, Key, Which, fold, host_of, series_order
 from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.overview import ENDINGS, Numbers
@@ -106,8 +114,9 @@ class MetricStore:
         """One metric of one run as columns ``rank, labels, agent, t, v``, in order, about `points` long.
 
         A longer series is cut into equal spans of time; each keeps its lowest and highest value: peaks
-        survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together. The last value
-        is repeated at the last scrape that showed it: a plateau reaches to now.
+        survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together; `EACH_POINTS`
+        each if more than `POINTS` are wanted. The last value is repeated at the last scrape that showed it: a
+        plateau reaches to now.
         """
         with self._lock:
             family = sorted(
@@ -115,6 +124,8 @@ class MetricStore:
             )
             ends = of_rows([(one.id, one.seen, one.value) for one in family])
         most = max(points, min(_MOST_POINTS, points * len(family) // 4))
+        if points > POINTS:
+            most = max(most, EACH_POINTS * len(family))
         found = joined(self._cache.points(run, metric, most), ends)
         place = pd.Index(ends.series).get_indexer(pd.Index(found.series))
         known = place >= 0  # a series that came since is shown next time

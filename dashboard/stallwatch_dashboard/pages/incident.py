@@ -49,9 +49,18 @@ def incident_table(incidents: Sequence[Incident], reader: Reader, *, with_run: b
         say("step"): [formats.integer(i.step) for i in incidents],
         say("rank_column"): [formats.integer(i.rank) for i in incidents],
     }
+    if any(i.hosts for i in incidents):
+        columns[say("hosts")] = [_hosts(i) for i in incidents]
     if not with_run:
         del columns[say("run_column")]
     return pd.DataFrame(columns)
+
+
+def _hosts(incident: Incident) -> str:
+    """The host of its rank, and of how many; the only one's name."""
+    if not incident.hosts:
+        return cell(incident.host)
+    return f"{cell(incident.host) or formats.NOTHING} / {len(incident.hosts)}"
 
 
 def draw_incidents(

@@ -9,7 +9,8 @@ import streamlit as st
 from stallwatch_dashboard import formats, verdict
 from stallwatch_dashboard.charts.base import Span
 from stallwatch_dashboard.charts.by_step import compared
-from stallwatch_dashboard.charts.run import BOARD, WIDE
+from stallwatch_dashboard.charts.lag import blamed_hosts, is_folded, silent_hosts
+from stallwatch_dashboard.charts.run import BOARD, OPEN_HOST, WIDE
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.data.overview import RunRow, began, later_attempt, stood_since
@@ -37,6 +38,7 @@ from stallwatch_exporter.incident import Incident
 _FRESH_SECONDS = 4.0  #: younger numbers need no word about their age
 _LAST_WORDS_SECONDS = 15.0  #: after its end a run's last numbers, lines and incidents still come in
 _FEW_LINES, _MANY_LINES = 15, 1000
+_FEW_HOSTS = 6  #: whose names are written out
 _SPANS = (10, 60, 600)  #: seconds before and after a moment
 
 
@@ -141,14 +143,52 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
 
 def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> None:
     eye, span = look(), _span(row, found, incidents, now)
+    host = _open_host(row.run, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
-    drawn = [(one.key, say(one.title), one.draw(found, incidents, span, eye, say)) for one in ready]
+    if is_folded(found.hosts):  # below what opens a host
+        ready = (
+            [one for one in ready if one.key == "lag"]
+            + [OPEN_HOST] * bool(host)
+            + [one for one in ready if one.key != "lag"]
+        )
+    drawn = [
+        (one.key, say(one.title, plain(host)), one.draw(found, incidents, span, eye, say, host))
+        for one in ready
+    ]
     if drawn and (clicked := draw_board(drawn, key=f"board-{row.run}", say=say, wide=WIDE)):
         st.session_state["open_incident"] = clicked
         st.rerun()
     missing = [say(one.title) for one in BOARD if one not in ready and one.key not in WIDE]
     if missing:
         st.caption(say("no_numbers_of_this", say("list_comma").join(missing)))
+
+
+def _open_host(run: str, found: RunFrames, incidents: list[Incident]) -> str:
+    """The host whose ranks are drawn: the reader's choice, which the address keeps, else the blamed one."""
+    if not is_folded(found.hosts):
+        return ""
+    hosts = list(dict.fromkeys(found.hosts[rank] for rank in sorted(found.hosts)))
+    told = st.query_params.get("host")
+    blamed = blamed_hosts(incidents, found.hosts)
+    names = [say("no_ranks"), *hosts]
+    wanted = told if told in hosts else next(iter(blamed), "")
+    left, right = st.columns([6, 4], vertical_alignment="center")
+    facts = [say("hosts_of_run", len(hosts), len(found.hosts))]
+    for key, some in (("hosts_silent", silent_hosts(found, incidents)), ("hosts_blamed", blamed)):
+        if some:
+            more, written = len(some) - _FEW_HOSTS, say("list_comma").join(some[:_FEW_HOSTS])
+            facts.append(say(f"{key}_more", written, more) if more > 0 else say(key, written))
+    left.caption(markdown(" · ".join(facts)))
+    chosen = right.selectbox(
+        say("ranks_of_host"),
+        names,
+        index=names.index(wanted) if wanted else 0,
+        key=f"host-{run}",
+        format_func=lambda name: plain(say("ranks_of", name) if name in hosts else name),
+        label_visibility="collapsed",
+    )
+    into_address("host", chosen if chosen in hosts and chosen not in blamed[:1] else None)
+    return chosen if chosen in hosts else ""
 
 
 def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> Span:

@@ -1,0 +1,218 @@
+"""Who is behind: a heat map of hosts or ranks over time, with whom the incidents blame drawn on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from stallwatch_dashboard import theme
+from stallwatch_dashboard.charts.base import HEIGHT, Drawing, Json, Span, figure, milliseconds
+from stallwatch_dashboard.data.frames import SILENT_SECONDS, RunFrames
+from stallwatch_dashboard.data.overview import began
+from stallwatch_dashboard.safetext import label
+from stallwatch_dashboard.theme import Look
+from stallwatch_dashboard.words import Say
+from stallwatch_exporter.incident import Incident
+
+_MOMENTS = 120
+_ROW_PIXELS, _TALLEST = 12, 640
+_MOST_NAMED = 16  #: rows with a name at the axis
+_LONGEST = 24  #: letters of a host's name there
+
+
+def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
+    """Steps behind the rank ahead: a row a rank, a column a moment (Unix seconds); NaN before a rank's start.
+
+    Of each span of time the last known step counts, so ranks that are scraped one after the other within it
+    are not taken for late.
+    """
+    known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
+    if known.empty:
+        return pd.DataFrame()
+    first = known["t"].iloc[0]
+    width = (known["t"].iloc[-1] - first) / moments or 1.0
+    spans = ((known["t"] - first) / width).astype(int).clip(upper=moments - 1)
+    steps = known["v"].groupby([known["rank"].astype(int), spans]).last().unstack()
+    steps = steps.reindex(columns=range(moments)).ffill(axis="columns")
+    steps.columns = pd.Index(first + (np.arange(moments) + 0.5) * width)
+    return -steps.sub(steps.max(), axis="columns")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the map: a host, by its rank that is furthest behind, or one rank."""
+
+    host: str
+    rank: int | None = None
+
+
+def is_folded(hosts: Mapping[int, str]) -> bool:
+    """Whether the ranks of a run are on several hosts, so that its map has a row a host."""
+    return len(set(hosts.values())) > 1
+
+
+def folded_rows(found: RunFrames) -> list[Row]:
+    """Return a row a host, in the order of their ranks; of a run of one host a row a rank."""
+    ranks = sorted({int(rank) for rank in found.rank_steps["rank"].dropna()})
+    if not is_folded(found.hosts):
+        return [Row("", rank) for rank in ranks]
+    return [Row(host) for host in dict.fromkeys(found.hosts.get(rank, "") for rank in ranks)]
+
+
+def rows_of_host(found: RunFrames, host: str) -> list[Row]:
+    """Return a row for each rank of a host."""
+    return [Row(host, rank) for rank in sorted(found.hosts) if found.hosts[rank] == host]
+
+
+def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> list[str]:
+    """The hosts of the ranks that hold up the run, by its open incidents, the newest first."""
+    ranks = [
+        rank
+        for incident in sorted(incidents, key=lambda one: -one.opened_at)
+        if incident.status == "open"
+        for rank in _odd(incident)
+    ]
+    return list(dict.fromkeys(hosts[rank] for rank in ranks if rank in hosts))
+
+
+def silent_hosts(found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
+    """The hosts of which nothing was heard for a minute, unlike of others, or that an incident names."""
+    last = max(found.heard.values(), default=0.0)
+    named = {
+        host
+        for one in incidents
+        if one.status == "open" and one.stacks is not None
+        for host in one.stacks.silent
+    }
+    hosts = dict.fromkeys(found.hosts[rank] for rank in sorted(found.hosts))
+    return [host for host in hosts if host in named or found.heard.get(host, last) < last - SILENT_SECONDS]
+
+
+def draw_lag(
+    found: RunFrames, rows: Sequence[Row], incidents: Sequence[Incident], span: Span, look: Look, say: Say
+) -> Drawing:
+    """Row by time, dark where a rank is behind the one ahead: one that stays behind is a stripe."""
+    chart = figure(look, span, incidents, say)
+    behind = lag(found.rank_steps)
+    if behind.empty or not rows:
+        return chart
+    values = _values(behind, rows, found.hosts)
+    named = [say("rank", row.rank) if row.rank is not None else label(row.host, _LONGEST) for row in rows]
+    chart.add(
+        type="heatmap",
+        x=[milliseconds(float(moment)) for moment in behind.columns],
+        y=list(range(len(rows))),
+        z=values.astype("float32"),
+        customdata=[[name] * len(behind.columns) for name in named],
+        zmin=0,
+        zmax=max(1.0, float(np.nanmax(values, initial=0.0))),
+        colorscale=[[0, look.page], [0.001, look.faint], [1, look.red]],
+        colorbar={
+            "thickness": 10,
+            "title": {"text": say("steps_behind"), "side": "right"},
+            "nticks": 4,
+            "outlinewidth": 0,
+            "ticks": "",
+        },
+        hovertemplate="%{customdata}<br>" + say("behind", "%{z:.0f}") + "<extra></extra>",
+        hoverongaps=False,
+    )
+    marks = [(number, one) for one in incidents for number in _blamed(one, rows, found.hosts)]
+    blamed = {number for number, _ in marks}
+    for band in chart.layout["shapes"]:  # the map would hide them, and their colour is one of its own
+        if band["line"]["width"]:
+            line = {**band["line"], "dash": "dot"}
+            band |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
+    chart.layout["shapes"] += [
+        *_silences(rows, found.heard, span, look),
+        *(_frame(number, incident, span) for number, incident in marks),
+    ]
+    height = min(_TALLEST, max(HEIGHT, 90 + _ROW_PIXELS * len(rows)))
+    chart.layout |= {"height": height, "hovermode": "closest", "showlegend": False}
+    shown = _named_rows(len(rows), blamed)
+    chart.set(
+        "yaxis",
+        range=[len(rows) - 0.5, -0.5],
+        tickmode="array",
+        tickvals=shown,
+        ticktext=[f"▶ {named[number]}" if number in blamed else named[number] for number in shown],
+        showgrid=False,
+        rangemode="normal",
+        automargin=True,
+        title={"text": ""},
+    )
+    return chart
+
+
+def _values(behind: pd.DataFrame, rows: Sequence[Row], hosts: Mapping[int, str]) -> np.ndarray:
+    """Steps behind of each row; of a host, those of its rank that is furthest behind."""
+    of_hosts = behind.groupby([hosts.get(int(rank), "") for rank in behind.index]).max()
+    parts = [of_hosts.loc[row.host] if row.rank is None else behind.loc[row.rank] for row in rows]
+    return np.array(parts, "float64")
+
+
+def _odd(incident: Incident) -> list[int]:
+    odd = incident.stacks.odd if incident.stacks is not None else []
+    return odd if odd or incident.rank is None else [incident.rank]
+
+
+def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -> list[int]:
+    """The rows of the ranks that hold up the run, or of their hosts; none where that is everybody."""
+    ranks = set(_odd(incident))
+    guilty = {hosts[rank] for rank in ranks if rank in hosts}
+    found = [
+        number
+        for number, row in enumerate(rows)
+        if (row.host in guilty if row.rank is None else row.rank in ranks)
+    ]
+    return found if len(found) < len(rows) else []
+
+
+def _frame(number: int, incident: Incident, span: Span) -> Json:
+    """Around a row, for as long as the incident lasted."""
+    colour = theme.VERMILLION if incident.severity == "critical" else theme.ORANGE
+    start = began(incident)
+    return {
+        "type": "rect",
+        "xref": "x",
+        "yref": "y",
+        "x0": milliseconds(start),
+        "x1": milliseconds(incident.resolved_at or max(span.end, start)),
+        "y0": number - 0.5,
+        "y1": number + 0.5,
+        "line": {"width": 2, "color": colour},
+        "layer": "above",
+    }
+
+
+def _silences(rows: Sequence[Row], heard: Mapping[str, float], span: Span, look: Look) -> list[Json]:
+    """Grey over the rows of a host from which nothing has come for a minute, while others were heard of."""
+    last = max(heard.values(), default=0.0)
+    return [
+        {
+            "type": "rect",
+            "xref": "x",
+            "yref": "y",
+            "x0": milliseconds(heard[row.host]),
+            "x1": milliseconds(max(span.seen, heard[row.host])),
+            "y0": number - 0.5,
+            "y1": number + 0.5,
+            "fillcolor": look.grey,
+            "opacity": 0.5,
+            "line": {"width": 0},
+            "layer": "above",
+        }
+        for number, row in enumerate(rows)
+        if row.host in heard and heard[row.host] < last - SILENT_SECONDS
+    ]
+
+
+def _named_rows(rows: int, blamed: set[int]) -> list[int]:
+    """The rows that have a name at the axis: the blamed ones, and others evenly apart, not beside those."""
+    apart = -(-rows // _MOST_NAMED)
+    first = sorted(blamed)[:_MOST_NAMED]
+    others = [number for number in range(0, rows, apart) if all(abs(number - one) >= apart for one in first)]
+    return sorted([*first, *others])
