@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch_alerts.messages.links import plain
-from stallwatch_alerts.messages.ranks import commands, pid_of, remedy, stack, who
+from stallwatch_alerts.messages.ranks import answered, commands, pid_of, remedy, stack, who
 from stallwatch_alerts.neutral import neutralise, shorten
 from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_exporter.running.ending import running_sentence
@@ -181,7 +181,8 @@ def _title(incident: Incident, language: str, cause: str) -> str:
     rank = _rank(incident)
     named = cause or neutralise(incident.rule, 80)
     if rank is not None:
-        named = say("alerts.in-rank", language, title=named, rank=message("alerts.rank", rank=rank))
+        of = _on_host(say("alerts.rank", language, rank=rank), incident, language)
+        named = say("alerts.in-rank", language, title=named, rank=of)
     if incident.kind == "finding":
         if not _is_news(incident) and not incident.unwatched:
             return say(_by_resolution("finding-over", incident), language, title=named)
@@ -247,6 +248,7 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     if stacks is not None:
         said = neutralise(in_words(sentence(stacks), language), _SENTENCE_LIMIT)
         yield _lines(said, *stack(stacks, language))
+        yield answered(stacks, language)
     yield _where(incident, language)
     if incident.ending is not None:
         yield ending_line(incident.ending, language)
@@ -320,16 +322,26 @@ def _where(incident: Incident, language: str) -> str:
     rank = _rank(incident)
     pid = pid_of(incident.stacks, rank)
     if rank is not None:
-        facts.append(
-            say("alerts.rank" if pid is None else "alerts.rank-pid", language, rank=rank, pid=pid or 0)
-        )
+        named = say("alerts.rank" if pid is None else "alerts.rank-pid", language, rank=rank, pid=pid or 0)
+        facts.append(_on_host(named, incident, language))
     if step := _step(incident, language):
         facts.append(step)
     facts.append(_named("phase", incident.phase, language))
     if incident.last_loss is not None:
         facts.append(say("alerts.last-loss", language, loss=f"{incident.last_loss:.5g}"))
     first = say("alerts.on-host" if host else "alerts.run", language, run=run, host=host)
+    if incident.hosts:
+        stacks = incident.stacks
+        every = {*incident.hosts, *stacks.hosts, *stacks.silent} if stacks is not None else incident.hosts
+        first = say("alerts.on-hosts", language, run=run, count=len(every))
     return _lines(first, say("alerts.place", language, facts=listed(facts, language)))
+
+
+def _on_host(rank: str, incident: Incident, language: str) -> str:
+    """With the host of a rank, in a run over several."""
+    if not (incident.hosts and incident.host):
+        return rank
+    return say("alerts.rank-on", language, rank=rank, host=neutralise(incident.host, 80))
 
 
 def _blocks(*blocks: str) -> str:

@@ -11,22 +11,111 @@ from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StackGroup, StallStacks
 from stallwatch_rules.stacks.words import placed
 from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.lazy import lazy
 
 _INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # frames that are shown: of any code, and of the user's
 _PATH_LIMIT = 200
 _PLACE_LIMIT = 80
 _MOST_COMMANDS = 2
 _GAP = "…"
+_RANKS_LIMIT, _HOSTS_LIMIT = 40, 48  # of a title
+_OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # why, with advice of its own
+_NUMBERED = lazy(r"(.*?)(\d{1,9})(\D*)")
 
 
 def who(stacks: StallStacks, language: str) -> str:
     """Return who holds up the run, and where, in a few words; empty if neither is known."""
+    if stacks.hosts and (found := _of_hosts(stacks, language)):
+        return found
     places = {neutralise(render(placed(group.place), language), _PLACE_LIMIT) for group in suspects(stacks)}
     place = places.pop() if len(places) == 1 else ""
     if not stacks.odd:
         return say("alerts.at", language, place=place) if place else ""
-    holding = say(_holding(stacks), language, ranks=fold_ranks(stacks.odd), count=len(stacks.odd))
+    hosts = hosts_of(stacks, stacks.odd)
+    key = f"{_holding(stacks)}-on" if hosts else _holding(stacks)
+    ranks = _short(stacks.odd, language) if hosts else fold_ranks(stacks.odd)
+    holding = say(key, language, ranks=ranks, count=len(stacks.odd), hosts=fold_hosts(hosts, language))
     return say("alerts.who-at", language, who=holding, place=place) if place else holding
+
+
+def _of_hosts(stacks: StallStacks, language: str) -> str:
+    """Return what the hosts of a run tell together where no rank is to blame, or none for certain."""
+    if stacks.why == "unreachable":
+        hosts = stacks.silent or hosts_of(stacks, stacks.odd)
+        return say("alerts.unreachable", language, hosts=fold_hosts(hosts, language), count=len(hosts))
+    if stacks.odd:
+        return ""
+    if stacks.why in ("outside", "frozen"):
+        return say(f"alerts.all-{stacks.why}", language)
+    if stacks.candidates:
+        count = len(stacks.candidates)
+        return say("alerts.cannot-tell", language, ranks=_short(stacks.candidates, language), count=count)
+    return ""
+
+
+def answered(stacks: StallStacks, language: str) -> str:
+    """Return how many of the run's hosts answered; empty for a run of one host."""
+    if not stacks.hosts:
+        return ""
+    every = {*stacks.hosts, *stacks.silent}
+    said = say("alerts.hosts-answered", language, count=len(every - set(stacks.silent)), every=len(every))
+    if stacks.groups or not stacks.silent:  # else the sentence about the ranks names them
+        return said
+    return f"{said} {say('alerts.hosts-silent', language, hosts=fold_hosts(stacks.silent, language))}"
+
+
+def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
+    """The hosts of these ranks, in the order of the run's; empty for a run of one host."""
+    return [host for host, spans in stacks.hosts.items() if any(_lives(rank, spans) for rank in ranks)]
+
+
+def _lives(rank: int, spans: str) -> bool:
+    """Whether a rank is among folded ones such as ``0-7,16``."""
+    for part in spans.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal() and int(first) <= rank <= int(last or first):
+            return True
+    return False
+
+
+def _short(ranks: Sequence[int], language: str) -> str:
+    """``rank 1``, ``ranks 0–7``, or how many if they are scattered."""
+    folded = fold_ranks(ranks)
+    key = "some-ranks" if len(folded) <= _RANKS_LIMIT else "so-many"
+    return say(f"alerts.{key}", language, ranks=folded, count=len(ranks))
+
+
+def fold_hosts(hosts: Sequence[str], language: str) -> str:
+    """Names of hosts as Slurm folds them, such as ``n[1-3,7]``; how many if that is too long."""
+    parts = {host: _NUMBERED.fullmatch(host) for host in dict.fromkeys(hosts)}
+    padded = {(found[1], found[3]) for found in parts.values() if found and found[2].startswith("0")}
+    families: dict[tuple[str, int, str], list[int]] = {}
+    whole: list[str] = []
+    for host, found in parts.items():
+        if found is None:
+            whole.append(host)
+        else:
+            width = len(found[2]) if (found[1], found[3]) in padded else 0
+            families.setdefault((found[1], width, found[3]), []).append(int(found[2]))
+    for (before, width, after), numbers in families.items():
+        spans = [
+            "-".join(f"{end:0{width}}" for end in dict.fromkeys((span[0], span[-1])))
+            for span in _spans(numbers)
+        ]
+        inside = ",".join(spans)
+        whole.append(f"{before}{inside if len(numbers) == 1 else f'[{inside}]'}{after}")
+    folded = neutralise(", ".join(whole), _HOSTS_LIMIT + 1)
+    return folded if len(folded) <= _HOSTS_LIMIT else say("alerts.so-many-hosts", language, count=len(hosts))
+
+
+def _spans(numbers: Sequence[int]) -> list[list[int]]:
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
 
 
 def _holding(stacks: StallStacks) -> str:
@@ -40,6 +129,8 @@ def remedy(stacks: StallStacks, language: str) -> str:
     """Return what to do about the odd ranks, or all of them if these do the same; empty if they do not."""
     if stacks.why == "diverged":
         return say("alerts.stall-diverged", language)
+    if stacks.hosts and stacks.why in _OF_HOSTS:
+        return say(f"alerts.stall-{stacks.why}", language)
     odd = [group for group in stacks.groups if not stacks.odd or set(group.ranks) & set(stacks.odd)]
     if len({(group.kind, group.condition, group.locked_out) for group in odd}) != 1:
         return ""
@@ -90,8 +181,11 @@ def commands(stacks: StallStacks | None, folder: str) -> list[str]:
         )
         if group.worker is not None:
             pids = [group.worker, *pids]
+        there = hosts_of(stacks, group.ranks)[:1] if stacks is not None else []
         if group.condition != "ended":
-            found += [command.format(pid) for pid in pids]
+            found += [
+                " ".join((*(f"ssh {_path(host)}" for host in there), command.format(pid))) for pid in pids
+            ]
     found = found[:_MOST_COMMANDS]
     if folder:
         if stacks is not None and stacks.file:

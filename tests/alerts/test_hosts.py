@@ -1,0 +1,133 @@
+"""What a chat reads of a run over several hosts: the rank and its host, and how many hosts answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stallwatch_alerts.messages.compose import TEXT_LIMIT, TITLE_LIMIT, render
+from stallwatch_alerts.messages.ranks import fold_hosts
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
+
+Stall = Callable[..., Incident]
+
+
+def stacks(**changes: Any) -> StallStacks:
+    """Three ranks on three hosts: rank 1 is elsewhere."""
+    facts: dict[str, Any] = {
+        "groups": [
+            StackGroup([0, 2], "collective", what="all_reduce", place="train.py:30 in step"),
+            StackGroup([1], "code", place="train.py:11 in score", frames=["train.py:11 in score"]),
+        ],
+        "odd": [1],
+        "why": "elsewhere",
+        "hosts": {"n1": "0", "n2": "1", "n3": "2"},
+        "pids": {1: 4711},
+        "confidence": 0.95,
+    }
+    return StallStacks(1000.0, 1.0, **{**facts, **changes})
+
+
+def over_hosts(stall: Stall, **changes: Any) -> Incident:
+    known = {"host": "n2", "rank": 1, "hosts": ["n1", "n2", "n3"], "folder": "/runs/sft"}
+    return stall(**{**known, "stacks": stacks(), **changes})
+
+
+def test_the_rank_is_named_with_its_host_and_how_many_answered(stall: Stall) -> None:
+    message = render(over_hosts(stall), "en", None)
+    assert "rank 1 on n2 holds up the run at train.py:11 in score" in message.title
+    lines = message.text.splitlines()
+    assert "3 of 3 hosts answered." in lines
+    assert "Run: myrun on 3 hosts" in lines
+    assert any(line.startswith("At: rank 1 (PID 4711) on n2, step 160") for line in lines)
+    assert "    ssh n2 py-spy dump --pid 4711" in lines
+
+
+def test_in_chinese(stall: Stall) -> None:
+    message = render(over_hosts(stall), "zh", None)
+    assert "n2 上的 rank 1 拖住了任务" in message.title
+    assert "3 台主机中 3 台已应答。" in message.text
+    assert "任务：myrun（3 台主机）" in message.text
+
+
+def test_a_run_of_one_host_says_nothing_of_hosts(stall: Stall) -> None:
+    alone = stacks(hosts={})
+    message = render(stall(host="node-1", rank=1, stacks=alone), "en", None)
+    assert "rank 1 holds up the run at train.py:11 in score" in message.title
+    assert "Run: myrun on node-1" in message.text
+    assert "hosts" not in message.text and "ssh" not in message.text
+
+
+def test_hosts_that_do_not_answer_are_counted_and_named_where_nothing_else_is_known(stall: Stall) -> None:
+    silent = stacks(groups=[], odd=[], why="", hosts={"n1": "0", "n2": "1"}, silent=["n3"])
+    text = render(over_hosts(stall, stacks=silent), "en", None).text
+    assert "2 of 3 hosts answered. No answer from n3." in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "advice"),
+    [
+        ({"odd": [2], "why": "unreachable", "silent": ["n3"]}, "host n3 does not answer", "ping"),
+        (
+            {"odd": [1, 2], "why": "unreachable", "silent": ["n2", "n3"]},
+            "hosts n[2-3] do not answer",
+            "ping",
+        ),
+        ({"odd": [], "why": "outside"}, "all ranks wait for something that is no rank", "MASTER_ADDR"),
+        ({"odd": [], "why": "frozen"}, "all ranks stopped at the same time", "suspended"),
+        ({"odd": [], "why": "", "candidates": [1, 2]}, "one of ranks 1, 2", ""),
+        ({"odd": [1], "why": "unfinished"}, "rank 1 on n2 holds up the run", "ibstat"),
+        ({"odd": [0, 1], "why": "behind"}, "ranks 0, 1 on n[1-2] hold up the run", ""),
+        ({"odd": [1], "why": "diverged"}, "rank 1 on n2 went another way than the others", ""),
+    ],
+)
+def test_every_reason_has_its_title_and_advice(
+    stall: Stall, changes: dict[str, Any], title: str, advice: str
+) -> None:
+    for language in ("en", "zh"):
+        message = render(over_hosts(stall, stacks=stacks(**changes)), language, None)
+        if language == "en":
+            assert title in message.title
+            assert advice in message.text
+        assert "{" not in message.title + message.text
+
+
+def test_a_finding_names_the_host_of_its_rank(stall: Stall) -> None:
+    found = over_hosts(stall, kind="finding", rule="cuda-oom", stacks=None, threshold_seconds=None)
+    message = render(found, "en", None)
+    assert "(rank 1 on n2)" in message.title and "Run: myrun on 3 hosts" in message.text
+
+
+@pytest.mark.parametrize("odd", [[611], list(range(0, 1024, 2)), list(range(1024)), []])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_thousand_ranks_on_many_hosts_fit_into_a_chat(stall: Stall, odd: list[int], language: str) -> None:
+    names = [f"gpu-a{number:03}.cluster-of-a-long-name.example" for number in range(128)]
+    hosts = {name: f"{8 * number}-{8 * number + 7}" for number, name in enumerate(names)}
+    others = [rank for rank in range(1024) if rank not in odd]
+    groups = [StackGroup(ranks, "collective", what="all_reduce") for ranks in (others, odd) if ranks]
+    many = stacks(groups=groups, odd=odd, hosts=hosts, why="behind", candidates=list(range(0, 1024, 2)))
+    message = render(over_hosts(stall, hosts=names, host=names[76], rank=611, stacks=many), language, None)
+    assert len(message.title) <= TITLE_LIMIT and len(message.text) <= TEXT_LIMIT
+    assert "128" in message.text
+    assert not message.title.endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "folded"),
+    [
+        (["n1", "n2", "n3", "n7"], "n[1-3,7]"),
+        (["n3", "n1", "n2", "n1"], "n[1-3]"),
+        ([f"n{number}" for number in range(1, 129)], "n[1-128]"),
+        (["gpu07", "gpu08", "gpu10"], "gpu[07-08,10]"),
+        (["a1.lab", "a2.lab", "b1.lab"], "a[1-2].lab, b1.lab"),
+        (["head", "n9"], "head, n9"),
+        ([f"{letter}{letter}-host" for letter in "abcdefghijk"], "11 hosts"),
+        (["**n1**"], "n1"),
+        ([], ""),
+    ],
+)
+def test_names_of_hosts_are_folded_as_slurm_does(hosts: list[str], folded: str) -> None:
+    assert fold_hosts(hosts, "en").replace("*", "").replace("∗", "") == folded
