@@ -104,6 +104,8 @@ class RunReading:
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources of which nothing was read, as there are too many
         self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
+        self.hosts: Mapping[str, str] = {}  #: source → the host that its name tells
+        self.ranks_on: Mapping[int, str] = {}  #: rank → the host that its source's name tells
         self._streams_of: dict[str, int] = {}  # source → its streams
         self.splits_starts = starts
         self.starts = Starts()  #: that are over
@@ -283,7 +285,19 @@ class RunReading:
         if ending is not None:
             memory, left, codes = memory or ending.memory, left or ending.left, ending.codes
         context = RunContext(
-            ending, now, threshold, stalled, waited, ended_at, memory, left, elsewhere, watched, self.alike
+            ending,
+            now,
+            threshold,
+            stalled,
+            waited,
+            ended_at,
+            memory,
+            left,
+            elsewhere,
+            watched,
+            self.alike,
+            self.hosts,
+            self.ranks_on,
         )
         streams = with_codes(without_echoes(self.streams), codes)
         diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, context)

@@ -108,6 +108,16 @@ class Primary(msgspec.Struct):
     apart: list[StackGroup] = []  #: odd ranks, in no collective: each title begins with where they are
     inferred: Inferred = ""  #: from what it was concluded where an exception's wording is in no rule
     frames: list[str] = []  #: the calls of the exception that it was read from, as in ``UnknownException``
+    host: str = ""  #: of the rank, in a run over several hosts
+
+
+class HostRanks(msgspec.Struct):
+    """One of several hosts of a run."""
+
+    host: str
+    ranks: list[int]
+    clock_ahead_seconds: float | None = None  #: of most other hosts' clocks, if by more than two seconds
+    logged: bool = True  #: there is a log of it; else it is inferred from the order of the others' ranks
 
 
 class Finding(msgspec.Struct):
@@ -269,6 +279,7 @@ class Diagnosis(msgspec.Struct):
     series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.
     interrupted_by: Interrupter | None = None  #: who stopped it, if it was stopped from outside
     starts: list[Start] = []  #: where a log has several: the newest first
+    hosts: list[HostRanks] = []  #: of a run over several, if they are known
 
     @property
     def in_trouble(self) -> bool:

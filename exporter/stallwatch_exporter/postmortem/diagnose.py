@@ -19,6 +19,7 @@ from stallwatch_exporter.postmortem.recorded import (
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, natural, on_bytes_read
 from stallwatch_logs.parallel_reading import Parallel, read_all
+from stallwatch_rules.lines.hosts import hosts_of_paths
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.locale import says
 from stallwatch_rules.matching.matcher import Matcher
@@ -120,6 +121,12 @@ def diagnose_run(
     alone = sum(file.size > 0 or not file.path for file in files) == 1
     reading = RunReading(options.catalogue, matcher, starts=alone and not is_recorded(paths))
     reading.baseline = options.baseline
+    reading.hosts = hosts_of_paths(file.name for file in files) if len(files) > 1 else {}
+    reading.ranks_on = {
+        file.rank: host
+        for file in files
+        if file.rank is not None and (host := reading.hosts.get(file.name)) is not None
+    }
     stats, notes = _read(files, problems, reading, options)
     diagnosis = reading.diagnose(
         known.ending,

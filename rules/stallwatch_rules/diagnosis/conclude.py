@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from msgspec.structs import replace
+
 from stallwatch_rules.diagnosis.assessors import assess
 from stallwatch_rules.diagnosis.causes import causal_order, passed_over, primary, sure_of
+from stallwatch_rules.diagnosis.clocks import clocks_ahead, events_of, on_one_clock
 from stallwatch_rules.diagnosis.exceptions import Exceptions, read_exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams, collect
+from stallwatch_rules.diagnosis.hosts import RunHosts, hosts_of
 from stallwatch_rules.diagnosis.inferred import infer
 from stallwatch_rules.diagnosis.notes import notes_of
-from stallwatch_rules.diagnosis.particulars import culprits, environment_of, primary_of, title_of
+from stallwatch_rules.diagnosis.particulars import (
+    culprits,
+    did_not_report,
+    environment_of,
+    is_named,
+    primary_of,
+    title_of,
+    waited_in_vain,
+)
 from stallwatch_rules.diagnosis.restarts import restarts_of
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
 from stallwatch_rules.diagnosis.stood import shown_apart, told_end
@@ -35,7 +47,11 @@ def conclude(
     context: RunContext,
 ) -> Diagnosis:
     """The diagnosis of these streams."""
-    run, first = _snapshot(streams, tracker, catalogue, conditional, context)
+    hosts = hosts_of(streams, context.sources, context.ranks_on)
+    if hosts:
+        hosts = replace(hosts, ahead=clocks_ahead(events_of(streams, hosts.of_streams)))
+        streams = on_one_clock(streams, hosts.of_streams, hosts.ahead)
+    run, first = _snapshot(streams, tracker, catalogue, conditional, context, hosts)
     now, explained = assess(run, first)
     unknown_cause = now.exceptions.are_the_cause(now.found)
     chosen, confidence = _root_cause(run, now, unknown_cause)
@@ -71,12 +87,30 @@ def conclude(
     diagnosis.notes = notes_of(diagnosis, run, now)
     if parted(diagnosis, run):
         diagnosis.verdict, diagnosis.interrupted_by = "unknown-failure", None
-    diagnosis.digest = rank_digest(diagnosis)
+    odd = _place_on_hosts(diagnosis, run, now) if hosts else []
+    diagnosis.digest = rank_digest(diagnosis, odd)
     diagnosis.explained = explained
     if named is not None or now.exceptions.fatal:
         choice = Contribution("root-cause", [], passed_over=passed_over(now.found, named))
         diagnosis.explained.append(choice)
     return diagnosis
+
+
+def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[int]:
+    """Add the hosts of a run over several, and that of the rank that is named.
+
+    Returns:
+        The ranks for which the others waited, if they did.
+    """
+    primary, missing, odd = diagnosis.primary, list[int](), list[int]()
+    if primary is not None:
+        primary.host = run.hosts.host(primary.rank)
+        if waited_in_vain(primary):
+            missing = did_not_report(primary.rule, run, now)
+            singled = primary.rank is not None and is_named(primary)
+            odd = missing or ([primary.rank] if singled and primary.rank is not None else [])
+    diagnosis.hosts = run.hosts.records(missing)
+    return odd
 
 
 _NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts whose cause is named
@@ -99,6 +133,7 @@ def _snapshot(
     catalogue: Catalogue,
     conditional: Collection[str],
     context: RunContext,
+    hosts: RunHosts,
 ) -> tuple[Snapshot, Assessment]:
     """The facts that assessors judge by, and the assessment before any of them: what matched."""
     lead = leading({key: stream.timelines for key, stream in streams.items()})
@@ -148,7 +183,7 @@ def _snapshot(
         elsewhere=context.elsewhere,
     )
     run = Snapshot(
-        streams, tracker, catalogue, context, clock, died, by_hand, left, left_line, restarts=restarts
+        streams, tracker, catalogue, context, clock, died, by_hand, left, left_line, restarts, hosts
     )
     return run, Assessment(tuple(matched), exceptions, facts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stallwatch_rules.diagnosis.exits import ended_by_itself, ended_silently
+from stallwatch_rules.diagnosis.hosts import RunHosts
 from stallwatch_rules.diagnosis.particulars import did_not_report, waited_in_vain
 from stallwatch_rules.diagnosis.restarts import restarts_note
 from stallwatch_rules.diagnosis.runs import runs_note
@@ -12,16 +13,18 @@ from stallwatch_rules.diagnosis.verdict import ASKED
 from stallwatch_rules.failures.flight import all_flights, flight_note
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.standstill import stopped_late
-from stallwatch_rules.messages import Text, message
+from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.digest import fold_ranks, natural_order
 from stallwatch_rules.text.reported import shown
+
+MAX_CLOCKS = 4  #: that are off and named
 
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
     """The notes, in the order in which they help; which ranks are behind, the progress is told."""
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
-    notes: list[Text] = []
+    notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress
     chosen = diagnosis.primary
     if exceptions.fatal and chosen is not None and not chosen.inferred:
@@ -73,6 +76,18 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         notes.append(message("diagnosis.no-evidence"))
     restarted = restarts_note(run.restarts, now)
     return [*notes, restarted] if restarted else notes
+
+
+def _clocks_note(hosts: RunHosts) -> Text:
+    """That hosts' clocks are off, the farthest off first."""
+    farthest = sorted(hosts.ahead.items(), key=lambda item: (-abs(item[1]), natural_order(item[0])))
+    clocks: list[str | Message] = [
+        message("diagnosis.clock-ahead" if by > 0 else "diagnosis.clock-behind", host=host, by=abs(by))
+        for host, by in farthest[:MAX_CLOCKS]
+    ]
+    if len(farthest) > MAX_CLOCKS:
+        clocks.append(message("diagnosis.clocks-more", count=len(farthest) - MAX_CLOCKS))
+    return message("diagnosis.clocks-off", clocks=clocks)
 
 
 def _waited(run: Snapshot, now: Assessment) -> float | None:

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_silently, rank_of_end, told_from_outside
 from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, Found, Streams
+from stallwatch_rules.diagnosis.hosts import RunHosts
 from stallwatch_rules.diagnosis.inferred import inferred_from
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.diagnosis.stood import last_words
 from stallwatch_rules.failures.environment import agreed
-from stallwatch_rules.failures.flight import all_flights, apart, reporting
+from stallwatch_rules.failures.flight import all_flights, apart, mismatched, reporting
 from stallwatch_rules.failures.frameworks import framework_of
 from stallwatch_rules.failures.raised import Raised, own_frame, shown_frames
 from stallwatch_rules.failures.tracebacks import MORE_LINES
-from stallwatch_rules.messages import Message, Text, bilingual, contains, message
+from stallwatch_rules.judgements.conclusions import MISMATCH
+from stallwatch_rules.messages import Message, Text, bilingual, contains, has, message
 from stallwatch_rules.pages.fixes import Evidence, fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.activities import Activity
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
-from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import iso, shown
 
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
 MAX_READ = 16  #: streams that are asked which framework they are of
 FAULTHANDLER = "-X faulthandler"
+MAX_BEHIND = 8  #: collectives that a late rank may be behind the others'
+NO_HOSTS = RunHosts()
 #: vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
@@ -43,9 +47,11 @@ def primary_of(one: Found, confidence: float, run: Snapshot, now: Assessment) ->
         primary.fixes[:0] = [silent] if silent else []
     primary = _with_calls(_pointed_to_missing(primary, run, now), one, run.streams)
     if one.tagged("flight-data") and waited_in_vain(primary):
-        return _odd_ranks(primary, run.streams)
+        return _odd_ranks(primary, run.streams, run.hosts)
     if one.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
         return _over_its_limit(primary, one, run.streams)
+    if primary.rule == MISMATCH and not one.hits:
+        return _odd_one(primary, run)
     if primary.rule == SIGTERM and not now.exceptions.unknown:
         return _from_outside(primary, one, now)
     return _at_its_frame(primary, run.streams) if one.tagged("sigsegv") else primary
@@ -143,20 +149,38 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
     return any(_VLLM.search(text) for group in (texts, hits) for text in group)
 
 
-def _odd_ranks(primary: Primary, streams: Streams) -> Primary:
+def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
     """The ranks that waited in another collective than most."""
     odd = apart(all_flights(streams))
     if odd is None or not odd.ranks or not odd.others():  # nobody knows which of them went another way
         return primary
     told = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
-    primary = named(primary, odd.ranks, told)
+    return _with_own_line(named(primary, odd.ranks, told, hosts), odd.ranks, streams)
+
+
+def _odd_one(primary: Primary, run: Snapshot) -> Primary:
+    """A mismatch of collectives, pointing to the ranks that called another one, if they are very few."""
+    odd = mismatched(all_flights(run.streams))
+    if odd is None or len(odd.ranks) > sum(map(len, odd.works.values())) / 8:
+        return primary
+    told = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
+    primary = named(primary, odd.ranks, told, run.hosts)
+    return _with_own_line(primary, odd.ranks, run.streams, run.catalogue.tagged("flight-data"))
+
+
+def _with_own_line(
+    primary: Primary, ranks: list[int], streams: Streams, rules: Collection[str] = ()
+) -> Primary:
+    """The primary, at what the first of these ranks itself said of it."""
     lines = sorted(
         (hits.first.line.rank, hits.first.line.source, hits.first.line.number, hits.first.line.text)
         for (_, rank), stream in streams.items()
-        if rank in odd.ranks and (hits := stream.hits.get(primary.rule)) and hits.first.line.rank is not None
+        if rank in ranks
+        for rule in rules or (primary.rule,)
+        if (hits := stream.hits.get(rule)) and hits.first.line.rank is not None
     )
     if not lines:
-        return replace(primary, rank=odd.ranks[0])
+        return replace(primary, rank=ranks[0])
     rank, source, number, text = lines[0]
     evidence = list(dict.fromkeys([shown(text), *primary.evidence]))[:4]
     return replace(primary, rank=rank, file=source, line=number, evidence=evidence)
@@ -274,10 +298,47 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
     return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []
 
 
-def named(primary: Primary, ranks: list[int], advice: Text) -> Primary:
+def named(primary: Primary, ranks: list[int], advice: Text, hosts: RunHosts = NO_HOSTS) -> Primary:
     """Return the primary with the ranks in its title, and this as its first advice."""
-    title = message("diagnosis.of-ranks", title=primary.title, ranks=fold_ranks(ranks))
+    known = {rank: host for rank in ranks if (host := hosts.host(rank))}
+    if len(known) < len(ranks):
+        title = message("diagnosis.of-ranks", title=primary.title, ranks=fold_ranks(ranks))
+    else:
+        title = message("diagnosis.of-ranks-on", title=primary.title, ranks=ranks_on(ranks, known))
     return replace(primary, title=title, fixes=[advice, *primary.fixes])
+
+
+def is_named(primary: Primary) -> bool:
+    """Return whether the primary's title names the ranks for which others waited."""
+    return has(primary.title, "diagnosis.of-ranks", "diagnosis.of-ranks-on")
+
+
+def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
+    """That ranks are all those of their hosts, of which the logs end early, or are missing."""
+    if not run.hosts.whole(absent) and any(rank in run.hosts.of_ranks for rank in absent):
+        return None
+    hosts = run.hosts.of(absent)
+    if not hosts:
+        return None
+    spoke = any(rank in run.hosts.of_ranks for rank in absent)
+    key = "host-did-not-come" if spoke else "host-left-no-log"
+    return message(f"diagnosis.{key}", count=len(hosts), hosts=fold_names(hosts), ranks=fold_ranks(absent))
+
+
+def _behind(primary: Primary, run: Snapshot) -> Primary:
+    """The primary, pointing to the few ranks that waited in an earlier collective than all others."""
+    works: dict[tuple[str, str], dict[int, list[int]]] = {}
+    for (group, rank), flight in all_flights(run.streams).items():
+        if flight.work is not None:
+            works.setdefault((group, flight.operation), {}).setdefault(flight.work, []).append(rank)
+    waited = max(works.values(), key=lambda numbers: sum(map(len, numbers.values())), default={})
+    if len(waited) != 2:
+        return primary
+    (late, ranks), (number, others) = sorted(waited.items())
+    if number - late > MAX_BEHIND or len(ranks) > len(others) / 4:
+        return primary
+    told = message("diagnosis.waited-earlier", ranks=f"rank {fold_ranks(ranks)}", own=late, others=number)
+    return _with_own_line(named(primary, sorted(ranks), told, run.hosts), sorted(ranks), run.streams)
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
@@ -292,7 +353,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     if busy is not None:
         return _still_busy(primary, *busy, run)
     if not absent:
-        return primary
+        return _behind(primary, run)
     steps = run.tracker.steps
     others = max((step for rank, step in steps.items() if rank not in absent), default=None)
     own = min((steps[rank] for rank in absent if rank in steps), default=None)
@@ -301,10 +362,17 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         told = message("diagnosis.did-not-come", ranks=ranks)
     else:
         told = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
-    primary = named(primary, absent, told)
+    if whole := _of_whole_hosts(absent, run):
+        told = whole
+    primary = named(primary, absent, told, run.hosts)
     spoke = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
     lines = [line for stream in spoke if (line := last_words(stream) or stream.last_advance) is not None]
-    if len(absent) > 1 or len(lines) != 1:
+    if len(absent) > 1 and run.hosts:
+        if not spoke:  # of a host that left no log, no line says where it was
+            return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)
+    elif len(absent) > 1:
+        return primary
+    if len(lines) != 1:
         return primary
     line = lines[0]
     return replace(
@@ -318,8 +386,12 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     )
 
 
-def _busy(rule: str, absent: list[int], run: Snapshot, now: Assessment) -> tuple[int, StreamReading] | None:
+def _busy(
+    rule: str, absent: list[int], run: Snapshot, now: Assessment
+) -> tuple[list[int], StreamReading] | None:
     """The one rank that reported nothing and was busy with something else, and its stream.
+
+    They may be several, if all that reported nothing were busy with the same.
 
     Lines that name no rank are the main process's, as the others of a launcher print nothing meanwhile.
     """
@@ -333,9 +405,13 @@ def _busy(rule: str, absent: list[int], run: Snapshot, now: Assessment) -> tuple
     ]
     named = [each for each in busy if not absent or each[0] in absent]
     ranks = {rank for rank, _ in named}
-    if not reported or len(ranks) != 1 or len(absent) > 1:
+    kinds = {stream.activity_now.kind for _, stream in named if stream.activity_now is not None}
+    together = len(kinds) == 1 and ranks == set(absent)
+    if not reported or not ranks or not (together or (len(ranks) == 1 and len(absent) <= 1)):
         return None
-    return max(named, key=lambda each: (each[1].rank is not None, each[1].index))
+    first = min(ranks)
+    own = (stream for rank, stream in named if rank == first)
+    return sorted(ranks), max(own, key=lambda stream: (stream.rank is not None, stream.index))
 
 
 def _went_on(activity: Activity, waited: list[Line]) -> bool:
@@ -350,9 +426,9 @@ def _went_on(activity: Activity, waited: list[Line]) -> bool:
     return after.time is None or not times or after.time < min(times)
 
 
-def _still_busy(primary: Primary, rank: int, stream: StreamReading, run: Snapshot) -> Primary:
+def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: Snapshot) -> Primary:
     """The primary, saying what the rank that the others waited for was busy with, and for how long."""
-    activity = stream.activity_now
+    rank, activity = ranks[0], stream.activity_now
     assert activity is not None
     until = min(
         (
@@ -367,16 +443,17 @@ def _still_busy(primary: Primary, rank: int, stream: StreamReading, run: Snapsho
     waited = primary.captures.get("timeout_ms", "")
     operation = primary.captures.get("optype", "")
     what: dict[str, str | Message] = {
-        "rank": str(rank),
+        "rank": fold_ranks(ranks),
         "activity": message(f"activity.{activity.kind}", what=activity.what),
         "operation": operation or message("activity.collective"),
     }
+    key = "diagnosis.still-busy" if len(ranks) == 1 else "diagnosis.ranks-still-busy"
     if lasted is not None and lasted >= 1:
-        title = message("diagnosis.still-busy-for", lasted=lasted, **what)
+        title = message(f"{key}-for", lasted=lasted, **what)
     elif waited.isdigit():
-        title = message("diagnosis.still-busy-after", waited=int(waited) / 1000, **what)
+        title = message(f"{key}-after", waited=int(waited) / 1000, **what)
     else:
-        title = message("diagnosis.still-busy", **what)
+        title = message(key, **what)
     captures = {**primary.captures, "activity": activity.kind}
     if lasted is not None:
         captures["activity_seconds"] = f"{lasted:.0f}"

@@ -9,6 +9,7 @@ import msgspec
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.hosts import RunHosts
 from stallwatch_rules.endings import Crash, Ending, Left, MemoryKnown
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -32,6 +33,8 @@ class RunContext(msgspec.Struct, frozen=True):
     elsewhere: bool = False
     watched: bool = False
     alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
+    sources: Mapping[str, str] = {}  #: source → the host that its name tells
+    ranks_on: Mapping[int, str] = {}  #: rank → host, also of sources that were not read
 
     @property
     def kind(self) -> str:
@@ -62,6 +65,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     left: tuple[Left, ...]  #: ranks that ended by themselves, without an error, before the others
     left_line: Line | None  #: where the log says so
     restarts: Sequence[Restart]  #: of all its workers by their launcher
+    hosts: RunHosts
 
     @property
     def last_steps(self) -> dict[int | None, int]:

@@ -52,7 +52,9 @@ def schema_1_verdict(one: Diagnosis | JobTold) -> str:
 def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> dict[str, Any]:
     report = cleaned(rendered(diagnosis, language))
     report |= {"verdict": schema_1_verdict(diagnosis), "schema": 1}
-    del report["series"], report["interrupted_by"], report["starts"]
+    del report["series"], report["interrupted_by"], report["starts"], report["hosts"]
+    if report["primary"] is not None:
+        del report["primary"]["host"]
     del report["stats"]["unread_files"], report["stats"]["unread_bytes"]
     for finding in report["findings"]:
         if not finding["at_least"]:

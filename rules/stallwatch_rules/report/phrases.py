@@ -5,7 +5,8 @@ The verdict and the headline are messages: a job's line in a table keeps them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from stallwatch_rules.failures.raised import own_frame
@@ -14,8 +15,18 @@ from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Progress, UnknownException
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.stacks.words import titled
-from stallwatch_rules.text.digest import fold_ranks, parse_iso, short_duration, shortened
+from stallwatch_rules.text.digest import (
+    FEW_HOSTS,
+    fold_ranks,
+    name_runs,
+    parse_iso,
+    ranks_on,
+    short_duration,
+    shortened,
+    span_of,
+)
 
+MAX_HOST_RUNS = 6  #: of hosts that are numbered one after the other
 MAX_HEADLINE = 160  #: characters of an exception's message
 
 
@@ -77,7 +88,8 @@ def where(diagnosis: Diagnosis, language: str) -> str:
         return ""
     parts = []
     if primary.rank is not None:
-        parts.append(_whose(primary, diagnosis, language))
+        whose = _whose(primary, diagnosis, language)
+        parts.append(word("on-host", language, ranks=whose, host=primary.host) if primary.host else whose)
     if primary.file:
         parts.append(f"{primary.file}:{primary.line}" if primary.line else primary.file)
     if primary.step is not None:
@@ -129,14 +141,23 @@ def counted_times(finding: Finding) -> str:
     return f"≥ {finding.count}" if finding.at_least else str(finding.count)
 
 
-def finding_line(finding: Finding, primary: Primary | None, language: str) -> str:
+def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> str:
+    """Ranks on many hosts, in short; empty if they are on few."""
+    if len({hosts.get(rank) for rank in ranks}) <= FEW_HOSTS or any(rank not in hosts for rank in ranks):
+        return ""
+    return render(ranks_on(ranks, hosts), language)
+
+
+def finding_line(
+    finding: Finding, primary: Primary | None, language: str, hosts: Mapping[int, str] = MappingProxyType({})
+) -> str:
     """Count, ranks, role and harm of a finding, and how far in time it is from the primary."""
     parts = [f"{word(finding.role, language)}, {word(finding.harm, language)}"]
     if finding.count > 1:
         parts.append(f"{counted_times(finding)} {word('times', language)}")
     ranks = ranks_of(finding.ranks, language)
     if ranks:
-        parts.append(ranks)
+        parts.append(_on_hosts(finding.ranks, hosts, language) or ranks)
     if finding.first.step is not None:
         parts.append(f"{word('step', language)} {finding.first.step}")
     distance = _distance(finding, primary)
@@ -184,12 +205,13 @@ def nearest_line(unknown: UnknownException, language: str) -> str:
     return f"{word('nearest', language)}: {pages}" if pages else ""
 
 
-def new_line_where(new: NewLines, language: str) -> str:
+def new_line_where(new: NewLines, language: str, hosts: Mapping[int, str] = MappingProxyType({})) -> str:
     """Level, count, ranks and place of a new line."""
     parts = [word(new.level, language)]
     if new.count > 1:
         parts.append(f"{new.count} {word('times', language)}")
-    parts += [ranks_of(new.ranks, language), f"{new.first.file}:{new.first.line}"]
+    ranks = _on_hosts(new.ranks, hosts, language) or ranks_of(new.ranks, language)
+    parts += [ranks, f"{new.first.file}:{new.first.line}"]
     return " · ".join(part for part in parts if part)
 
 
@@ -213,6 +235,25 @@ def _steps(progress: Progress, language: str) -> str:
     """``100 of 900``, or ``100`` where the whole is not known."""
     total = f" {word('of', language)} {progress.total_steps}" if progress.total_steps else ""
     return f"{progress.last_step}{total}"
+
+
+def hosts_line(diagnosis: Diagnosis, language: str) -> str:
+    """``128: n0–n75 (ranks 0–607), …``, those without a log last; empty if the run has one host."""
+    if not diagnosis.hosts:
+        return ""
+    parts = []
+    for logged in (True, False):
+        ranks = {host.host: host.ranks for host in diagnosis.hosts if host.logged is logged}
+        runs = name_runs(ranks)
+        shown = [
+            f"{span_of(run)} ({ranks_of([rank for name in run for rank in ranks[name]], language)})"
+            for run in runs[:MAX_HOST_RUNS]
+        ]
+        if len(runs) > MAX_HOST_RUNS:
+            shown.append("…")
+        if shown:
+            parts.append(", ".join(shown) if logged else word("no-log-of", language, hosts=", ".join(shown)))
+    return f"{len(diagnosis.hosts)}: {'; '.join(parts)}"
 
 
 def environment_line(diagnosis: Diagnosis) -> str:
@@ -270,7 +311,9 @@ def shown(diagnosis: Diagnosis, language: str) -> Shown:
     diagnosis = clean_diagnosis(diagnosis)
     words = rendered(diagnosis, language)
     primary = words.primary
+    hosts = {rank: host.host for host in words.hosts for rank in host.ranks}
     facts = {
+        "hosts": hosts_line(words, language),
         "progress": progress_line(words, language),
         "environment": environment_line(words),
         "ending": render(words.ending),
@@ -282,7 +325,7 @@ def shown(diagnosis: Diagnosis, language: str) -> Shown:
         render(primary_note(words)),
         where(words, language),
         certainty(primary, language) if primary is not None else "",
-        [(finding, finding_line(finding, primary, language)) for finding in other_findings(words)],
+        [(finding, finding_line(finding, primary, language, hosts)) for finding in other_findings(words)],
         [(word(key, language), line) for key, line in facts.items() if line],
         stats_line(words, language),
     )

@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, Start, UnknownException, Verdict
+from stallwatch_rules.records import Diagnosis, JobTold, Primary, Start, UnknownException, Verdict
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.phrases import word
+from stallwatch_rules.text.masking import masked
 
 if TYPE_CHECKING:
     from stallwatch_rules.report import jobtable
@@ -46,6 +47,7 @@ _JOB_STYLES = {
 }
 _HARM_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
 MAX_FINDINGS = 12
+MAX_FIXES = 3  #: for a run over several hosts
 MAX_UNKNOWN = 5
 MAX_NEW_LINES = 5
 
@@ -81,13 +83,16 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     words = shown.diagnosis
     badge = Text(f" {shown.badge} ", style=_STYLES[words.verdict])
     parts: list[RenderableType] = [Text.assemble(badge, "  ", (shown.headline, "bold")), Text()]
+    digest = _section("digest", [Text(f"- {line}") for line in words.digest], language)
     if words.primary is not None:
-        parts += _primary(shown, words.primary, language)
-    parts += _section("digest", [Text(f"- {line}") for line in words.digest], language)
+        # Of a run over hosts, who was first and who followed is the first thing to know.
+        first, digest = (digest, []) if words.hosts else ([], digest)
+        parts += _primary(shown, words.primary, language, first)
+    parts += digest
     unknown = _unknown(words.unknown, language)
     findings = _findings(shown, language)
     parts += [*unknown, *findings] if words.verdict == "unknown-failure" else [*findings, *unknown]
-    parts += _new_lines(words.new_lines, language)
+    parts += _new_lines(words, language)
     parts += _starts(words.starts, language)
     parts += [Text.assemble((name, "bold"), "  ", line) for name, line in shown.facts]
     parts += _section("notes", [Text(f"- {note}") for note in words.notes], language)
@@ -143,15 +148,24 @@ def _table(shown: jobtable.Table) -> list[RenderableType]:
     return parts
 
 
-def _primary(shown: phrases.Shown, primary: Primary, language: str) -> list[RenderableType]:
+def _primary(
+    shown: phrases.Shown, primary: Primary, language: str, first: list[RenderableType]
+) -> list[RenderableType]:
     about = f"{word('rule', language)} {primary.rule} · {shown.certainty}"
     parts: list[RenderableType] = [
         *(_indent(Text(line)) for line in (about, shown.where, shown.note) if line),
         Text(),
+        *first,
     ]
-    parts += _section("evidence", [Text(f"| {line}") for line in primary.evidence], language)
+    evidence = [render(line) for line in primary.evidence]
+    if shown.diagnosis.hosts:  # what many ranks print alike is shown once, so that a screen holds the report
+        evidence = list({masked(line): line for line in reversed(evidence)}.values())[::-1]
+    parts += _section("evidence", [Text(f"| {line}") for line in evidence], language)
     parts += _section("why", [Text(render(primary.why))] if primary.why else [], language)
-    fixes = [_numbered(number, render(fix)) for number, fix in enumerate(primary.fixes, 1)]
+    most = MAX_FIXES if shown.diagnosis.hosts else len(primary.fixes)
+    fixes = [_numbered(number, render(fix)) for number, fix in enumerate(primary.fixes[:most], 1)]
+    if (more := len(primary.fixes) - most) > 0:
+        fixes.append(Text(word("fixes-more", language, count=more, rule=primary.rule)))
     return parts + _section("fixes", fixes, language)
 
 
@@ -191,11 +205,12 @@ def _unknown(unknown: list[UnknownException], language: str) -> list[RenderableT
     return _section("unknown", rows, language)
 
 
-def _new_lines(new: list[NewLines], language: str) -> list[RenderableType]:
+def _new_lines(diagnosis: Diagnosis, language: str) -> list[RenderableType]:
     rows: list[RenderableType] = []
-    for one in new[:MAX_NEW_LINES]:
+    hosts = {rank: host.host for host in diagnosis.hosts for rank in host.ranks}
+    for one in diagnosis.new_lines[:MAX_NEW_LINES]:
         rows.append(Text(f"| {one.exemplar}", style="red" if one.level == "error" else ""))
-        rows.append(_indent(Text(phrases.new_line_where(one, language), style="dim")))
+        rows.append(_indent(Text(phrases.new_line_where(one, language, hosts), style="dim")))
     return _section("new-lines", rows, language)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Diagnosis, UnknownException
+from stallwatch_rules.text.lazy import lazy
 
 
 def counted(count: int, noun: str) -> str:
@@ -35,6 +37,43 @@ def fold_ranks(ranks: Iterable[int]) -> str:
     return ", ".join(parts)
 
 
+_LAST_NUMBER = lazy(r"\d+(?=\D*$)")
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return the key by which names are ordered as people order them: n2 before n10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", name)]
+
+
+def fold_names(names: Iterable[str]) -> str:
+    """Names as ranges: ``n0–n127``, ``n0, n2``."""
+    return ", ".join(span_of(run) for run in name_runs(names))
+
+
+def span_of(run: Sequence[str]) -> str:
+    """``n0–n127``; ``n0, n1`` of two."""
+    return f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(run)
+
+
+def name_runs(names: Iterable[str]) -> list[list[str]]:
+    """Names in their order, those together that are numbered one after the other."""
+    series: dict[str, list[tuple[int, str]]] = {}
+    for name in sorted(set(names), key=natural_order):
+        number = _LAST_NUMBER.search(name)
+        about = _LAST_NUMBER.sub("#", name)
+        series.setdefault(about, []).append((int(number[0]) if number is not None else 0, name))
+    runs: list[list[str]] = []
+    for numbered in series.values():
+        last: int | None = None
+        for place, name in numbered:
+            if last is not None and place == last + 1:
+                runs[-1].append(name)
+            else:
+                runs.append([name])
+            last = place
+    return runs
+
+
 def short_duration(seconds: float) -> str:
     """``0.21 s``, ``412 s`` up to ten minutes, then minutes or hours."""
     if seconds < 1:
@@ -48,10 +87,11 @@ def short_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def rank_digest(diagnosis: Diagnosis) -> list[Text]:
+def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
     """Return which ranks ended in what, the primary cause first: ``rank 7: CUDA out of memory``.
 
-    Empty where no rank is known, or where all of them ended in the same.
+    Empty where no rank is known, or where all of them ended in the same. In a run over hosts ranks may be
+    ``odd``, for which the others waited.
     """
     primary = diagnosis.primary
     ends: list[tuple[list[int], Text, str | None, bool]] = [
@@ -70,11 +110,21 @@ def rank_digest(diagnosis: Diagnosis) -> list[Text]:
             for one in diagnosis.unknown
             if one.ranks and one.exception
         ]
-    if len({tuple(ranks) for ranks, *_ in ends}) < 2:
+    odd = odd if diagnosis.hosts else ()
+    if len({tuple(ranks) for ranks, *_ in ends}) < (1 if odd else 2):
         return []
     ends.sort(key=lambda end: not end[3])
     began = ends[0][2]
-    return [_digest_line(ranks, title, time, began) for ranks, title, time, _ in ends[:MAX_DIGEST]]
+    hosts = {rank: host.host for host in diagnosis.hosts for rank in host.ranks}
+    lines: list[Text] = []
+    if odd:
+        what = message("diagnosis.waited-for")
+        lines = [_digest_line(sorted(odd), what, None, None, hosts)]
+        ends = [([rank for rank in ranks if rank not in odd], *end) for ranks, *end in ends]  # type: ignore[misc]
+    for ranks, title, time, _ in ends[:MAX_DIGEST]:
+        if ranks:
+            lines.append(_digest_line(ranks, title, time, began, hosts))
+    return lines
 
 
 def _title(unknown: UnknownException) -> str:
@@ -86,13 +136,31 @@ def shortened(text: str, most: int = MAX_TITLE) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _digest_line(ranks: list[int], what: Text, time: str | None, began: str | None) -> Message:
+def _digest_line(
+    ranks: list[int], what: Text, time: str | None, began: str | None, hosts: Mapping[int, str]
+) -> Message:
     apart = parse_iso(time) - parse_iso(began) if time is not None and began is not None else 0.0
-    count, folded = len(ranks), fold_ranks(ranks)
-    if abs(apart) < 1:
-        return message("diagnosis.digest", count=count, ranks=folded, what=what)
-    key = "diagnosis.digest-later" if apart > 0 else "diagnosis.digest-earlier"
-    return message(key, count=count, ranks=folded, what=what, apart=abs(apart))
+    side = "" if abs(apart) < 1 else "-later" if apart > 0 else "-earlier"
+    known = {"apart": abs(apart)} if side else {}
+    on = {hosts.get(rank, "") for rank in ranks}
+    if "" in on:
+        return message(
+            f"diagnosis.digest{side}", count=len(ranks), ranks=fold_ranks(ranks), what=what, **known
+        )
+    shown = ranks_on(ranks, hosts)
+    return message(f"diagnosis.digest-hosts{side}", ranks=shown, what=what, **known)
+
+
+FEW_HOSTS = 3  #: that are named; of more, their number is
+
+
+def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
+    """Return ranks with their hosts: ``rank 614 on n76``, ``1,023 ranks on 127 hosts``."""
+    on = {hosts[rank] for rank in ranks if rank in hosts}
+    if len(on) > FEW_HOSTS:
+        return message("diagnosis.ranks-on-hosts", count=len(ranks), hosts=len(on))
+    folded, named = fold_ranks(ranks), fold_names(on)
+    return message("diagnosis.ranks-on", count=len(ranks), ranks=folded, hosts=named)
 
 
 def parse_iso(time: str) -> float:

@@ -1,0 +1,145 @@
+"""How far hosts' clocks are ahead of each other, by what several of them logged at the same moment.
+
+The ranks of a synchronous training finish a step together, and a collective times out in all of them at
+once. What a host logs of these earlier or later than the others, always by the same time, is its clock.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from statistics import median, median_low
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.failures.crashes import CrashReader
+from stallwatch_rules.failures.tracebacks import TracebackReader
+from stallwatch_rules.progress.timeline import Interval, StreamTimelines, Timeline
+from stallwatch_rules.records import Line
+from stallwatch_rules.stream import ACTIVITY_SECONDS, Key, StreamReading
+from stallwatch_rules.text.lazy import lazy
+
+T = TypeVar("T")
+
+MATTERS = 2.0  #: seconds that a clock is off, from which on times are corrected
+LEAST = 2  #: events that a host must have in common with others
+STEADY = 1.0  #: seconds that what a host logged may be off by, beside its clock, and
+SHARE = 0.1  #: this share of it
+STREAMS = 4  #: of a host that are asked; its ranks have one clock
+
+_WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
+
+
+class Event(NamedTuple):
+    """Something that happens on several hosts at once, as one of them logged it."""
+
+    what: Hashable
+    host: str
+    time: float
+
+
+def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
+    """Return how many seconds hosts' clocks are ahead of most others', if that is steady and matters."""
+    logged: dict[Hashable, dict[str, list[float]]] = {}
+    for event in events:
+        logged.setdefault(event.what, {}).setdefault(event.host, []).append(event.time)
+    apart: dict[str, list[float]] = {}
+    for hosts in logged.values():
+        if len(hosts) > 1:
+            times = {host: median(every) for host, every in hosts.items()}
+            usual = median_low(times.values())
+            for host, time in times.items():
+                apart.setdefault(host, []).append(time - usual)
+    ahead = {host: median(every) for host, every in apart.items() if len(every) >= LEAST}
+    return {
+        host: by
+        for host, by in ahead.items()
+        if abs(by) > MATTERS and median(abs(one - by) for one in apart[host]) <= max(STEADY, SHARE * abs(by))
+    }
+
+
+def events_of(streams: Streams, hosts: Mapping[Key, str]) -> Iterator[Event]:
+    """Yield the steps that ranks finished, and the collectives that timed out in them."""
+    asked: dict[str, int] = {}
+    for key, stream in sorted(streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
+        host = hosts.get(key)
+        if host is None or asked.get(host, 0) == STREAMS:
+            continue
+        asked[host] = asked.get(host, 0) + 1
+        main = stream.timelines.main
+        if main is not None and not main.backs:
+            for interval in main.intervals:
+                if interval.step is not None and interval.time is not None:
+                    yield Event(("step", interval.step), host, interval.time)
+        for hits in stream.hits.values():
+            line = hits.first.line
+            time, work = stream.when(line), _WORK.search(line.text)
+            if time is not None and work is not None:
+                yield Event(work.groups(), host, time)
+
+
+def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str, float]) -> Streams:
+    """Return the streams, with the times of hosts whose clocks are off put right."""
+    if not ahead:
+        return streams
+    return {
+        key: _put_right(stream, by) if (by := ahead.get(hosts.get(key, ""))) is not None else stream
+        for key, stream in streams.items()
+    }
+
+
+def _put_right(stream: StreamReading, by: float) -> StreamReading:
+    stream = copy.copy(stream)
+    for name in ("timelines", "tracebacks", "crashes", "exceptions", "templates", "hits", "summary"):
+        setattr(stream, name, _earlier(getattr(stream, name), by))
+    stream.last_advance = _earlier(stream.last_advance, by)
+    stream.activity_now = _earlier(stream.activity_now, by)
+    for name in ("first_time", "last_time", "after_time"):
+        time = getattr(stream, name)
+        setattr(stream, name, None if time is None else time - by)
+    signs = round(by / ACTIVITY_SECONDS)
+    stream.activity = {sign - signs: lines for sign, lines in stream.activity.items()}
+    return stream
+
+
+def _earlier(value: T, by: float) -> T:
+    """Return the same with the times of all lines and steps in it so many seconds earlier."""
+    return cast("T", _moved(value, by))
+
+
+def _moved(value: Any, by: float) -> Any:
+    if isinstance(value, (Line, Interval)):
+        return value if value.time is None else replace(value, time=value.time - by)
+    if isinstance(value, msgspec.Struct):
+        old = {name: getattr(value, name) for name in value.__struct_fields__}
+        new = {name: moved for name, one in old.items() if (moved := _moved(one, by)) is not one}
+        return replace(value, **new) if new else value
+    if isinstance(value, dict):
+        return {key: _moved(one, by) for key, one in value.items()} if value else value
+    if isinstance(value, list):
+        return [_moved(one, by) for one in value] if value else value
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        moved_items = [_moved(one, by) for one in value]
+        return (
+            tuple(moved_items) if any(a is not b for a, b in zip(moved_items, value, strict=True)) else value
+        )
+    if isinstance(value, StreamTimelines):
+        timelines = copy.copy(value)
+        timelines.by_series = {name: _moved(one, by) for name, one in value.by_series.items()}
+        timelines.hit_times = {rule: [one - by for one in times] for rule, times in value.hit_times.items()}
+        return timelines
+    if isinstance(value, Timeline):
+        timeline = copy.copy(value)
+        timeline.intervals = _moved(value.intervals, by)
+        timeline.last_time = None if value.last_time is None else value.last_time - by
+        return timeline
+    if isinstance(value, (TracebackReader, CrashReader)):
+        holder = copy.copy(value)
+        for name, one in vars(value).items():
+            if isinstance(one, msgspec.Struct):
+                setattr(holder, name, _moved(one, by))
+        return holder
+    return value

@@ -1,0 +1,83 @@
+"""On which hosts the ranks of a run are, and what that says of those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
+
+import msgspec
+
+from stallwatch_rules.diagnosis.findings import Streams
+from stallwatch_rules.lines.hosts import HostNumbers, host_in_line, numbers_of
+from stallwatch_rules.records import HostRanks
+from stallwatch_rules.stream import Key, StreamReading
+from stallwatch_rules.text.digest import natural_order
+
+LINES = 40  #: of a stream that are asked for its host
+
+
+class RunHosts(msgspec.Struct, frozen=True):
+    """The hosts of a run; empty if they are not known, or if there is one."""
+
+    of_streams: Mapping[Key, str] = {}
+    of_ranks: Mapping[int, str] = {}
+    order: HostNumbers | None = None  #: by which a rank without a log has its host
+    ahead: Mapping[str, float] = {}  #: host → seconds that its clock is ahead, if that matters
+
+    def __bool__(self) -> bool:
+        return bool(self.of_ranks)
+
+    def host(self, rank: int | None) -> str:
+        """Return the host of a rank; empty if it is not known."""
+        if rank is None or not self.of_ranks:
+            return ""
+        known = self.of_ranks.get(rank, "")
+        return known or (self.order.host(rank) if self.order is not None else "")
+
+    def of(self, ranks: Iterable[int]) -> list[str]:
+        """Return the hosts of ranks, each once."""
+        return sorted({host for rank in ranks if (host := self.host(rank))}, key=natural_order)
+
+    def whole(self, ranks: Collection[int]) -> bool:
+        """Return whether these are all the ranks of their hosts."""
+        hosts = set(self.of(ranks))
+        return bool(hosts) and {rank for rank, host in self.of_ranks.items() if host in hosts} <= set(ranks)
+
+    def records(self, missing: Collection[int] = ()) -> list[HostRanks]:
+        """Return the hosts with their ranks, also those of ranks that are ``missing`` from all logs."""
+        ranks: dict[str, list[int]] = {}
+        for rank in sorted({*self.of_ranks, *missing}) if self else ():
+            if host := self.host(rank):
+                ranks.setdefault(host, []).append(rank)
+        logged = set(self.of_ranks.values())
+        return [
+            HostRanks(host, ranks[host], clock_ahead_seconds=self.ahead.get(host), logged=host in logged)
+            for host in sorted(ranks, key=natural_order)
+        ]
+
+
+def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int, str]) -> RunHosts:
+    """Return the hosts of streams, by their sources' names and by lines, and of ranks that were not read."""
+    of_streams = {
+        key: host for key, stream in streams.items() if (host := sources.get(key[0]) or _named_by(stream))
+    }
+    ranks: dict[int, set[str]] = {}
+    for (_, rank), host in of_streams.items():
+        if rank is not None:
+            ranks.setdefault(rank, set()).add(host)
+    of_ranks = {rank: hosts.pop() for rank, hosts in ranks.items() if len(hosts) == 1}
+    of_ranks = {**ranks_on, **of_ranks}
+    if len(set(of_streams.values())) < 2:
+        return RunHosts()
+    by_host: dict[str, list[int]] = {}
+    for rank, host in of_ranks.items():
+        by_host.setdefault(host, []).append(rank)
+    return RunHosts(of_streams, of_ranks, numbers_of(by_host))
+
+
+def _named_by(stream: StreamReading) -> str:
+    """The host that a stream's lines name."""
+    if stream.rank is None:
+        return ""
+    lines = (entry.first.text for entry in islice(stream.templates.entries.values(), LINES))
+    return next(filter(None, map(host_in_line, lines)), "")

@@ -1,0 +1,167 @@
+"""The logs of a run over hosts, in one folder: the rank and the host where it began, named in short."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parent))
+import folders_made as made
+
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_rules.locale import render
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.json import to_json
+from stallwatch_rules.report.terminal import print_report
+
+HOSTS, ODD = 16, 9
+RANKS = range(ODD * made.PER_HOST, (ODD + 1) * made.PER_HOST)
+RANK = RANKS[3]
+
+Diagnose = Callable[[Path], Diagnosis]
+
+
+@pytest.fixture(scope="module")
+def diagnose(catalogue: Catalogue) -> Diagnose:
+    return lambda path: diagnose_paths([str(path)], Options(catalogue))[0]
+
+
+def named(diagnosis: Diagnosis) -> tuple[str, int | None, str]:
+    assert diagnosis.primary is not None
+    return diagnosis.primary.rule, diagnosis.primary.rank, diagnosis.primary.host
+
+
+def in_words(diagnosis: Diagnosis) -> list[str]:
+    return [render(line) for line in diagnosis.digest]
+
+
+def test_the_rank_without_memory_is_named_with_its_host_and_the_others_are_folded(
+    tmp_path: Path, diagnose: Diagnose
+) -> None:
+    found = diagnose(made.folder_of(tmp_path, {RANK: made.out_of_memory}))
+    assert named(found) == ("cuda-oom", RANK, f"n{ODD}")
+    assert in_words(found) == [
+        f"rank {RANK} on n{ODD}: The GPU ran out of memory",
+        "127 ranks on 16 hosts: A collective did not finish in time because some rank did not come, "
+        "600 s later",
+    ]
+    assert [(host.host, len(host.ranks)) for host in found.hosts] == [
+        (f"n{host}", made.PER_HOST) for host in range(HOSTS)
+    ]
+
+
+@pytest.mark.parametrize("left_out", [False, True], ids=["silent", "without a log"])
+def test_a_host_that_died_is_named(tmp_path: Path, diagnose: Diagnose, *, left_out: bool) -> None:
+    ends = dict.fromkeys(RANKS, made.nothing)
+    found = diagnose(made.folder_of(tmp_path, ends, left_out=[ODD] if left_out else []))
+    assert named(found) == ("nccl-collective-timeout", RANKS[0], f"n{ODD}")
+    assert found.primary is not None
+    assert render(found.primary.title).endswith(f": ranks 72–79 on n{ODD}")
+    assert render(found.primary.fixes[0]).startswith(
+        "n9 (its ranks" if left_out else "All ranks on n9 (72–79)"
+    )
+    assert in_words(found)[0] == f"ranks 72–79 on n{ODD}: the others waited for it in vain"
+    assert in_words(found)[1].startswith("120 ranks on 15 hosts: ")
+    assert [host.host for host in found.hosts if not host.logged] == ([f"n{ODD}"] if left_out else [])
+
+
+@pytest.mark.parametrize(
+    ("end", "rule"),
+    [
+        (made.nothing, "nccl-collective-timeout"),
+        (made.timed_out(93119), "nccl-collective-timeout"),
+        (made.timed_out(93119, "ALLGATHER"), "nccl-collective-timeout"),
+        (made.timed_out(93120, "BROADCAST"), "nccl-collective-mismatch"),
+    ],
+    ids=["left out", "one behind", "in an earlier one", "in another one"],
+)
+def test_the_rank_that_is_in_another_collective_is_named(
+    tmp_path: Path, diagnose: Diagnose, end: made.End, rule: str
+) -> None:
+    found = diagnose(made.folder_of(tmp_path, {RANK: end}))
+    assert named(found) == (rule, RANK, f"n{ODD}")
+    assert found.primary is not None
+    assert found.primary.file.endswith(f"rank_{RANK}.log")
+
+
+@pytest.mark.parametrize("ranks", [[RANK], [*RANKS]], ids=["one rank", "a host"])
+def test_a_save_that_hangs_is_named(tmp_path: Path, diagnose: Diagnose, ranks: list[int]) -> None:
+    folder = made.folder_of(tmp_path, dict.fromkeys(ranks, made.saving), usual=made.saved)
+    found = diagnose(folder)
+    assert named(found) == ("nccl-collective-timeout", ranks[0], f"n{ODD}")
+    assert found.primary is not None
+    shown = render(found.primary.title)
+    assert shown.startswith(
+        "Rank 75 was still saving" if len(ranks) == 1 else "Ranks 72–79 were still saving"
+    )
+
+
+def saying(text: str, after: float) -> made.End:
+    """Return the end of a rank that logs this so many seconds after its last step, and nothing more."""
+
+    def end(rank: int, last: datetime) -> list[str]:
+        return [made.logged(last + timedelta(seconds=after), rank, text)]
+
+    return end
+
+
+LATER = saying("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.", 20)
+FIRST = saying("OSError: [Errno 28] No space left on device: '/mnt/ckpt/step_40'", 1)
+
+
+@settings(
+    max_examples=8,
+    phases=[Phase.explicit, Phase.generate],
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(host=st.sampled_from([0, 1, 2]), by=st.integers(-4000, 4000))
+def test_a_clock_that_is_set_wrong_never_changes_who_was_first(
+    tmp_path_factory: pytest.TempPathFactory, diagnose: Diagnose, host: int, by: int
+) -> None:
+    ends = {3: LATER, 17: FIRST}
+    folder = tmp_path_factory.mktemp("skewed")
+    found = diagnose(made.folder_of(folder, ends, hosts=3, clocks={host: by}))
+    assert named(found)[1:] == (17, "n2")
+    clocks = {one.host: one.clock_ahead_seconds for one in found.hosts if one.clock_ahead_seconds is not None}
+    assert clocks == (pytest.approx({f"n{host}": by}, abs=0.5) if abs(by) > 3 else pytest.approx(clocks))
+
+
+def test_a_clock_that_is_set_wrong_is_stated(tmp_path: Path, diagnose: Diagnose) -> None:
+    found = diagnose(made.folder_of(tmp_path, {RANK: made.out_of_memory}, clocks={3: 41}))
+    assert "The clock of n3 is 41 s ahead. The times in this report are corrected for that." in [
+        render(note) for note in found.notes
+    ]
+    timed = next(one for one in found.findings if one.rule == "nccl-collective-timeout")
+    assert timed.last.time is not None
+    assert timed.last.time < "2026-11-20T03:12:05"  # 41 s later by the clock of n3
+
+
+def test_the_report_fits_a_screen(tmp_path: Path, diagnose: Diagnose) -> None:
+    for number, ends in enumerate(({RANK: made.out_of_memory}, dict.fromkeys(RANKS, made.nothing))):
+        found = diagnose(made.folder_of(tmp_path / str(number), ends))
+        out = io.StringIO()
+        print_report(found, Console(file=out, width=100))
+        lines = out.getvalue().splitlines()
+        assert len(lines) <= 52
+        first = "\n".join(lines[:9])
+        assert f"rank {RANK if not number else RANKS[0]} on n9" in first
+        assert "ranks on 1" in first
+        assert "Hosts  16: n0–n15 (ranks 0–127)" in lines
+
+
+def test_schema_1_knows_no_hosts(tmp_path: Path, diagnose: Diagnose) -> None:
+    found = diagnose(made.folder_of(tmp_path, {3: made.out_of_memory}, hosts=2))
+    assert b'"host"' not in to_json(found, schema=1)
+    assert b'"hosts"' not in to_json(found, schema=1)
+    assert b'"host": "n0"' in to_json(found, schema=2)
