@@ -15,7 +15,7 @@ CORPUS    ?= $(wildcard ../shared/corpus)
 LOGGERS   ?= tensorboardX==2.6.5 wandb==0.31.0 trackio==0.43.0 mlflow-skinny==3.17.2
 # What `make bench-live` runs notebooks and actors with.
 NOTEBOOKS ?= nbconvert==7.17.2 ipykernel==7.4.0 ray==2.60.0
-DEBIAN_PACKAGES := prometheus prometheus-alertmanager chromium fonts-noto-cjk openssl postgresql libfaketime
+DEBIAN_PACKAGES := prometheus prometheus-alertmanager chromium fonts-noto-cjk openssl postgresql libfaketime slurm-wlm munge iproute2
 DIRS := stallwatch exporter logs lint rules alerts dashboard tests bench tools
 
 # pip compiles with one processor, which takes longer than all else that it does here.
@@ -23,7 +23,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live faults gpu-check bench-probe bench-dashboard bench-alerts fuzz clean
+.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live faults bench-cluster-lab gpu-check bench-probe bench-dashboard bench-alerts fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -123,6 +123,9 @@ bench-live: $(VENV)/.dev $(VENV)/.repro $(VENV)/.notebooks ## programs that trai
 
 faults: $(VENV)/.dev system-packages ## 1,000 trials of a training under stallwatch while something breaks: what is lost, sent twice, changed (FAULTS_ARGS=…)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/faults.py $(FAULTS_ARGS)
+
+bench-cluster-lab: $(VENV)/.dev $(VENV)/.repro system-packages ## 200 real hangs of trainings over namespaces, torchrun and Slurm; as root, some hours (LAB_ARGS=…)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/cluster_lab.py $(LAB_ARGS)
 
 bench-probe: $(VENVS)/loggers/.made ## what a step costs a rank: the probe against gauges and loggers
 	$(VENVS)/loggers/bin/python bench/probe.py

@@ -1,0 +1,421 @@
+"""Real hangs of a training over hosts: what people are notified of, and whether it names the rank.
+
+    python bench/cluster_lab.py --hangs 200 --resume hangs.jsonl
+
+Hosts are namespaces of this machine (``tests/machine/namespaces.py``) with gloo between them. On each, or in
+front of each rank, ``stallwatch run`` watches ``torchrun --nnodes N`` or what ``srun -N N`` starts. In each
+start several things break one after the other and are healed, then something that cannot be. A line of JSON
+holds what each hang was, and every message that came.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "machine")]
+
+from cluster_messages import Receiver, opens  # noqa: E402
+from namespaces import Hosts, environment, lacking  # noqa: E402
+from processes import STALLWATCH  # noqa: E402
+from slurm import Slurm  # noqa: E402
+from slurm import lacking as lacking_slurm  # noqa: E402
+
+from stallwatch_exporter.incident import Incident  # noqa: E402
+from stallwatch_exporter.watching.incidents import read_incidents  # noqa: E402
+
+TRAINING = HERE / "cluster_programs" / "training.py"
+HEALED = ("sleep", "stop", "loader", "link")  #: the training goes on after these
+LAST = ("skip", "other", "kill", "host")  #: and not after these
+LAUNCHERS = ("torchrun", "srun", "srun-ranks")
+LAYOUTS = ("dp", "tp-pp")
+FLOOR = 5.0  #: seconds; the training's own rhythm allows no less
+LEARNT = 60  #: steps until its rhythm is known
+START_SECONDS = 240.0
+NOTICED_SECONDS = 60.0  #: a hang that nobody was notified of by then is missed
+LONGER_SECONDS = 40.0  #: and that comes after another one: the run is known to be quiet for longer
+
+
+@dataclass
+class Hang:
+    """One hang; one line of the file that ``--resume`` names."""
+
+    hang: int
+    seed: int
+    start: int
+    kind: str
+    layout: str
+    launcher: str
+    hosts: int
+    world: int
+    rank: int
+    host: str
+    began: float = 0.0
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    incidents: list[dict[str, Any]] = field(default_factory=list)  #: by whom, and whom they blame
+    openings: int = 0
+    seconds: float | None = None  #: until the first
+    allowed: float | None = None  #: of these, by the run's own threshold
+    ranks: list[int] = field(default_factory=list)  #: to blame, by the incidents that people were notified of
+    named: bool = False  #: the rank and its host, and nobody else
+    wrong: bool = False  #: another rank or host is blamed
+    confidence: float = 0.0
+    broken: str = ""  #: why the trial says nothing
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a training, and what breaks in it."""
+
+    number: int
+    launcher: str
+    layout: str
+    private: bool
+    kinds: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+
+def planned(
+    hangs: int, seed: int, hosts: int, launchers: Sequence[str], only: Sequence[str], each: int
+) -> list[Start]:
+    """Return as many starts as the hangs need, of `each` hangs at most; the same ones for the same seed."""
+    found: list[Start] = []
+    count = 0
+    while count < hangs:
+        number = len(found)
+        draw = random.Random(f"{seed}/{number}")
+        layout = LAYOUTS[number % 2] if hosts % 4 == 0 else "dp"
+        last = [kind for kind in LAST if not only or kind in only]
+        healed = [kind for kind in HEALED if not only or kind in only]
+        launcher = launchers[number % len(launchers)]
+        kinds = draw.sample(healed, min(each - 1, len(healed))) + draw.sample(last, min(1, len(last)))
+        if each == 1:
+            kinds = [draw.choice(healed + last)]
+        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun itself gives up a host after 15 s
+            kinds = [kind for kind in kinds if kind in HEALED and kind != "link"] + ["link"]
+        kinds = kinds[: hangs - count]
+        ranks = tuple(draw.randrange(hosts) for _ in kinds)
+        found.append(Start(number, launcher, layout, draw.random() < 0.3, tuple(kinds), ranks))
+        count += len(kinds)
+    return found
+
+
+class Cluster:
+    """One start: hosts, a training over them, agents, and a chat that takes their messages."""
+
+    def __init__(self, start: Start, seed: int, hosts: int, first: int, settle: float) -> None:
+        self.start = start
+        self._seed = seed
+        self._first = first
+        self._settle = settle
+        self.folder = Path(tempfile.mkdtemp(prefix="stallwatch-lab-"))
+        self.control = self.folder / "control"
+        self.control.mkdir()
+        self.homes = [self.folder / "home"]
+        self._closing = contextlib.ExitStack()
+        self.hosts = self._closing.enter_context(Hosts(hosts, self.folder / "hosts"))
+        self.receiver = self._closing.enter_context(Receiver(self.hosts.address))
+        self._processes: list[subprocess.Popen[Any]] = []
+
+    def close(self, *, keep: bool = False) -> None:
+        """End all of it."""
+        self._closing.close()
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        if keep:
+            print(f"kept: {self.folder}", file=sys.stderr)
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def launch(self) -> None:
+        """Start the training, each host's part under an agent."""
+        names = list(self.hosts.hosts)
+        environ = environment(
+            {
+                "STALLWATCH_HOME": str(self.homes[0]),
+                "STALLWATCH_ALERTS_URLS": self.receiver.url,
+                "STALLWATCH_STALL_FLOOR_SECONDS": str(FLOOR),
+                "STALLWATCH_EXPORTER_LINGER_SECONDS": "0",
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "MASTER_ADDR": names[0],
+                "MASTER_PORT": "29400",
+                "OMP_NUM_THREADS": "1",
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+                "STALLWATCH_CACHE": os.environ.get("STALLWATCH_CACHE", str(self.folder / "cache")),
+            }
+        )
+        watched = [*STALLWATCH, "run", "--port", "0", "--name", "lab", "--"]
+        if self.start.private:  # a state folder for each host, and a secret that they share
+            environ["STALLWATCH_JOIN_SECRET"] = f"s3cret-{self._seed}-{self.start.number}"
+            self.homes = [self.folder / f"home-{name}" for name in names]
+            own = f'export STALLWATCH_HOME={self.folder}/home-$(hostname); exec "$@"'
+            watched = ["sh", "-c", own, "sh", *watched]
+        training = [str(TRAINING), str(self.control), self.start.layout]
+        nodes = ["--nnodes", str(len(names)), "--nproc-per-node", "1"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *nodes]
+        nice = ["nice", "-n", "10", *watched]
+        if self.start.launcher == "torchrun":
+            for index, name in enumerate(names):
+                master = ["--master-addr", names[0], "--master-port", "29400", "--node-rank", str(index)]
+                command = [*nice, *torchrun, *master, *training]
+                self._spawn(self.hosts.hosts[name].command(*command), environ, name)
+            return
+        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{names[0]}:29400", "--rdzv-id", "lab"]
+        command = [*nice, *torchrun, *rendezvous, *training]
+        slurm = self._closing.enter_context(Slurm(self.hosts))
+        if self.start.launcher == "srun-ranks":
+            command = [*nice, sys.executable, *training]
+        srun = slurm.command(f"-N{len(names)}", f"-n{len(names)}", "--kill-on-bad-exit=0", *command)
+        self._spawn(srun, {**environ, **slurm.environ}, "srun")
+
+    def _spawn(self, command: list[str], environ: dict[str, str], name: str) -> None:
+        with (self.folder / f"{name}.out").open("wb") as out:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    @property
+    def step(self) -> int:
+        """How far the training is."""
+        try:
+            return int((self.control / "step").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def reach(self, step: int, seconds: float) -> bool:
+        """Wait for a step."""
+        until = time.monotonic() + seconds
+        while self.step < step and time.monotonic() < until:
+            time.sleep(0.2)
+        return self.step >= step
+
+    def host_of(self, rank: int) -> str:
+        """Return where a rank lives: its own process knows."""
+        pid = (self.control / f"pid-{rank}").read_text()
+        for name, host in self.hosts.hosts.items():
+            with contextlib.suppress(subprocess.CalledProcessError):
+                words = host.run("cat", f"/proc/{pid}/cmdline").split("\0")
+                environ = host.run("cat", f"/proc/{pid}/environ").split("\0")
+                numbers = (f"RANK={rank}", f"SLURM_PROCID={rank}")
+                if str(TRAINING) in words and any(number in environ for number in numbers):
+                    return name
+        return ""
+
+    def hangs(self) -> Iterator[Hang]:
+        """Let one thing after the other break, and yield what came of it."""
+        self.launch()
+        started = self.reach(LEARNT, START_SECONDS)
+        for index, (kind, rank) in enumerate(zip(self.start.kinds, self.start.ranks, strict=True)):
+            hang = Hang(
+                hang=self._first + index,
+                seed=self._seed,
+                start=self.start.number,
+                kind=kind,
+                layout=self.start.layout,
+                launcher=self.start.launcher,
+                hosts=len(self.hosts.hosts),
+                world=len(self.hosts.hosts),
+                rank=rank,
+                host="",
+            )
+            if started:
+                self._break(hang, index + 1)
+                started = index + 1 == len(self.start.kinds) or self.reach(self.step + LEARNT, 90)
+            else:
+                hang.broken = f"no training: it is at step {self.step}"
+            yield hang
+
+    def _break(self, hang: Hang, number: int) -> None:
+        hang.host = self.host_of(hang.rank)
+        if not hang.host:
+            hang.broken = "the rank's host is not known"
+            return
+        host, seen = self.hosts.hosts[hang.host], len(self.receiver.messages)
+        if hang.kind in ("link", "host"):
+            hang.began = time.time()
+            host.link("down") if hang.kind == "link" else host.power_off()
+        else:
+            fault = {"number": number, "kind": hang.kind, "rank": hang.rank}
+            (self.control / "fault.new").write_text(json.dumps(fault))
+            (self.control / "fault.new").replace(self.control / "fault.json")
+            began = self.control / f"began-{number}"
+            until = time.monotonic() + 30
+            while not began.exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            if not began.exists():
+                hang.broken = "it did not begin"
+                return
+            hang.began = float(began.read_text())
+        self._wait_for_messages(seen, NOTICED_SECONDS + LONGER_SECONDS * (number - 1))
+        if hang.kind == "link":
+            host.link("up")
+            time.sleep(self._settle)
+        if hang.kind == "stop":
+            host.signal(int((self.control / f"pid-{hang.rank}").read_text()), signal.SIGCONT)
+        (self.control / f"healed-{number}").touch()
+        self._judge(hang, self.receiver.messages[seen:])
+
+    def _wait_for_messages(self, seen: int, most: float) -> None:
+        """Wait until none came for some time after the first."""
+        began = time.time()
+        while True:
+            newest = [at for at, _ in self.receiver.messages[seen:]]
+            until = newest[-1] + self._settle if newest else began + most
+            if time.time() > until:
+                return
+            time.sleep(0.2)
+
+    def _judge(self, hang: Hang, messages: Sequence[tuple[float, dict[str, Any]]]) -> None:
+        hang.messages = [
+            {"seconds": round(at - hang.began, 2), **{name: body.get(name) for name in _KEPT}}
+            for at, body in messages
+        ]
+        opening = [at for at, body in messages if opens(body)]
+        hang.openings = len(opening)
+        hang.seconds = round(opening[0] - hang.began, 2) if opening else None
+        sent = {
+            name for _, body in messages for name in str(body.get("incidents") or body.get("id")).split(",")
+        }
+        for home in self.homes:
+            for folder in sorted(home.glob("runs/*")):
+                for one in read_incidents(folder):
+                    if one.updated_at >= hang.began and one.opened_at >= hang.began - 1:
+                        hang.incidents.append({"folder": folder.name, "sent": one.id in sent, **_facts(one)})
+        notified = [one for one in hang.incidents if one["sent"]] or hang.incidents
+        best = max(notified, key=lambda one: (one["confidence"], one["rank"] is not None), default=None)
+        if best is not None:
+            hang.confidence, hang.allowed = best["confidence"], best["threshold"]
+            hang.ranks = best["odd"] or ([best["rank"]] if best["rank"] is not None else [])
+            hang.named = hang.ranks == [hang.rank] and best["host"] == hang.host
+            hang.wrong = bool(hang.ranks) and hang.rank not in hang.ranks
+
+
+def _facts(incident: Incident) -> dict[str, Any]:
+    """What an incident says of who is to blame."""
+    stacks = incident.stacks
+    return {
+        "id": incident.id,
+        "kind": incident.kind,
+        "host": incident.host,
+        "rank": incident.rank,
+        "threshold": incident.threshold_seconds,
+        "odd": stacks.odd if stacks else [],
+        "why": stacks.why if stacks else "",
+        "candidates": stacks.candidates if stacks else [],
+        "confidence": stacks.confidence if stacks else 0.0,
+        "hosts": incident.hosts,
+        "aliases": incident.aliases,
+    }
+
+
+_KEPT = ("run", "rule", "severity", "status", "outcome", "title", "text", "id", "incidents", "statuses")
+
+
+def summary(hangs: Sequence[Hang]) -> str:
+    """A row for each kind, and one for all."""
+    rows = [
+        "| kind | hangs | detected | rank and host named | another named | messages that open | one message"
+        " | seconds (median, most) |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    counted = [one for one in hangs if not one.broken]
+    for kind in [*dict.fromkeys(one.kind for one in counted), "all"]:
+        of = [one for one in counted if kind in (one.kind, "all")]
+        seconds = sorted(one.seconds for one in of if one.seconds is not None)
+        shown = f"{seconds[len(seconds) // 2]:.1f}, {seconds[-1]:.1f}" if seconds else "–"
+        rows.append(
+            f"| {kind} | {len(of)} | {sum(one.openings > 0 for one in of)} | {sum(one.named for one in of)}"
+            f" | {sum(one.wrong for one in of)} | {sum(one.openings for one in of)}"
+            f" | {sum(one.openings == 1 for one in of)} | {shown} |"
+        )
+    broken = Counter(one.broken for one in hangs if one.broken)
+    return "\n".join([*rows, *(f"no hang: {why} ({count})" for why, count in broken.items())])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the starts that are left, and print what all of them showed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hangs", type=int, default=200)
+    parser.add_argument("--hosts", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--launcher", action="append", default=[], choices=LAUNCHERS)
+    parser.add_argument("--only", action="append", default=[], choices=HEALED + LAST)
+    parser.add_argument("--each", type=int, default=4, help="hangs of one start, at most")
+    parser.add_argument("--settle", type=float, default=6.0, help="seconds without a message that end one")
+    parser.add_argument("--keep", action="store_true", help="the folders of all starts")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and go on from there"
+    )
+    given = parser.parse_args(arguments)
+    launchers = given.launcher or list(LAUNCHERS)
+    why = lacking() or (lacking_slurm() if set(launchers) != {"torchrun"} else "")
+    if why:
+        print(why, file=sys.stderr)
+        return 2
+    results: list[Hang] = []
+    if given.resume and given.resume.exists():
+        results = [Hang(**json.loads(line)) for line in given.resume.read_text().splitlines()]
+    done = {one.hang for one in results if one.seed == given.seed and not one.broken}
+    first = 0
+    try:
+        for start in planned(given.hangs, given.seed, given.hosts, launchers, given.only, given.each):
+            if not done >= set(range(first, first + len(start.kinds))):
+                results = [one for one in results if (one.seed, one.start) != (given.seed, start.number)]
+                results += one_start(start, given, first)
+                if given.resume:
+                    lines = [json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in results]
+                    given.resume.write_text("".join(lines))
+            first += len(start.kinds)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    print(summary(results))
+    return 0
+
+
+def one_start(start: Start, given: argparse.Namespace, first: int) -> list[Hang]:
+    """Run one start to its end."""
+    cluster = Cluster(start, given.seed, given.hosts, first, given.settle)
+    hangs: list[Hang] = []
+    try:
+        for hang in cluster.hangs():
+            hangs.append(hang)
+            print(
+                f"{hang.hang}: {hang.launcher} {hang.layout}, {hang.kind} of rank {hang.rank} on {hang.host}:"
+                f" {hang.openings} messages, after {hang.seconds} s, named {hang.ranks}"
+                f" {'right' if hang.named else 'wrong' if hang.wrong else 'no'} {hang.broken}",
+                flush=True,
+            )
+    finally:
+        cluster.close(keep=given.keep)
+    return hangs
+
+
+if __name__ == "__main__":
+    sys.exit(main())
