@@ -21,7 +21,7 @@ from stallwatch_rules.stacks.spans import MOST_RANKS, ranks_in
 
 AGREED = 0.97  #: what ranks count and their stacks agree; or the kernel says it
 COUNTED = 0.92  #: what ranks count alone says so
-STACKS = 0.8  #: the stacks of a small minority, or a circle of ranks that count, say so
+STACKS = 0.8  #: the stacks of a small minority, what is done, or a circle of ranks that count, says so
 SILENT = 0.85  #: at most, if a host is silent
 UNSURE = 0.6  #: at most, if as many ranks do one as the other, or if ranks are unknown
 _FEW = 0.25  # of all ranks: a minority
@@ -481,11 +481,13 @@ def _together(run: _Run, graph: _Graph, counts: bool, for_unknown: bool) -> Blam
     if for_unknown and counts:
         return Blame()
     if behind := _done_less(run):
-        return Blame(behind, "unfinished", (), COUNTED)
-    complete = not run.unreported and len(graph.visible) == len(run.owner)
-    apart = _other_places(run, range(len(run.groups)))
-    if complete and not apart.ranks and not apart.candidates and len(run.owner) > 1:
-        return Blame((), "unfinished", (), COUNTED)
+        return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch may count late what is done
+    done_counted = len(graph.visible) == len(run.owner)
+    level = not graph.splits and all(group.collectives for group in run.groups)
+    apart = _other_places(run, range(len(run.groups)), level=level)
+    alike = not apart.ranks and not apart.candidates and not run.unreported and len(run.owner) > 1
+    if alike and (done_counted or level):
+        return Blame((), "unfinished", (), COUNTED if done_counted else STACKS)
     return apart
 
 
@@ -508,10 +510,11 @@ def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
     return group.kind, group.what, group.place, group.step
 
 
-def _other_places(run: _Run, of: Iterable[int]) -> Blame:
+def _other_places(run: _Run, of: Iterable[int], *, level: bool = False) -> Blame:
     """Judge by stacks alone: those that do something else than most others; all, if it is a tie.
 
-    If ranks meet in groups of several kinds, or in a pipeline, victims are at many places: nobody can say.
+    If ranks meet in groups of several kinds, or in a pipeline, victims are at many places: nobody can say,
+    unless all are `level`: they have joined as many collectives of each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for at in of:
@@ -526,7 +529,7 @@ def _other_places(run: _Run, of: Iterable[int]) -> Blame:
     waiting = all(run.waits(at) for at in range(len(run.groups)))
     why: Why = "diverged" if waiting else "elsewhere"
     fewest = {rank for ranks in places.values() if len(ranks) < sizes[0] for rank in ranks}
-    mixed = run.mixed or any(passes(group.what) for group in run.groups)
+    mixed = (run.mixed and not level) or any(passes(group.what) for group in run.groups)
     if not run.members and len(run.owner) > _ONE_HOST and (len(places) > 2 or len(fewest) != 1):
         mixed = True
     if waiting and mixed:
