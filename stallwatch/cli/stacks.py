@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,39 +11,46 @@ import click
 from stallwatch.cli.context import App, language_option, say
 
 if TYPE_CHECKING:
-    from stallwatch_exporter.stacks.targets import Seen, Target
+    from stallwatch_exporter.stacks.targets import Seen
     from stallwatch_rules.stacks.records import StallStacks
 
 
 @click.command()
-@click.argument("target", default="", metavar="[RUN | PID | FOLDER]")
+@click.argument("targets", nargs=-1, metavar="[RUN | PID | FOLDER | FILE…]")
 @click.option("--all", "everything", is_flag=True, help="Show every thread of every rank.")
 @click.option("--json", "as_json", is_flag=True, help="Print the stacks for programs.")
 @language_option
 @click.pass_obj
-def stacks(app: App, target: str, everything: bool, as_json: bool) -> None:
+def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Show where the ranks on this host are now.
 
     Ranks that are at the same place are one group; those that hold up the others come first. RUN is a run
     that is watched on this host, FOLDER its folder, and PID any process with ranks below it, such as
-    torchrun. Without an argument it is the only run that is watched here.
+    torchrun. Without an argument it is the only run that is watched here. Of FILEs that --json printed on
+    several hosts, all ranks are judged together.
 
     \b
     stallwatch stacks
     stallwatch stacks 4711 --all
     stallwatch stacks sft-7b --json > n1.json
+    stallwatch stacks n1.json n2.json
 
     Nothing is stopped, and a running agent is not disturbed. Ranks without a probe are read by py-spy.
 
     Exit code: 0 if no rank is named, 1 if one holds up the others, 2 if no rank could be asked.
     """
-    from stallwatch_exporter.stacks.targets import NoTargetError, find_target, look
+    from stallwatch_exporter.stacks.targets import NoTargetError, find_target, look, read_snapshots
 
     config = app.config()
     language = config["ui.language"]
     try:
-        found = find_target(target, config["run.home"])
-        seen = look(found)
+        if all(Path(name).is_file() for name in targets) and targets:
+            name, seen = ", ".join(targets), read_snapshots([Path(name) for name in targets])
+        elif len(targets) > 1:
+            raise NoTargetError("stacks-one", names=" ".join(targets))
+        else:
+            target = find_target("".join(targets), config["run.home"])
+            name, seen = target.name, look(target)
     except NoTargetError as error:
         raise click.UsageError(say(error.key, language, **error.parameters)) from error
     if as_json:
@@ -50,22 +58,22 @@ def stacks(app: App, target: str, everything: bool, as_json: bool) -> None:
     else:
         from stallwatch_rules.text.redact import redact
 
-        click.echo(redact(_text(seen, found, language, everything=everything)), nl=False)
+        click.echo(redact(_text(seen, name, language, everything=everything)), nl=False)
     named = seen.stacks.odd or seen.stacks.candidates or seen.stacks.why
     raise click.exceptions.Exit(1 if named else 0)
 
 
-def _text(seen: Seen, target: Target, language: str, *, everything: bool) -> str:
+def _text(seen: Seen, name: str, language: str, *, everything: bool) -> str:
     from stallwatch_rules.locale import render
     from stallwatch_rules.report.stacks import folded, listing
     from stallwatch_rules.stacks.words import sentence
     from stallwatch_rules.text.digest import fold_ranks
 
     found = seen.stacks
-    if everything:
-        return listing(found, seen.asked, target.run)
-    ranks = [one.rank for one in seen.asked]
-    about = {"ranks": fold_ranks(ranks), "seconds": f"{found.seconds:.1f}", "name": target.name}
+    if everything and seen.asked:
+        return listing(found, seen.asked, name)
+    ranks = [rank for group in found.groups for rank in group.ranks]
+    about = {"ranks": fold_ranks(ranks), "seconds": f"{found.seconds:.1f}", "name": name}
     parts = [say("stacks-head", language, count=len(ranks), **about), render(sentence(found), language)]
     if seen.advances:
         parts.append(say("stacks-moving", language))
@@ -84,7 +92,8 @@ def _json(found: StallStacks) -> str:
     from stallwatch_exporter.rings.probing import without_secrets
     from stallwatch_rules.stacks.spans import spans_of
 
-    ranks = [rank for group in found.groups for rank in group.ranks]
-    found = msgspec.structs.replace(found, hosts={socket.gethostname(): spans_of(ranks)})
+    if not found.hosts:
+        ranks = [rank for group in found.groups for rank in group.ranks]
+        found = msgspec.structs.replace(found, hosts={socket.gethostname(): spans_of(ranks)})
     shown = without_secrets(msgspec.to_builtins(found, str_keys=True))
     return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()

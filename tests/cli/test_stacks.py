@@ -19,7 +19,8 @@ from click.testing import Result
 
 from stallwatch_exporter.runs.runfolder import RunFolder, read_info
 from stallwatch_exporter.stacks import gathering, targets
-from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.spans import spans_of
 
 Stallwatch = Callable[..., Result]
 
@@ -135,6 +136,37 @@ def test_without_a_probe_py_spy_reads_the_ranks(
         monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
         shown = stallwatch("stacks")
         assert (shown.exit_code, "pip install 'stallwatch[stacks]'" in shown.stderr) == (2, True)
+
+
+def snapshot(folder: Path, host: str, *groups: StackGroup) -> str:
+    """A file as ``--json`` prints it on a host."""
+    ranks = [rank for group in groups for rank in group.ranks]
+    found = StallStacks(1.8e9, 0.1, list(groups), hosts={host: spans_of(ranks)}, elsewhere=4 - len(ranks))
+    (folder / f"{host}.json").write_bytes(msgspec.json.encode(found))
+    return f"{host}.json"
+
+
+def test_snapshots_of_several_hosts_are_judged_together(stallwatch: Stallwatch, tmp_path: Path) -> None:
+    waits = {"kind": "collective", "what": "all_reduce", "place": "train.py:9 in step"}
+    files = [
+        snapshot(tmp_path, "n1", StackGroup([0, 1], **waits)),
+        snapshot(
+            tmp_path, "n2", StackGroup([2], **waits), StackGroup([3], "code", place="train.py:4 in score")
+        ),
+    ]
+    shown = stallwatch("stacks", *files)
+    assert shown.exit_code == 1 and "Rank 3 on n2 is at train.py:4 in score" in shown.stdout, shown.output
+    found = msgspec.json.decode(stallwatch("stacks", *files, "--json").stdout, type=StallStacks)
+    assert (found.odd, found.hosts) == ([3], {"n1": "0-1", "n2": "2-3"})
+
+
+def test_files_that_are_no_snapshots_and_arguments_that_do_not_fit(
+    stallwatch: Stallwatch, tmp_path: Path
+) -> None:
+    (tmp_path / "n1.json").write_text("{}")
+    for arguments, says in ((["n1.json"], "n1.json is nothing that"), (["sft", "n1.json"], "or only files")):
+        shown = stallwatch("stacks", *arguments)
+        assert shown.exit_code == 2 and says in shown.stderr, shown.output
 
 
 def make_run(home: Path, name: str = "sft", **about: Any) -> Path:

@@ -19,9 +19,13 @@ from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, kept_runs
 from stallwatch_exporter.stacks.gathering import gather
 from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks, sole_program
 from stallwatch_exporter.stacks.processes import family
-from stallwatch_rules.stacks.folding import fold
+from stallwatch_rules.decoding import from_json
+from stallwatch_rules.files import open_regular
+from stallwatch_rules.stacks.folding import fold, over_hosts
 from stallwatch_rules.stacks.records import Asked, StallStacks
+from stallwatch_rules.text.foreign_json import NOT_JSON
 
+MOST_BYTES = 64 << 20  #: of a snapshot
 AGAIN_SECONDS = 1.0  #: until the second look
 
 _MOST_NAMES = 8
@@ -157,6 +161,20 @@ def look(target: Target) -> Seen:
     if advances:
         stacks = replace(stacks, odd=[], why="", candidates=[], confidence=0.0)
     return Seen(stacks, asked, advances)
+
+
+def read_snapshots(paths: Sequence[Path]) -> Seen:
+    """Judge together what ``stallwatch stacks --json`` printed on several hosts."""
+    parts: dict[str, StallStacks] = {}
+    for path in paths:
+        try:
+            with open_regular(path) as file:
+                part = from_json(file.read(MOST_BYTES), StallStacks)
+        except (OSError, *NOT_JSON):
+            raise NoTargetError("stacks-no-snapshot", path=str(path)) from None
+        host = next(iter(part.hosts), path.stem)
+        parts[host if host not in parts else f"{host} ({path.name})"] = part
+    return Seen(over_hosts(parts), [], advances=False)
 
 
 def _advanced(before: Sequence[Asked], now: Sequence[Asked]) -> bool:
