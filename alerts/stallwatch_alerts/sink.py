@@ -57,6 +57,25 @@ class ChatSink(DeliveryQueue):
                 del self._held[incident.id]
                 self._send(incident)
 
+    def adopt(self, incident: Incident) -> None:
+        """Learn that another agent of the run sent this stage of an incident: it is not sent again."""
+        self._sent_stages[(incident.id, "open")] = None
+        self._sent_stages[(incident.id, incident.stage)] = None
+        try:
+            self.note(self._letter(incident))
+        except Exception:
+            self._lost += 1
+
+    def has_sent(self, incident: str) -> bool:
+        """Return whether no message about this incident, by its id, waits to leave now."""
+        return incident not in self._held and super().has_sent(incident)
+
+    def _letter(self, incident: Incident) -> Letter:
+        page = self._catalogue.pages.get(incident.rule)
+        notice = incident_notice(incident, self._settings.language, page)
+        notice = linked(notice, page, incident.run, self._settings)
+        return Letter(msgspec.structs.replace(incident), notice, page.family if page else "")
+
     def _holds(self, incident: Incident) -> bool:
         """Whether it warns of what the next steps decide: with a stall that follows it is one message."""
         warns = (incident.status, incident.kind, incident.severity) == ("open", "finding", "warning")
@@ -74,14 +93,11 @@ class ChatSink(DeliveryQueue):
             is_new = self._deserves_message(incident)
             if not is_new and not self._changes_message(incident):
                 return
-            page = self._catalogue.pages.get(incident.rule)
-            notice = incident_notice(incident, self._settings.language, page)
-            notice = linked(notice, page, incident.run, self._settings)
-            if not is_new:
-                self.amend(notice)
-                return
-            letter = Letter(msgspec.structs.replace(incident), notice, page.family if page else "")
-            self.put(letter)
+            letter = self._letter(incident)
+            if is_new:
+                self.put(letter)
+            else:
+                self.amend(letter.notice)
         except Exception:
             self._lost += 1
 

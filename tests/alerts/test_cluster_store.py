@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from stallwatch_alerts.storage.engine import migrate, open_engine
 from stallwatch_alerts.storage.retention import prune
 from stallwatch_exporter.cluster.backing import Refused
 from stallwatch_exporter.cluster.identity import RunIdentity
-from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, LedgerEntry, Reply
+from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, Reply
+from stallwatch_exporter.incident import Incident
 
 RUN = RunIdentity(key="5f0c5f0c5f0c5f0c", job="8123.0", origin="slurm")
 PATIENT = Timing(
@@ -237,11 +238,13 @@ def test_agents_that_come_at_once_agree_on_one(agents: Agents) -> None:
     assert [name for name, recorder in agents.recorders.items() if recorder.calls] == [found[0]]
 
 
-def test_who_leaves_is_replaced_by_the_next_post_and_its_ledger_is_kept(agents: Agents) -> None:
+def test_who_leaves_is_replaced_by_the_next_post_and_its_ledger_is_kept(
+    agents: Agents, stall: Callable[..., Incident]
+) -> None:
     only_by_posts = replace(PATIENT, acknowledgement=20, absent=50, retry=100)
     agents.join("n1", timing=only_by_posts)
     second = agents.join("n2", timing=only_by_posts)
-    entry = LedgerEntry("sft/stall/silent-hang-no-error/1", stages=("open",), by="n1")
+    entry = stall()
     assert agents.post("n1", ledger=[entry]) is not None
     assert agents.coordinator("n2") == "n1"
     agents.backings["n1"].close()

@@ -184,6 +184,28 @@ def test_a_second_episode_is_told_again(stall: Stall, catalogue: Catalogue) -> N
     assert statuses(channel) == [("1", "open"), ("1", "resolved"), ("2", "open"), ("2", "resolved")]
 
 
+def test_what_another_agent_sent_is_not_sent_again_and_its_end_is(stall: Stall, catalogue: Catalogue) -> None:
+    sink, channel = in_memory(catalogue)
+    sink.adopt(stall(id="a"))
+    sink(stall(id="a", stalled_seconds=90.0))
+    sink(resolved(stall, id="a"))
+    assert sink.close(120)
+    assert statuses(channel) == [("a", "resolved")]
+
+
+def test_an_incident_is_sent_once_no_message_of_it_waits(stall: Stall, catalogue: Catalogue) -> None:
+    sink, channel = in_memory(catalogue)
+    channel.open.clear()  # the chat does not answer
+    assert sink.has_sent("a")
+    sink(stall(id="a"))
+    assert not sink.has_sent("a")
+    assert sink.has_sent("b")
+    channel.open.set()
+    wait_until(lambda: sink.has_sent("a"))
+    assert statuses(channel) == [("a", "open")]
+    assert sink.close(120)
+
+
 def test_min_severity_filters_openings_and_their_resolves(stall: Stall, catalogue: Catalogue) -> None:
     sink, channel = in_memory(catalogue, min_severity="critical")
     sink(stall(severity="warning", id="a"))

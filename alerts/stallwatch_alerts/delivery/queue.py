@@ -69,6 +69,8 @@ class DeliveryQueue:
         self._troubled = self._closed = False
         self._letters: deque[Letter] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
+        self._notes: deque[Letter] = deque(maxlen=_AT_ONCE)
+        self._in_hand: set[str] = set()  # incidents whose letters are being stored
         self._lost = 0
         self._disk_first_until = math.inf
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
@@ -85,6 +87,25 @@ class DeliveryQueue:
         """Bring the message of an open incident up to date where a chat can; never waits."""
         self._edits.append(notice)
         self._worker.put(None)
+
+    def note(self, letter: Letter) -> None:
+        """Note that somebody else sent it, so that it is not sent, and that its end is; never waits."""
+        self._notes.append(letter)
+        self._worker.put(None)
+
+    def has_sent(self, incident: str) -> bool:
+        """Return whether no message about this incident waits to leave now."""
+        if incident in self._in_hand or any(letter.incident.id == incident for letter in list(self._letters)):
+            return False
+        now = self._clock()
+        with contextlib.suppress(Exception):
+            return not any(
+                incident in outbox.incidents_waiting(channel, now)
+                for outbox in (self._spool, self._memory)
+                if outbox is not None
+                for channel in self._planner.channels
+            )
+        return False
 
     @property
     def sent(self) -> int:
@@ -167,7 +188,10 @@ class DeliveryQueue:
         return True
 
     def _take(self, _item: None, give_up: threading.Event) -> None:
+        while self._notes:
+            self._note(self._notes.popleft())
         while self._letters and not give_up.is_set():
+            self._in_hand = {letter.incident.id for letter in list(self._letters)[:_AT_ONCE]}
             some = [self._letters.popleft() for _ in range(min(_AT_ONCE, len(self._letters)))]
             try:
                 self._store(some)
@@ -176,10 +200,21 @@ class DeliveryQueue:
                 break
             except Exception:  # one of them cannot be written
                 self._store_each(some)
+        self._in_hand = set()
         while self._edits:
             notice = self._edits.popleft()
             for sender in self._senders:
                 sender.amend(notice)
+
+    def _note(self, letter: Letter) -> None:
+        """Note in the spool, or else in memory, that the chats were notified of it."""
+        with contextlib.suppress(*_SHORTAGES):
+            if self._spool is None:
+                self._open()
+        outbox, at = self._spool or self._in_memory(), steady.wall(self._clock())
+        for draft in self._planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), at):
+            with contextlib.suppress(Exception):
+                outbox.note(draft.channel, draft.keys, at)
 
     def _store_each(self, letters: Sequence[Letter]) -> None:
         for letter in letters:

@@ -33,16 +33,6 @@ class Pace(msgspec.Struct, frozen=True):
     tokens: int = 0  #: that it computed; 0: not counted
 
 
-class LedgerEntry(msgspec.Struct, frozen=True):
-    """One incident of the run that was notified, so that whoever takes over does not notify again."""
-
-    id: str
-    aliases: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()  #: see `Incident.stage`
-    opened_at: float = 0.0
-    by: str = ""  #: the agent that sent it
-
-
 class AgentReport(msgspec.Struct, kw_only=True):
     """One agent's state, of one host or of one rank under ``srun … stallwatch run``."""
 
@@ -70,8 +60,9 @@ class AgentReport(msgspec.Struct, kw_only=True):
     stacks: StallStacks | None = None  #: of its newest look at the ranks in this spell
     stacks_age: float = 0.0
     paces: list[Pace] = []
-    incidents: list[Incident] = []  #: its open ones, and those that closed since the coordinator acknowledged
-    ledger: list[LedgerEntry] = []  #: what it knows of messages that left
+    #: The open ones, and those that closed until the ledger shows the run's incident as closed. No stacks.
+    incidents: list[Incident] = []
+    ledger: list[Incident] = []  #: the run's incidents of which messages left, as far as it knows
     ending: Ending | None = None
     ended_age: float | None = None
 
@@ -103,6 +94,8 @@ class Reply(msgspec.Struct, kw_only=True):
     hosts: dict[str, str] = {}  #: folded ranks, by host
     silent: list[str] = []
     ruling: Ruling | None = None  #: of the run, where all its hosts together decide what none can alone
-    ledger: list[LedgerEntry] = []
+    #: The run's incidents of which messages left, the open ones and the last that closed, in brief: whoever
+    #: takes over knows by them what not to send again.
+    ledger: list[Incident] = []
     run: str = ""  #: the run's label, where it is another than the agent's
     refused: str = ""  #: why the report was not taken, in one line for the agent's terminal

@@ -31,7 +31,9 @@ _RESOLUTIONS: Sequence[Resolution] = (
 )
 
 
-class _Episode(msgspec.Struct):
+class Episode(msgspec.Struct):
+    """One episode, with the newest state of each of its troubles."""
+
     troubles: dict[str, Incident] = {}  # by id
     history: list[Event] = []
     reported: Incident | None = None  # as the sinks know it
@@ -65,7 +67,7 @@ class Episodes:
         self._report: Callable[[Incident], None] = lambda incident: (
             report(incident) if incident.updated_at > reported_until else None
         )
-        self._episodes: list[_Episode] = []
+        self._episodes: list[Episode] = []
         self.replay(past)
         self._report = report
         for episode in self._episodes:
@@ -77,38 +79,81 @@ class Episodes:
         """Take over what became of a trouble."""
         episode = self._of(trouble)
         if episode is None:
-            episode = next((one for one in reversed(self._episodes) if _joins(trouble, one)), None)
+            episode = next((one for one in reversed(self._episodes) if self.joins(trouble, one)), None)
             if episode is None:
-                episode = _Episode()
+                episode = self.begin(trouble)
                 self._episodes.append(episode)
         before = episode.troubles.get(trouble.id)
         episode.troubles[trouble.id] = trouble
         if not episode.closed:  # else a warning that outlived its episode
             episode.changed = True
-            _note(episode, trouble, before)
+            self.note(episode, trouble, before)
 
     def flush(self) -> None:
         """Report what changed."""
         for episode in self._episodes:
-            if not episode.changed or episode.closed:
+            if not episode.changed or episode.closed or not self.is_due(episode):
                 continue
-            incident = _folded(episode)
+            incident = self.fold(episode)
             episode.changed = False
             if incident.status == "resolved":
                 episode.closed = True
                 if episode.reported is None and incident.resolution == "recovered":
                     continue  # it was over before anybody heard of it
-            if incident != episode.reported:
+            if self.is_news(incident, episode.reported):
                 episode.reported = incident
                 self._report(msgspec.structs.replace(incident, history=list(incident.history)))
-        self._episodes = [one for one in self._episodes if not one.closed or _lives_on(one)]
+        self._episodes = [one for one in self._episodes if not one.closed or self.outlives(one)]
 
     def incident_of(self, trouble: Incident) -> Incident:
         """The incident that the trouble is part of."""
         episode = self._of(trouble)
-        return trouble if episode is None else _folded(episode)
+        return trouble if episode is None else self.fold(episode)
 
-    def _of(self, trouble: Incident) -> _Episode | None:
+    # ---- what a run over several hosts does otherwise: see ``cluster.merging``
+
+    def begin(self, trouble: Incident) -> Episode:  # noqa: ARG002
+        """Begin the episode of a trouble that joins no other."""
+        return Episode()
+
+    def joins(self, trouble: Incident, episode: Episode) -> bool:
+        """Return whether a new trouble is part of this episode. A broken checkpoint is a story of its own."""
+        apart = is_about_checkpoints(episode.first) or is_about_checkpoints(trouble)
+        if episode.closed or apart:
+            return False
+        if trouble.kind == "ended":
+            return True
+        if is_done(episode):
+            return False
+        critical = [one for one in episode.troubles.values() if one.severity == "critical"]
+        if trouble.severity != "critical" or not critical:
+            return True
+        last = max(critical, key=lambda one: one.opened_at)
+        # Other ranks may have been a step ahead.
+        stepped = (trouble.step or 0) > (last.step or 0) + 1
+        return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
+
+    def is_due(self, episode: Episode) -> bool:  # noqa: ARG002
+        """Return whether its changes are to be reported now."""
+        return True
+
+    def is_news(self, incident: Incident, reported: Incident | None) -> bool:
+        """Return whether it differs from what was reported."""
+        return incident != reported
+
+    def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
+        """Add to the history what became of a trouble."""
+        _note(episode, trouble, before)
+
+    def fold(self, episode: Episode) -> Incident:
+        """Return the episode as one incident."""
+        return folded_episode(episode)
+
+    def outlives(self, episode: Episode) -> bool:
+        """Return whether a closed episode is remembered: changes of its troubles are no news then."""
+        return not all(is_over(one) for one in episode.troubles.values())
+
+    def _of(self, trouble: Incident) -> Episode | None:
         return next((one for one in self._episodes if trouble.id in one.troubles), None)
 
     def replay(self, troubles: Iterable[Incident]) -> None:
@@ -129,46 +174,23 @@ def folded(troubles: Iterable[Incident]) -> list[Incident]:
     return list(found.values())
 
 
-def _is_about_checkpoints(trouble: Incident) -> bool:
+def is_about_checkpoints(trouble: Incident) -> bool:
     return says(trouble.note, f"concern.{CHECKPOINT}")
 
 
-def _is_over(trouble: Incident) -> bool:
+def is_over(trouble: Incident) -> bool:
     return trouble.status == "resolved" or trouble.is_last_word
 
 
-def _joins(trouble: Incident, episode: _Episode) -> bool:
-    """Whether it is part of this open episode. A broken checkpoint is a story of its own."""
-    apart = _is_about_checkpoints(episode.first) or _is_about_checkpoints(trouble)
-    if episode.closed or apart:
-        return False
-    if trouble.kind == "ended":
-        return True
-    if _is_done(episode):
-        return False
-    critical = [one for one in episode.troubles.values() if one.severity == "critical"]
-    if trouble.severity != "critical" or not critical:
-        return True
-    last = max(critical, key=lambda one: one.opened_at)
-    # Other ranks may have been a step ahead.
-    stepped = (trouble.step or 0) > (last.step or 0) + 1
-    return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
-
-
-def _is_done(episode: _Episode) -> bool:
+def is_done(episode: Episode) -> bool:
     """Whether its critical troubles are over, if there were any, or else all; or the run is."""
-    going = [one for one in episode.troubles.values() if not _is_over(one)]
+    going = [one for one in episode.troubles.values() if not is_over(one)]
     if episode.severity == "critical":
         going = [one for one in going if one.severity == "critical"]
     return not going or any(one.kind == "ended" for one in episode.troubles.values())
 
 
-def _lives_on(episode: _Episode) -> bool:
-    """Whether a trouble of the closed episode is still open, so that its changes are known to be old."""
-    return not all(_is_over(one) for one in episode.troubles.values())
-
-
-def _note(episode: _Episode, trouble: Incident, before: Incident | None) -> None:
+def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
     def add(what: Literal["opened", "worse", "stacks", "cause", "cleared"], rank: int | None) -> None:
         if len(episode.history) < _MOST_EVENTS:
             at = trouble.opened_at if what == "opened" else trouble.updated_at
@@ -186,14 +208,19 @@ def _note(episode: _Episode, trouble: Incident, before: Incident | None) -> None
         add("cleared", None)
 
 
-def _folded(episode: _Episode) -> Incident:
-    """The episode as one incident: of the trouble that leads it, with what the others know."""
+def folded_episode(
+    episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
+) -> Incident:
+    """Return the episode as one incident: of the trouble that leads it, with what the others know.
+
+    The trouble with the lowest `precedence` leads.
+    """
     troubles = list(episode.troubles.values())
-    going = [one for one in troubles if not _is_over(one)]
-    closes = _is_done(episode)
+    going = [one for one in troubles if not is_over(one)]
+    closes = is_done(episode)
     resolution: Resolution = "" if not closes else min(map(_resolution, troubles), key=_RESOLUTIONS.index)
     leading = [one for one in troubles if _resolution(one) == resolution] if closes else going
-    lead = min(leading or troubles, key=_precedence)
+    lead = min(leading or troubles, key=precedence or _precedence)
     stall = max((one for one in troubles if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
     opened = min(one.opened_at for one in troubles)
     # A line may have been read late, with a time that is ahead of ours.
@@ -232,6 +259,6 @@ def _resolution(trouble: Incident) -> Resolution:
     return "run-failed" if trouble.kind == "ended" else trouble.resolution
 
 
-def _precedence(trouble: Incident) -> tuple[int, int, float]:
+def _precedence(trouble: Incident) -> tuple[float, ...]:
     kind = ("ended", "stall", "finding").index(trouble.kind)
     return (kind if trouble.severity == "critical" else 3, -RANKS[trouble.severity], trouble.opened_at)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _UPDATE_SECONDS = 60.0
 # What changes by itself while an incident is open; it is told now and then, not each time.
-_DRIFTING = {"stalled_seconds", "threshold_seconds", "count", "last_loss"}
+DRIFTING = {"stalled_seconds", "threshold_seconds", "count", "last_loss"}
 
 
 class IncidentUpdate(TypedDict, total=False):
@@ -84,14 +84,14 @@ def by_wall_clock(incident: Incident, moved: float) -> Incident:
     )
 
 
-def read_journal(folder: Path, most: int = sys.maxsize) -> list[Incident]:
+def read_journal(folder: Path, most: int = sys.maxsize, *, name: str = "incidents.jsonl") -> list[Incident]:
     """Every change of every trouble that earlier agents of this run's folder kept, oldest first.
 
-    Only the last `most` bytes are read.
+    Only the last `most` bytes are read. ``RUN_INCIDENTS`` is the `name` of that of a run over hosts.
     """
     found: list[Incident] = []
     try:
-        with open_regular(folder / "incidents.jsonl") as lines:
+        with open_regular(folder / name) as lines:
             lines.seek(max(0, lines.seek(0, 2) - most))
             for line in lines:
                 with contextlib.suppress(*NOT_JSON):  # a line cut short
@@ -168,7 +168,7 @@ class IncidentManager:
             return
         for name in changed:
             setattr(incident, name, getattr(fresh, name))
-        if changed - _DRIFTING or not 0 <= now - incident.updated_at < _UPDATE_SECONDS:
+        if changed - DRIFTING or not 0 <= now - incident.updated_at < _UPDATE_SECONDS:
             incident.updated_at = now
             self._tell(msgspec.structs.replace(incident))
 

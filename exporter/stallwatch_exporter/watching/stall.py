@@ -16,7 +16,7 @@ import msgspec
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_rules.progress.threshold import ANNOUNCED, Limits, StallThresholds
 from stallwatch_rules.records import Phase
-from stallwatch_rules.stacks.patience import LONG, SHORT, Status
+from stallwatch_rules.stacks.patience import FOREVER, LONG, SHORT, Status
 
 _SEEN = 2  # evaluations, saves and the like, after which their length is known
 _FLOORS: Mapping[Phase, float] = {"init": LONG, "eval": SHORT, "save": LONG, "weight-sync": SHORT}
@@ -162,7 +162,7 @@ class StallWatch:
     def thresholds(self) -> dict[Phase, float]:
         """The threshold of each phase met until now, in seconds: what is usually reported as a stall."""
         found = {phase: self._usually(phase, alone) for phase, alone in self._learnt.alone.items()}
-        if self._ruled is not None and self._ruled[0] != math.inf:
+        if self._ruled is not None and self._ruled[0] < FOREVER:
             found[self._phase] = self._ruled[0]
         return found
 

@@ -23,6 +23,7 @@ SHORT = 6.0  #: floors: an evaluation, the first batch of an epoch, the network,
 LONG = 20.0  #: floors: start-up, compilation, a checkpoint
 _DATA_UNCOUNTED = 2.5  # floors, if no probe says whether it is the first batch of an epoch
 _BUSY = 5 / 3  # floors: a warning within a minute
+FOREVER = 1e12  #: seconds: how long a pause may last. JSON knows no infinity, and hosts send each other this
 CRITICAL = LONG  #: floors after which "busy without progress" is critical
 _WORKS = 0.3  # share of a processor from which a thread or a child process is at work
 _FLOWS = 1024  # bytes a second that a save, a load or a download moves: more than messages
@@ -66,7 +67,7 @@ class Ruling(msgspec.Struct, frozen=True):
     """What the looks say of a quiet spell."""
 
     status: Status
-    limit: float  #: seconds of quiet after which it is reported; infinite for a pause
+    limit: float  #: seconds of quiet after which it is reported; `FOREVER` for a pause
     reason: Reason = ""
     rank: int | None = None  #: whose call site it is, the one to wait for
     place: str = ""  #: such as ``train.py:42 in step``
@@ -113,7 +114,7 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
         return None
     doing = {rank.rank: doing_of(rank) for rank in ranks}
     if spell.suspended:
-        return Ruling("paused", math.inf, "suspended")
+        return Ruling("paused", FOREVER, "suspended")
     if before is not None and _alive(before, looks[-1], doing, spell):
         return Ruling("alive", spell.suspicion)
     for condition in ("ended", "stopped") if spell.phase != "idle" else ():
@@ -218,7 +219,7 @@ def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, secon
     kind, number = doing.kind, rank.rank
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
-        return Ruling("paused", math.inf, "debugger", number, doing.place)
+        return Ruling("paused", FOREVER, "debugger", number, doing.place)
     if kind == "save" or (spell.phase == "save" and kind in ("code", "thread", "unknown")):
         within = spell.longest if spell.phase == "save" and kind != "save" else None
         known = rank.saves.get(caller(doing), within)

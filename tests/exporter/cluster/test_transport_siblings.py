@@ -9,13 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from clustercases import incident
 from clusterhosts import Cluster, cluster, report
 from waiting import wait_until
 
 from stallwatch_exporter.cluster import client, host
 from stallwatch_exporter.cluster.client import HostReports
 from stallwatch_exporter.cluster.signing import Answer
-from stallwatch_exporter.cluster.wire import AgentReport, LedgerEntry, Reply
+from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_news_do_not_wait() -> None:
     carrier = Carrier()
     assert carrier.host.post(report("rank1"), own=False)
     assert carrier.host.post(report("rank1", number=2, phase="save"), own=False)
-    assert carrier.host.post(report("rank1", number=3, phase="save", ledger=[LedgerEntry("a")]), own=False)
+    assert carrier.host.post(report("rank1", number=3, phase="save", ledger=[incident(1.0)]), own=False)
     assert carrier.agents() == [["rank1"]] * 3
 
 

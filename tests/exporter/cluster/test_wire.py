@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stallwatch_exporter.cluster.wire import AgentReport, LedgerEntry, Member, Post, Reply
+from stallwatch_exporter.cluster.wire import AgentReport, Member, Post, Reply
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, StallStacks
 
@@ -24,7 +24,7 @@ def test_a_post_is_read_as_it_was_written() -> None:
 
 
 def test_a_reply_is_read_as_it_was_written() -> None:
-    reply = Reply(members=[Member("ab", "n2", "n2:19402", 1)], ledger=[LedgerEntry("a/stall/b/1")])
+    reply = Reply(members=[Member("ab", "n2", "n2:19402", 1)], hosts={"n2": "8-15"})
     assert from_json(msgspec.json.encode(reply), Reply) == reply
 
 

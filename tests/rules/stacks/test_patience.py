@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
 import pytest
 
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.patience import LONG, SHORT, HostView, Look, Ruling, Spell, ruling, run_ruling
+from stallwatch_rules.stacks.patience import (
+    FOREVER,
+    LONG,
+    SHORT,
+    HostView,
+    Look,
+    Ruling,
+    Spell,
+    ruling,
+    run_ruling,
+)
 from stallwatch_rules.stacks.records import Asked, Counts, Frame, Recorded, ThreadStack, Waiting
 
 FLOOR = 30.0
@@ -100,8 +109,8 @@ ROWS = [
     ("the network", rank(0, own("push"), REQUESTS), {}, "waiting", "network", SHORT * FLOOR),
     ("a first generation", rank(0, GENERATE), {"rollout": 7200.0}, "waiting", "rollout", 7200.0),
     ("generation", rank(0, GENERATE), {"phase": "rollout", "longest": 40.0}, "waiting", "rollout", 120.0),
-    ("a debugger's prompt", rank(0, own("f"), PDB), {}, "paused", "debugger", math.inf),
-    ("a suspended job", rank(0, own("f")), {"suspended": True}, "paused", "suspended", math.inf),
+    ("a debugger's prompt", rank(0, own("f"), PDB), {}, "paused", "debugger", FOREVER),
+    ("a suspended job", rank(0, own("f")), {"suspended": True}, "paused", "suspended", FOREVER),
     (
         "a call site that took a minute before",
         rank(0, own("push"), REQUESTS),

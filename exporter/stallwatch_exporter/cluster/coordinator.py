@@ -1,0 +1,336 @@
+"""The merger of one run: reports of its agents in, incidents of the run out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from stallwatch_exporter import steady
+from stallwatch_exporter.cluster.merging import KEPT_SECONDS, RunEpisodes, View, on_run_clock
+from stallwatch_exporter.cluster.wire import (
+    BEAT_SECONDS,
+    QUIET_BEAT_SECONDS,
+    SILENT_BEATS,
+    AgentReport,
+    Member,
+    Reply,
+)
+from stallwatch_exporter.incident import Incident, Sink
+from stallwatch_rules.stacks.folding import over_hosts
+from stallwatch_rules.stacks.patience import HostView, Ruling, run_ruling
+from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.stacks.spans import ranks_in
+
+_LEAST_SILENT = 5.0  # seconds: an agent's thread may be late by as much on a busy host
+_LOST_SECONDS = 60.0  # silent for so long, what an agent left open is nobody's any more
+_FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
+_MOST_AGENTS = 16_384
+_PER_SECOND = 64.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
+_SKEWS = 32  # posts by which the clock of an agent is compared with ours
+_SHARED_SECONDS = 0.5  # so long the part of a reply that is the same for all is used again
+
+
+class _Shared(msgspec.Struct, frozen=True):
+    """The part of a reply that is the same for all agents."""
+
+    at: float
+    hosts: dict[str, str]
+    silent: list[str]
+    members: list[Member]
+    ruling: Ruling | None
+
+
+class _Agent:
+    """One agent, by its newest report."""
+
+    def __init__(self, report: AgentReport, now: float) -> None:
+        self.report = report
+        self.at = now
+        self.first_at = now
+        self.beat = BEAT_SECONDS
+        self.lost = False
+        self.ranks = ranks_in(report.ranks)
+        self._ahead: deque[float] = deque(maxlen=_SKEWS)
+
+    def update(self, report: AgentReport, now: float, wall: float) -> None:
+        """Take over a newer report."""
+        if report.ranks != self.report.ranks:
+            self.ranks = ranks_in(report.ranks)
+        self.report, self.at, self.lost = report, now, False
+        self._ahead.append(report.clock - wall)
+
+    @property
+    def ahead(self) -> float:
+        """By how many seconds its clock is ahead of ours: a post that was late makes it seem behind."""
+        return max(self._ahead, default=0.0)
+
+    def is_silent(self, now: float) -> bool:
+        """Return whether it should have posted by now."""
+        limit = max(SILENT_BEATS * self.beat, _LEAST_SILENT)
+        return self.report.ending is None and now - self.at > limit
+
+    def stacks(self, now: float) -> StallStacks | None:
+        """Return its newest look, if that is of the quiet spell that is now."""
+        age = self.report.stacks_age + now - self.at
+        return self.report.stacks if age <= self.report.quiet + now - self.at + 1.0 else None
+
+
+class Coordinator:
+    """Takes reports, from any thread, and gives the run's incidents to `sinks`, each change once.
+
+    A sink may have two more methods. ``adopt(incident)``: somebody else reported it. ``has_sent(id)``:
+    whether nothing of this incident waits to leave any more.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        *,
+        name: str = "",
+        clock: Callable[[], float] = steady.now,
+        wall: Callable[[], float] = time.time,
+        notice: Callable[[str], None] = lambda _: None,
+        hosts: Callable[[int, int, int], None] = lambda _expected, _reporting, _silent: None,
+    ) -> None:
+        """`name`: of the agent, or the service, that merges; `hosts` gets how many there are."""
+        self.name = name
+        self._sinks = sinks
+        self._clock = clock
+        self._wall = wall
+        self._notice = notice
+        self._hosts = hosts
+        self._lock = threading.RLock()
+        self._agents: dict[str, _Agent] = {}
+        self._episodes = RunEpisodes(self._report, self._view, self._is_complete, clock)
+        self._unsent: dict[str, Incident] = {}  # reported, and not seen to have left
+        self._ledger: dict[str, Incident] = {}  # those that left, by id
+        self._newest_at = 0.0  # when an agent's incident changed last
+        self._shared: _Shared | None = None
+        self._claimed: set[int] = set()  # ranks that two agents claim
+
+    # ---- reports
+
+    def take(self, report: AgentReport) -> Reply:
+        """Take over one agent's report, and answer it."""
+        with self._lock:
+            now = self._clock()
+            agent = self._agents.get(report.agent)
+            before = {} if agent is None else {one.id: one for one in agent.report.incidents}
+            if agent is None:
+                if len(self._agents) >= _MOST_AGENTS:
+                    return Reply(refused=f"the run has more than {_MOST_AGENTS:,} agents")
+                agent = self._agents[report.agent] = _Agent(report, now - report.age)
+            elif report.number <= agent.report.number:
+                return self._reply(agent, now)
+            agent.update(report, now - report.age, self._wall() - report.age)
+            agent.beat = self._beat(report)
+            for known in report.ledger:
+                self._adopt(known)
+            for incident in report.incidents:
+                if before.get(incident.id) != incident:
+                    self._newest_at = now
+                self._episodes.take(on_run_clock(incident, report.agent, agent.ahead))
+            return self._reply(agent, now)
+
+    def step(self) -> None:
+        """Look at the clock: who is lost, and what is due to be reported."""
+        with self._lock:
+            now = self._clock()
+            for agent in list(self._agents.values()):
+                self._look(agent, now)
+            self._episodes.flush()
+            self._note_sent()
+            there = [agent for agent in self._agents.values() if agent.report.ending is None]
+            silent = {agent.report.host for agent in there if agent.is_silent(now)}
+            reporting = {agent.report.host for agent in there} - silent
+            self._hosts(self._expected(), len(reporting), len(silent))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits to be reported, or to leave."""
+        with self._lock:
+            return not self._episodes.has_news and not self._unsent
+
+    @property
+    def others_up(self) -> bool:
+        """Whether another agent of the run is up."""
+        with self._lock:
+            now = self._clock()
+            up = (each for each in self._agents.values() if each.report.ending is None)
+            return any(each.report.agent != self.name and not each.is_silent(now) for each in up)
+
+    def _look(self, agent: _Agent, now: float) -> None:
+        quiet = now - agent.at
+        if quiet > _FORGET_SECONDS:
+            del self._agents[agent.report.agent]
+        elif quiet > _LOST_SECONDS and not agent.lost and agent.report.ending is None:
+            agent.lost = True
+            at = self._wall()
+            for incident in agent.report.incidents:
+                if incident.status == "open":
+                    over = msgspec.structs.replace(
+                        on_run_clock(incident, agent.report.agent, agent.ahead),
+                        status="resolved",
+                        resolution="unknown",
+                        resolved_at=at,
+                        updated_at=at,
+                    )
+                    self._episodes.take(over)
+
+    # ---- incidents
+
+    def _report(self, incident: Incident) -> None:
+        for sink in self._sinks:
+            sink(msgspec.structs.replace(incident))
+        self._unsent[incident.id] = incident
+        if incident.status == "resolved":
+            for other in self._episodes.further_ids(incident):
+                self._report(msgspec.structs.replace(incident, id=other))
+
+    def _adopt(self, known: Incident) -> None:
+        """Somebody else reported it: whoever was notified of it is not notified again."""
+        if known.id in self._unsent or not self._episodes.adopt(known):
+            return
+        self._ledger[known.id] = known
+        for sink in self._sinks:
+            if (adopt := getattr(sink, "adopt", None)) is not None:
+                adopt(known)
+
+    def _note_sent(self) -> None:
+        has_sent = [
+            one for one in (getattr(sink, "has_sent", None) for sink in self._sinks) if one is not None
+        ]
+        for name, incident in list(self._unsent.items()):
+            if all(sent(name) for sent in has_sent):
+                del self._unsent[name]
+                self._ledger[name] = in_brief(incident)
+        now = self._wall()
+        for name, incident in list(self._ledger.items()):
+            if incident.resolved_at is not None and now - incident.resolved_at > KEPT_SECONDS:
+                del self._ledger[name]
+
+    # ---- the run as a whole
+
+    def _view(self) -> View:
+        now = self._clock()
+        up = [agent for agent in self._up() if agent.report.ending is None]
+        silent = self._silent(now)
+        parts: dict[str, StallStacks] = {}
+        for agent in up:
+            stacks = agent.stacks(now)
+            if stacks is not None and not agent.is_silent(now):
+                host = self._host(agent)
+                parts[host] = over_hosts({"": parts[host], " ": stacks}) if host in parts else stacks
+        world = max((agent.report.world for agent in up), default=0)
+        stacks = over_hosts(parts, silent=silent, world=world) if len(up) > 1 and parts else None
+        return View(stacks, {rank: agent.report.host for agent in up for rank in agent.ranks})
+
+    def _ruling(self, now: float) -> Ruling | None:
+        """Return what all hosts together decide."""
+        up = [agent for agent in self._up() if agent.report.ending is None]
+        if len(up) < 2 or all(agent.beat >= BEAT_SECONDS for agent in up):
+            return None
+        views = [
+            HostView(
+                self._host(agent),
+                agent.report.ruling,
+                agent.report.quiet + now - agent.at,
+                agent.report.threshold,
+                agent.stacks(now),
+            )
+            for agent in up
+            if not agent.is_silent(now)
+        ]
+        world = max((agent.report.world for agent in up), default=0)
+        return run_ruling(views, silent=self._silent(now), world=world)
+
+    def _silent(self, now: float) -> list[str]:
+        return sorted({self._host(agent) for agent in self._agents.values() if agent.is_silent(now)})
+
+    def _up(self) -> list[_Agent]:
+        """Return the agents that count: of two that claim a rank, that which started later."""
+        claims: dict[int, list[_Agent]] = {}
+        for agent in self._agents.values():
+            for rank in agent.ranks:
+                claims.setdefault(rank, []).append(agent)
+        older: set[str] = set()
+        for rank, agents in claims.items():
+            if len(agents) > 1:
+                newest = min(agents, key=lambda one: one.report.started_age + self._clock() - one.at)
+                older |= {one.report.agent for one in agents if one is not newest}
+                if rank not in self._claimed and sum(one.report.ending is None for one in agents) > 1:
+                    self._claimed.add(rank)
+                    names = " and ".join(sorted({one.report.host for one in agents}))
+                    self._notice(f"agents on {names} claim rank {rank}: the one that started last counts")
+        return [agent for agent in self._agents.values() if agent.report.agent not in older]
+
+    def _host(self, agent: _Agent) -> str:
+        """Return the host's name; with its address where two hosts have the same name."""
+        report = agent.report
+        same = {one.report.host_id for one in self._agents.values() if one.report.host == report.host}
+        return report.host if len(same) == 1 else f"{report.host} ({report.address or report.host_id})"
+
+    def _is_complete(self) -> bool:
+        now = self._clock()
+        there = [agent for agent in self._agents.values() if agent.report.ending is None]
+        behind = any(agent.at < self._newest_at and not agent.is_silent(now) for agent in there)
+        return not behind and len(self._agents) >= self._expected()
+
+    def _expected(self) -> int:
+        given = max((agent.report.expected or 0 for agent in self._agents.values()), default=0)
+        return max(given, len(self._agents))
+
+    # ---- replies
+
+    def _beat(self, report: AgentReport) -> float:
+        if report.threshold is None or report.quiet < report.threshold / 3:
+            return BEAT_SECONDS
+        return max(QUIET_BEAT_SECONDS, len(self._agents) / _PER_SECOND)
+
+    def _reply(self, agent: _Agent, now: float) -> Reply:
+        shared = self._shared
+        if shared is None or now - shared.at >= _SHARED_SECONDS:
+            by_host: dict[str, list[str]] = {}
+            for each in self._agents.values():
+                by_host.setdefault(self._host(each), []).append(each.report.ranks)
+            hosts = {host: ", ".join(filter(None, ranks)) for host, ranks in by_host.items()}
+            shared = _Shared(now, hosts, self._silent(now), self._members(), self._ruling(now))
+            self._shared = shared
+        return Reply(
+            coordinator=self.name,
+            acknowledged={agent.report.agent: agent.report.number},
+            beat=agent.beat,
+            members=shared.members,
+            hosts=shared.hosts,
+            silent=shared.silent,
+            ruling=shared.ruling,
+            ledger=list(self._ledger.values()),
+        )
+
+    def _members(self) -> list[Member]:
+        there = [agent.report for agent in self._agents.values() if agent.report.ending is None]
+        found = {
+            one.host_id: Member(one.host_id, one.host, one.address, one.node) for one in there if one.address
+        }
+        return sorted(found.values(), key=lambda one: (one.node is None, one.node or 0, one.host_id))
+
+
+def in_brief(incident: Incident) -> Incident:
+    """Return an incident as it is passed on to who may take over: enough to recognise and to close it."""
+    return msgspec.structs.replace(
+        incident, stacks=None, evidence=[], background=[], history=incident.history[:1]
+    )
+
+
+def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
+    """Return the newest state of each incident that somebody knows to be reported."""
+    found: dict[str, Incident] = {}
+    for incident in (one for ledger in ledgers for one in ledger):
+        before = found.get(incident.id)
+        if before is None or before.updated_at <= incident.updated_at:
+            found[incident.id] = incident
+    return list(found.values())

@@ -1,0 +1,300 @@
+"""The agent's side of a run over hosts: what it reports, what it hears, and who notifies people.
+
+An incident of the agent is acknowledged by whoever merges, who notifies people of the run's incident. If
+nobody acknowledges it within two seconds, the agent notifies people itself, and says so once it is heard.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from stallwatch_exporter import steady
+from stallwatch_exporter.cluster.backing import Backing, Refused
+from stallwatch_exporter.cluster.coordinator import in_brief, joined_ledgers
+from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.cluster.merging import KEPT_SECONDS, qualified
+from stallwatch_exporter.cluster.wire import BEAT_SECONDS, QUIET_BEAT_SECONDS, AgentReport, Pace, Reply
+from stallwatch_exporter.incident import Incident, Sink
+from stallwatch_exporter.notices import surviving
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.records import Phase
+from stallwatch_rules.stacks.patience import Ruling
+from stallwatch_rules.stacks.records import StallStacks
+
+ALONE_SECONDS = 2.0  #: without an acknowledgement for so long, the agent notifies people itself
+_LEAVING_SECONDS = 5.0  # that the last news may take to be merged and sent by this agent
+_LOOK_SECONDS = 0.05
+_AGAIN_SECONDS = 0.5  # between two posts of news that nobody has acknowledged
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent sees of its host at one moment. Times are of its monotonic clock."""
+
+    ranks: str = ""
+    world: int = 0
+    phase: Phase = "train"
+    step: int | None = None
+    quiet: float = 0.0
+    threshold: float | None = None  #: the learnt one, from which looks decide
+    ruling: Ruling | None = None
+    stacks: StallStacks | None = None
+    stacks_at: float = 0.0
+    paces: Sequence[Pace] = ()
+
+
+class Member:
+    """A sink of the agent's incidents, and the thread that posts its reports.
+
+    `update` and the sink return at once. `step` is called about once a second, for a coordinator of our own.
+    """
+
+    def __init__(
+        self,
+        identity: RunIdentity,
+        run: str,
+        backing: Backing,
+        sinks: Sequence[Sink],
+        *,
+        agent: str,
+        host: str,
+        host_id: str,
+        address: Callable[[], str] = lambda: "",
+        step: Callable[[], None] = lambda: None,
+        is_settled: Callable[[], bool] = lambda: True,
+        alone_seconds: float = ALONE_SECONDS,
+        clock: Callable[[], float] = steady.now,
+        wall: Callable[[], float] = time.time,
+        notice: Callable[[str], None] = lambda _: None,
+        start: bool = True,
+    ) -> None:
+        """`is_settled`: whether nothing waits in a coordinator of our own; `address`: where it listens.
+
+        `alone_seconds`: how long a change may wait to be acknowledged until the agent notifies people itself.
+        """
+        self._identity = identity
+        self._run = run
+        self._backing = backing
+        self._sinks = sinks
+        self._agent, self._host, self._host_id, self._address = agent, host, host_id, address
+        self._step = step
+        self._is_settled = is_settled
+        self._alone_seconds = alone_seconds
+        self._clock = clock
+        self._wall = wall
+        self._notice = surviving(notice)
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._state = State()
+        self._ending: Ending | None = None
+        self._ended_at = 0.0
+        self._started = clock()
+        self._number = 0
+        self._mine: dict[str, Incident] = {}  # by id: open, or closed and perhaps not reported yet
+        self._closed_at: dict[str, float] = {}
+        self._waiting: dict[str, float] = {}  # by id: since when a change waits to be acknowledged
+        self._posted: dict[str, tuple[Incident, int]] = {}  # by id: in which report it was first
+        self._alone: dict[str, Incident] = {}  # by id: people were notified by us
+        self._ledger: dict[str, Incident] = {}
+        self._reply: Reply | None = None
+        self._answered_at = -BEAT_SECONDS
+        self._posted_at = -math.inf
+        self._refused = ""
+        self._thread = threading.Thread(target=self._run_thread, name="stallwatch cluster", daemon=True)
+        if start:
+            with suppress(RuntimeError):  # the system gives no more threads: the agent is alone
+                self._thread.start()
+
+    # ---- the agent's side
+
+    def __call__(self, incident: Incident) -> None:
+        """Take what became of an incident of this agent."""
+        with self._lock:
+            kept = msgspec.structs.replace(incident)
+            self._mine[incident.id] = kept
+            if incident.status == "resolved":
+                self._closed_at[incident.id] = self._clock()
+            self._waiting.setdefault(incident.id, self._clock())
+        self._wake.set()
+
+    def alive(self, problem: str) -> None:
+        """Pass the agent's heartbeat on; called about once a second."""
+        for sink in self._sinks:
+            if (alive := getattr(sink, "alive", None)) is not None:
+                alive(problem)
+        self.notify_alone()
+
+    def update(self, state: State) -> None:
+        """Take what the agent sees now."""
+        with self._lock:
+            was_quiet, self._state = self._is_quiet(), state
+            if self._is_quiet() and not was_quiet:
+                self._wake.set()
+
+    def end(self, ending: Ending) -> None:
+        """Take how the command ended."""
+        with self._lock:
+            self._ending, self._ended_at = ending, self._clock()
+        self._wake.set()
+
+    @property
+    def ruling(self) -> Ruling | None:
+        """What all hosts together decide on the quiet spell that is now; ``None`` if nobody says."""
+        fresh = self._clock() - self._answered_at < ALONE_SECONDS + QUIET_BEAT_SECONDS
+        return self._reply.ruling if self._reply is not None and fresh else None
+
+    def notify_alone(self) -> None:
+        """Notify people of what nobody acknowledged in time."""
+        with self._lock:
+            now = self._clock()
+            due = [name for name, since in self._waiting.items() if now - since >= self._alone_seconds]
+            for name in due:
+                del self._waiting[name]
+            incidents = [msgspec.structs.replace(self._mine[name]) for name in due if name in self._mine]
+            for incident in incidents:
+                alias = [qualified(self._agent, incident)]
+                self._alone[incident.id] = msgspec.structs.replace(in_brief(incident), aliases=alias)
+        for incident in incidents:
+            for sink in self._sinks:
+                sink(incident)
+
+    def close(self, timeout: float = _LEAVING_SECONDS) -> None:
+        """Report the last news, and let a coordinator of ours send what it has; never an error."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end and self._thread.is_alive():
+            with self._lock:
+                done = not self._waiting and (self._ending is None or self._posted_at >= self._ended_at)
+            if done and self._is_settled():
+                break
+            time.sleep(_LOOK_SECONDS)
+        self._closing = True
+        self._wake.set()
+        self._thread.join(max(0.0, end - time.monotonic()) + _LOOK_SECONDS)
+        with self._lock:
+            now = self._clock()
+            self._waiting = dict.fromkeys(self._waiting, now - self._alone_seconds)
+        self.notify_alone()
+        with suppress(Exception):
+            self._backing.close()
+
+    # ---- the thread
+
+    def _run_thread(self) -> None:
+        while not self._closing:
+            self._wake.wait(min(1.0, self.due_in()))
+            self._wake.clear()
+            try:
+                self.round()
+            except Exception as error:  # whatever it is, the agent goes on, alone if need be
+                self._notice(f"reporting to the other hosts failed ({type(error).__name__}: {error})")
+                time.sleep(QUIET_BEAT_SECONDS)
+
+    def due_in(self) -> float:
+        """Return the seconds until the next post."""
+        with self._lock:
+            urgent = self._waiting or (self._ending is not None and self._posted_at < self._ended_at)
+            beat = _AGAIN_SECONDS if urgent else self._beat()
+            return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
+
+    def round(self) -> None:
+        """Post if it is time to, and look at the coordinator of our own."""
+        if self.due_in() <= _LOOK_SECONDS and not self._refused:
+            self._post()
+        self._step()
+        self.notify_alone()
+
+    def _post(self) -> None:
+        report = self.report()
+        self._posted_at = self._clock()
+        try:
+            reply = self._backing.post(report)
+        except Refused as error:
+            self._refused = str(error)
+            self._notice(f"{self._refused}; this agent notifies people by itself")
+            return
+        if reply is None:
+            return
+        if reply.refused and reply.refused != getattr(self._reply, "refused", ""):
+            self._notice(reply.refused)
+        with self._lock:
+            self._reply = reply
+            if reply.refused:
+                return
+            self._answered_at = self._clock()
+            acknowledged = reply.acknowledged.get(self._agent, 0)
+            for name, (incident, number) in self._posted.items():
+                if number <= acknowledged and self._mine.get(name) is incident:  # else it changed since
+                    self._waiting.pop(name, None)
+            self._remember(reply.ledger)
+
+    def _remember(self, ledger: Sequence[Incident]) -> None:
+        known = joined_ledgers([self._ledger.values(), self._alone.values(), ledger])
+        now, wall = self._clock(), self._wall()
+        self._ledger = {
+            one.id: one for one in known if one.resolved_at is None or wall - one.resolved_at < KEPT_SECONDS
+        }
+        self._alone.clear()
+        over = {alias for one in known if one.status == "resolved" for alias in one.aliases}
+        for name, since in list(self._closed_at.items()):
+            incident = self._mine.get(name)
+            if incident is None or incident.status == "open":
+                del self._closed_at[name]  # it opened again
+            elif qualified(self._agent, incident) in over or now - since > KEPT_SECONDS:
+                del self._closed_at[name], self._mine[name]
+                self._posted.pop(name, None)
+
+    def report(self) -> AgentReport:
+        """Return everything that this agent has to say now."""
+        with self._lock:
+            self._number += 1
+            for name, one in self._mine.items():
+                if name not in self._posted or self._posted[name][0] is not one:
+                    self._posted[name] = one, self._number
+            now, state = self._clock(), self._state
+            incidents = [msgspec.structs.replace(one, stacks=None) for one in self._mine.values()]
+            return AgentReport(
+                key=self._identity.key,
+                agent=self._agent,
+                host=self._host,
+                host_id=self._host_id,
+                address=self._address(),
+                node=self._identity.node,
+                run=self._run,
+                job=self._identity.job,
+                attempt=self._identity.attempt,
+                number=self._number,
+                started_age=now - self._started,
+                clock=self._wall(),
+                expected=self._identity.agents,
+                ranks=state.ranks,
+                world=state.world,
+                phase=state.phase,
+                step=state.step,
+                quiet=state.quiet,
+                threshold=state.threshold,
+                ruling=state.ruling,
+                stacks=state.stacks,
+                stacks_age=now - state.stacks_at if state.stacks is not None else 0.0,
+                paces=list(state.paces),
+                incidents=incidents,
+                ledger=joined_ledgers([self._ledger.values(), self._alone.values()]),
+                ending=self._ending,
+                ended_age=now - self._ended_at if self._ending is not None else None,
+            )
+
+    def _is_quiet(self) -> bool:
+        limit = self._state.threshold
+        return limit is not None and self._state.quiet >= limit / 3
+
+    def _beat(self) -> float:
+        reply = self._reply
+        if self._is_quiet():
+            throttled = reply.beat if reply is not None and reply.beat < BEAT_SECONDS else 0.0
+            return max(QUIET_BEAT_SECONDS, throttled)
+        return BEAT_SECONDS

@@ -1,0 +1,221 @@
+"""Fold the incidents that the agents of one run report into incidents of the run. Pure but for the clock.
+
+An agent's incident is here what a trouble is within an agent: see ``watching.episodes``. What differs: agents
+notice the same thing at different times, so a new incident waits for what the other hosts say of it, and what
+comes after its end is part of it, too; and somebody else may have reported it before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from stallwatch_exporter.incident import RANKS, Incident
+from stallwatch_exporter.watching.episodes import (
+    Episode,
+    Episodes,
+    folded_episode,
+    is_about_checkpoints,
+    is_over,
+)
+from stallwatch_exporter.watching.incidents import DRIFTING, by_wall_clock
+from stallwatch_rules.judgements.conclusions import STANDSTILLS
+from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.stacks.spans import ranks_in
+
+GATHER_SECONDS = 3.0  #: so long a new incident waits for what the other hosts say of it
+LATE_SECONDS = 120.0  #: a crash reaches the last host so long after the first, by its launchers' time-outs
+KEPT_SECONDS = 600.0  #: so long after its end, an incident is recognised
+_UPDATE_SECONDS = 60.0  # what changes by itself is reported now and then
+
+
+class View(msgspec.Struct, frozen=True):
+    """What is known of the run besides its incidents."""
+
+    stacks: StallStacks | None = None  #: of all hosts
+    hosts: Mapping[int, str] = {}  #: by rank
+
+
+def qualified(agent: str, incident: Incident) -> str:
+    """Return the id of an agent's incident among those of all agents."""
+    return f"{agent} {incident.id}"
+
+
+class RunEpisodes(Episodes):
+    """`take` incidents of agents, each with its `qualified` id; `flush` reports those of the run."""
+
+    def __init__(
+        self,
+        report: Callable[[Incident], None],
+        view: Callable[[], View],
+        is_complete: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """`is_complete`: whether every host that is up has answered since the newest incident came."""
+        self._view = view
+        self._is_complete = is_complete
+        self._clock = clock
+        self._began: dict[int, float] = {}  # by episode: when its first incident came
+        self._closed: dict[int, float] = {}
+        self._ids: dict[int, str] = {}  # by episode: the id of the run's incident
+        self._merged: dict[int, set[str]] = {}  # further ids under which it was reported
+        self._known: dict[str, Incident] = {}  # by qualified id: reported by a coordinator before
+        self._used: set[str] = set()
+        super().__init__(report)
+
+    def adopt(self, known: Incident) -> bool:
+        """Learn that this incident of the run was reported before; return whether that is new."""
+        if known.id in self._used and any(
+            self._ids.get(id(one)) == known.id or known.id in self._merged.get(id(one), ())
+            for one in self._episodes
+        ):
+            return False
+        before = next((one for one in self._known.values() if one.id == known.id), None)
+        if before is not None and (before.status, before.severity) == (known.status, known.severity):
+            return False
+        self._used.add(known.id)
+        self._known |= dict.fromkeys(known.aliases, known)
+        for episode in self._episodes:
+            if not episode.troubles.keys().isdisjoint(known.aliases):
+                self._recognise(episode, known)
+        return True
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something waits to be reported."""
+        return any(one.changed and not one.closed for one in self._episodes)
+
+    def begin(self, trouble: Incident) -> Episode:
+        """Begin an episode under an id that no other one of the run has, or under that it was reported as."""
+        episode = Episode()
+        self._began[id(episode)] = self._clock()
+        kind, rule = trouble.began_as
+        number = trouble.episode
+        while (name := f"{trouble.run}/{kind}/{rule}/{number}") in self._used:
+            number += 1
+        known = self._known.get(trouble.id)
+        if known is None:
+            self._used.add(name)
+        self._ids[id(episode)] = name if known is None else known.id
+        self._merged[id(episode)] = set()
+        return episode
+
+    def take(self, trouble: Incident) -> None:
+        """Take over what became of an agent's incident."""
+        super().take(trouble)
+        known, episode = self._known.get(trouble.id), self._of(trouble)
+        if known is not None and episode is not None:
+            self._recognise(episode, known)
+
+    def _recognise(self, episode: Episode, known: Incident) -> None:
+        """Let the episode go on as what was reported, under the id of the earlier one if there are two."""
+        mine = self._ids[id(episode)]
+        before = episode.reported
+        if before is None or (known.id != mine and known.opened_at < before.opened_at):
+            if before is not None:
+                self._merged[id(episode)].add(mine)
+            self._ids[id(episode)] = known.id
+            episode.reported = known
+        elif known.id != mine:
+            self._merged[id(episode)].add(known.id)
+        if known.status == "resolved" and not episode.closed:
+            episode.closed, self._closed[id(episode)] = True, self._clock()
+
+    def joins(self, trouble: Incident, episode: Episode) -> bool:
+        """Return whether an agent's new incident is part of this episode of the run."""
+        known = self._known.get(trouble.id)
+        if known is not None:
+            return known.id in {self._ids[id(episode)], *self._merged[id(episode)]}
+        if is_about_checkpoints(trouble) and is_about_checkpoints(episode.first):
+            return not episode.closed and trouble.rule == episode.first.rule
+        if episode.closed:
+            since = self._clock() - self._closed.get(id(episode), -KEPT_SECONDS)
+            failed = any(one.kind == "ended" for one in episode.troubles.values())
+            return since < LATE_SECONDS and (failed or is_over(trouble))
+        return super().joins(trouble, episode)
+
+    def is_due(self, episode: Episode) -> bool:
+        """Return whether the other hosts have answered, or had the time to."""
+        waited = self._clock() - self._began[id(episode)]
+        return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
+
+    def is_news(self, incident: Incident, reported: Incident | None) -> bool:
+        """Return whether people, or pages, should know of the change."""
+        if reported is None or incident.updated_at - reported.updated_at >= _UPDATE_SECONDS:
+            return True
+        lasting = {name for name in incident.__struct_fields__ if name not in {*DRIFTING, "updated_at"}}
+        return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
+
+    def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
+        """Add to the history what is new to the run: not the same from each of its hosts."""
+        known = len(episode.history)
+        super().note(episode, trouble, before)
+        seen = {(one.what, one.kind, one.rule, one.severity) for one in episode.history[:known]}
+        episode.history[known:] = [
+            one
+            for one in episode.history[known:]
+            if one.what != "cleared" and (one.what, one.kind, one.rule, one.severity) not in seen
+        ]
+
+    def fold(self, episode: Episode) -> Incident:
+        """Return the episode as one incident of the run, with the rank and the host to blame."""
+        view = self._view()
+        odd = set(view.stacks.odd) if view.stacks is not None else set()
+        guilty = {view.hosts[rank] for rank in odd if rank in view.hosts}
+
+        def precedence(incident: Incident) -> tuple[float, ...]:
+            kind = ("ended", "stall", "finding").index(incident.kind)
+            symptom = incident.primary is not None and incident.primary.role == "symptom"
+            innocent = incident.kind == "stall" and incident.host not in guilty
+            order = (kind if incident.severity == "critical" else 3, symptom, innocent)
+            return (*order, -RANKS[incident.severity], incident.opened_at)
+
+        folded = folded_episode(episode, precedence)
+        folded.id = self._ids[id(episode)]
+        if episode.reported is not None:  # by it, messages know what was sent: clocks are compared anew
+            folded.opened_at = episode.reported.opened_at
+        folded.aliases = sorted(episode.troubles)
+        folded.hosts = sorted({one.host for one in episode.troubles.values()})
+        if any(one.kind == "stall" for one in episode.troubles.values()):
+            self._locate(folded, episode, view)
+        return folded
+
+    def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
+        """Fill in where the ranks of all hosts are; those of a stall that is over stay as reported."""
+        reported = episode.reported
+        going = [one for one in episode.troubles.values() if one.kind == "stall" and not is_over(one)]
+        if going and view.stacks is not None:
+            folded.stacks = view.stacks
+        elif reported is not None:
+            folded.stacks = reported.stacks or folded.stacks
+        stacks = folded.stacks
+        if stacks is not None and stacks.odd and folded.kind == "stall" and folded.rule in STANDSTILLS:
+            folded.rank = stacks.odd[0]
+            folded.host = _host_of(folded.rank, stacks) or view.hosts.get(folded.rank, folded.host)
+
+    def outlives(self, episode: Episode) -> bool:
+        """Return whether it is remembered: for as long as agents may still report of it."""
+        closed = self._closed.setdefault(id(episode), self._clock())
+        kept = self._clock() - closed < KEPT_SECONDS
+        if not kept:
+            for known in (self._began, self._closed, self._ids, self._merged):
+                known.pop(id(episode), None)
+        return kept
+
+    def further_ids(self, incident: Incident) -> set[str]:
+        """Return the other ids under which hosts that were alone reported this incident of the run."""
+        return next((self._merged[key] for key, name in self._ids.items() if name == incident.id), set())
+
+
+def _host_of(rank: int, stacks: StallStacks) -> str:
+    return next((host for host, ranks in stacks.hosts.items() if rank in ranks_in(ranks)), "")
+
+
+def on_run_clock(incident: Incident, agent: str, ahead: float) -> Incident:
+    """Return an agent's incident by the coordinator's clock, under its qualified id.
+
+    `ahead`: by how many seconds the agent's clock is ahead of it.
+    """
+    moved = by_wall_clock(incident, -ahead)
+    return msgspec.structs.replace(moved, id=qualified(agent, incident))

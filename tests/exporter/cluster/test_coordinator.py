@@ -1,0 +1,267 @@
+"""What hosts report of one run becomes one incident, one message and one rank to blame."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import msgspec
+import pytest
+from clustercases import Chat, Clock, Host, incident, stacks
+
+from stallwatch_exporter.cluster.coordinator import Coordinator
+from stallwatch_exporter.cluster.merging import GATHER_SECONDS
+from stallwatch_rules.endings import Ending
+
+
+class Run:
+    """Three hosts with a rank each, and whoever merges."""
+
+    def __init__(self, **ahead: float) -> None:
+        self.clock = Clock()
+        self.chat = Chat()
+        self.hosts = {
+            name: Host(name, at, self.clock, ahead=ahead.get(name, 0.0))
+            for at, name in enumerate(("n0", "n1", "n2"))
+        }
+        self.notices: list[str] = []
+        self.coordinator = self.another()
+
+    def another(self, chat: Chat | None = None) -> Coordinator:
+        return Coordinator(
+            [chat or self.chat],
+            name="n0-1",
+            clock=self.clock,
+            wall=self.clock.wall,
+            notice=self.notices.append,
+        )
+
+    def post(self, *names: str) -> None:
+        for name in names or self.hosts:
+            self.coordinator.take(self.hosts[name].report())
+        self.coordinator.step()
+
+    def passes(self, seconds: float, *names: str) -> None:
+        """Let the time pass; these hosts post every second."""
+        for _ in range(round(seconds)):
+            self.clock.now += 1.0
+            for host in self.hosts.values():
+                host.quiet += 1.0
+            if names:
+                self.post(*names)
+            self.coordinator.step()
+
+    def hangs(self, guilty: str = "n1") -> None:
+        """All hosts are quiet: the guilty one is in its own code, the others wait for it."""
+        self.passes(20, *self.hosts)
+        for host in self.hosts.values():
+            mine = host.name == guilty
+            look = (
+                stacks("train.py:11 in score", host.rank)
+                if mine
+                else stacks("train.py:30 in step", host.rank, kind="collective")
+            )
+            host.facts = {"stacks": look, "stacks_age": 1.0}
+
+
+def test_one_host_reports_a_hang_and_all_hosts_are_looked_at() -> None:
+    run = Run()
+    run.hangs()
+    run.post()
+    run.clock.now += 0.5
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.post("n1")
+    assert not run.chat.got, "the others have not answered yet"
+    run.clock.now += 1.0
+    run.post()
+    assert run.chat.stages == [("sft-8123.0/stall/silent-hang/1", "open")]
+    sent = run.chat.got[0]
+    assert (sent.rank, sent.host) == (1, "n1")
+    assert sent.stacks is not None
+    assert sorted(sent.stacks.hosts) == ["n0", "n1", "n2"]
+
+
+@pytest.mark.parametrize("order", list(permutations(("n0", "n1", "n2"))))
+def test_the_same_hang_reported_by_all_is_one_incident(order: tuple[str, ...]) -> None:
+    run = Run(n0=20.0, n2=-30.0)
+    run.hangs()
+    for name in order:
+        run.hosts[name].has(incident(run.hosts[name].wall()))
+        run.post(name)
+        run.clock.now += 1.0
+    run.passes(5, *order)
+    assert len({one.id for one in run.chat.got}) == 1
+    assert run.chat.stages == [("sft-8123.0/stall/silent-hang/1", "open")]
+    assert (run.chat.got[-1].rank, run.chat.got[-1].host) == (1, "n1")
+    assert run.chat.got[-1].hosts == ["n0", "n1", "n2"]
+
+
+def test_it_closes_once_when_all_hosts_go_on() -> None:
+    run = Run()
+    run.hangs()
+    for host in run.hosts.values():
+        host.has(incident(host.wall()))
+    run.post()
+    run.passes(3, *run.hosts)
+    for host in run.hosts.values():
+        at = host.wall()
+        over = next(iter(host.incidents.values()))
+        host.has(
+            msgspec.structs.replace(
+                over, status="resolved", resolution="recovered", resolved_at=at, updated_at=at
+            )
+        )
+        run.post(host.name)
+        run.clock.now += 1.0
+    run.passes(5, *run.hosts)
+    assert [stage for _, stage in run.chat.stages] == ["open", "resolved"]
+
+
+def test_a_host_that_does_not_answer_holds_the_message_up_for_a_moment_only() -> None:
+    run = Run()
+    run.hangs()
+    run.post()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.post("n1")
+    run.passes(GATHER_SECONDS, "n1")
+    assert [stage for _, stage in run.chat.stages] == ["open"]
+
+
+def test_another_stall_is_another_incident_with_another_id() -> None:
+    run = Run()
+    for number, name in ((1, "n1"), (1, "n2")):
+        host = run.hosts[name]
+        host.has(incident(host.wall(), number, step=number))
+        run.passes(4, *run.hosts)
+        at = host.wall()
+        over = next(iter(host.incidents.values()))
+        host.has(
+            msgspec.structs.replace(
+                over, status="resolved", resolution="recovered", resolved_at=at, updated_at=at
+            )
+        )
+        run.passes(200, *run.hosts)
+    ids = list(dict.fromkeys(one.id for one in run.chat.got))
+    assert ids == ["sft-8123.0/stall/silent-hang/1", "sft-8123.0/stall/silent-hang/2"]
+
+
+def test_a_crash_that_reaches_the_other_hosts_later_is_one_incident() -> None:
+    run = Run()
+    for name, after, rule in (("n1", 0, "cuda-oom"), ("n0", 20, "peer-gone"), ("n2", 40, "peer-gone")):
+        run.passes(after, *run.hosts)
+        host, at = run.hosts[name], run.hosts[name].wall()
+        ended = incident(
+            at, kind="ended", rule=rule, status="resolved", resolution="run-failed", resolved_at=at
+        )
+        host.has(ended)
+        host.facts["ending"] = Ending("failed", None)
+        run.post(name)
+    run.passes(10, *run.hosts)
+    assert run.chat.stages == [("sft-8123.0/ended/cuda-oom/1", "resolved")]
+    assert run.chat.got[0].host == "n1"
+
+
+def test_who_takes_over_sends_nothing_again() -> None:
+    run = Run()
+    run.hangs()
+    for host in run.hosts.values():
+        host.has(incident(host.wall()))
+    run.post()
+    run.passes(3, *run.hosts)
+    ledger = run.coordinator.take(run.hosts["n0"].report()).ledger
+    assert [one.id for one in ledger] == ["sft-8123.0/stall/silent-hang/1"]
+    other = Chat()
+    run.coordinator = run.another(other)
+    run.clock.now += 5.0
+    for host in run.hosts.values():
+        host.facts["ledger"] = ledger
+    run.post()
+    run.passes(5, *run.hosts)
+    assert [one.id for one in other.adopted] == ["sft-8123.0/stall/silent-hang/1"]
+    assert {(one.id, one.opened_at) for one in other.got} <= {(one.id, one.opened_at) for one in run.chat.got}
+
+
+def test_what_has_not_left_is_sent_by_who_takes_over() -> None:
+    run = Run()
+    run.chat.holds = True
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.post()
+    run.passes(5, *run.hosts)
+    assert run.chat.stages
+    assert run.coordinator.take(run.hosts["n0"].report()).ledger == []
+
+
+def test_two_that_were_alone_are_one_incident_and_both_ids_are_closed() -> None:
+    run = Run()
+    known = []
+    for name in ("n0", "n1"):
+        host = run.hosts[name]
+        mine = incident(host.wall(), 1 if name == "n0" else 2)
+        host.has(mine)
+        alone = msgspec.structs.replace(mine, aliases=[f"{host.agent} {mine.id}"])
+        known.append(alone)
+        host.facts["ledger"] = [alone]
+        run.clock.now += 1.0
+    run.post()
+    run.passes(4, *run.hosts)
+    for name in ("n0", "n1"):
+        host, at = run.hosts[name], run.hosts[name].wall()
+        over = next(iter(host.incidents.values()))
+        host.has(
+            msgspec.structs.replace(
+                over, status="resolved", resolution="recovered", resolved_at=at, updated_at=at
+            )
+        )
+    run.passes(4, *run.hosts)
+    closed = {one.id for one in run.chat.got if one.status == "resolved"}
+    assert closed == {one.id for one in known}
+
+
+def test_a_host_that_is_gone_leaves_no_incident_open() -> None:
+    run = Run()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.post()
+    run.passes(3, *run.hosts)
+    run.passes(70, "n0", "n2")
+    assert run.chat.got[-1].status == "resolved"
+    assert run.chat.got[-1].resolution == "unknown"
+
+
+def test_two_agents_that_claim_one_rank_are_named() -> None:
+    run = Run()
+    run.post()
+    twin = Host("n9", 1, run.clock)
+    run.coordinator.take(twin.report(started_age=1.0))
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(5, *run.hosts)
+    assert run.notices == ["agents on n1 and n9 claim rank 1: the one that started last counts"]
+
+
+def test_hosts_of_the_same_name_are_shown_with_their_addresses() -> None:
+    run = Run()
+    twin = Host("n0", 5, run.clock)
+    run.post()
+    run.clock.now += 1.0
+    reply = run.coordinator.take(twin.report(agent="other", host_id="other", address="10.0.0.9:1"))
+    assert "n0 (10.0.0.9:1)" in reply.hosts
+
+
+def test_reports_that_come_late_do_not_count() -> None:
+    run = Run()
+    host = run.hosts["n1"]
+    late = host.report()
+    host.has(incident(host.wall()))
+    run.post()
+    run.coordinator.take(late)
+    run.passes(4, "n0", "n2")
+    assert run.chat.stages == [("sft-8123.0/stall/silent-hang/1", "open")]
+
+
+def test_quiet_agents_post_every_second_and_a_thousand_of_them_less_often() -> None:
+    run = Run()
+    host = run.hosts["n1"]
+    assert run.coordinator.take(host.report()).beat == 10.0
+    host.quiet = 11.0
+    assert run.coordinator.take(host.report()).beat == 1.0
+    for at in range(1024):
+        run.coordinator.take(Host(f"m{at}", at, run.clock).report())
+    assert run.coordinator.take(host.report()).beat == pytest.approx(1027 / 64, abs=0.1)

@@ -1,0 +1,184 @@
+"""What an agent reports to the other hosts, and when it notifies people by itself."""
+
+from __future__ import annotations
+
+import msgspec
+from clustercases import Chat, Clock, incident, stacks
+
+from stallwatch_exporter.cluster.backing import Refused
+from stallwatch_exporter.cluster.coordinator import Coordinator
+from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member, State
+from stallwatch_exporter.cluster.wire import AgentReport, Reply
+from stallwatch_exporter.incident import Incident
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.stacks.patience import Ruling
+
+IDENTITY = RunIdentity(key="5f", job="8123.0", origin="slurm", node=1, agents=2)
+
+
+class Line:
+    """A backing that a test answers, or cuts."""
+
+    def __init__(self) -> None:
+        self.posts: list[AgentReport] = []
+        self.reply: Reply | None = Reply()
+        self.refusal = ""
+        self.behind = 0  # reports that it has not read yet
+
+    def post(self, report: AgentReport) -> Reply | None:
+        self.posts.append(report)
+        if self.refusal:
+            raise Refused(self.refusal)
+        if self.reply is None:
+            return None
+        return msgspec.structs.replace(self.reply, acknowledged={report.agent: report.number - self.behind})
+
+    def close(self) -> None:
+        pass
+
+
+class Agent:
+    """A member of a run, whose thread is the test's."""
+
+    def __init__(self) -> None:
+        self.clock, self.chat, self.line = Clock(), Chat(), Line()
+        self.notices: list[str] = []
+        self.member = Member(
+            IDENTITY,
+            "sft-8123.0",
+            self.line,
+            [self.chat],
+            agent="n1-1",
+            host="n1",
+            host_id="id",
+            clock=self.clock,
+            wall=self.clock.wall,
+            notice=self.notices.append,
+            start=False,
+        )
+
+    def opens(self, number: int = 1) -> Incident:
+        found = incident(self.clock.wall(), number)
+        self.member(found)
+        return found
+
+    def closes(self, found: Incident) -> Incident:
+        at = self.clock.wall()
+        over = msgspec.structs.replace(
+            found, status="resolved", resolution="recovered", resolved_at=at, updated_at=at
+        )
+        self.member(over)
+        return over
+
+    def passes(self, seconds: float) -> None:
+        for _ in range(round(seconds * 2)):
+            self.clock.now += 0.5
+            self.member.round()
+
+
+def test_an_incident_is_posted_at_once_and_left_to_who_merges() -> None:
+    agent = Agent()
+    agent.member.round()
+    agent.clock.now += 1.0
+    agent.opens()
+    agent.member.round()
+    assert [len(post.incidents) for post in agent.line.posts] == [0, 1]
+    agent.passes(10)
+    assert not agent.chat.got
+
+
+def test_what_nobody_acknowledges_the_agent_sends_itself() -> None:
+    agent = Agent()
+    agent.line.reply = None
+    found = agent.opens()
+    agent.passes(ALONE_SECONDS - 0.5)
+    assert not agent.chat.got
+    agent.passes(1.0)
+    assert [one.id for one in agent.chat.got] == [found.id]
+    agent.line.reply = Reply()
+    agent.passes(12)
+    assert [one.aliases for one in agent.line.posts[-1].ledger] == [[f"n1-1 {found.id}"]]
+
+
+def test_a_reply_to_an_older_report_acknowledges_nothing() -> None:
+    agent = Agent()
+    agent.line.behind = 100
+    agent.opens()
+    agent.passes(ALONE_SECONDS + 0.5)
+    assert len(agent.chat.got) == 1
+
+
+def test_a_refusal_is_shown_once_and_the_agent_goes_on_alone() -> None:
+    agent = Agent()
+    agent.line.refusal = "n0:19402 has another secret"
+    agent.opens()
+    agent.passes(4)
+    assert agent.notices == ["n0:19402 has another secret; this agent notifies people by itself"]
+    assert len(agent.line.posts) == 1
+    assert len(agent.chat.got) == 1
+
+
+def test_a_quiet_agent_posts_every_second() -> None:
+    agent = Agent()
+    agent.passes(20)
+    calm = len(agent.line.posts)
+    agent.member.update(State(quiet=11.0, threshold=30.0))
+    agent.passes(20)
+    assert calm <= 3
+    assert 18 <= len(agent.line.posts) - calm <= 21
+
+
+def test_what_closed_is_reported_until_the_run_knows() -> None:
+    agent = Agent()
+    over = agent.closes(agent.opens())
+    agent.passes(12)
+    assert [one.status for one in agent.line.posts[-1].incidents] == ["resolved"]
+    agent.line.reply = Reply(ledger=[msgspec.structs.replace(over, aliases=[f"n1-1 {over.id}"])])
+    agent.passes(24)
+    assert agent.line.posts[-1].incidents == []
+    assert [one.id for one in agent.line.posts[-1].ledger] == [over.id]
+
+
+def test_the_runs_ruling_counts_while_it_is_fresh() -> None:
+    agent = Agent()
+    agent.line.reply = Reply(ruling=Ruling("stalled", 30.0, "behind", 1))
+    agent.member.update(State(quiet=11.0, threshold=30.0))
+    agent.member.round()
+    assert agent.member.ruling == Ruling("stalled", 30.0, "behind", 1)
+    agent.line.reply = None
+    agent.passes(4)
+    assert agent.member.ruling is None
+
+
+def test_the_end_is_posted_at_once() -> None:
+    agent = Agent()
+    agent.member.round()
+    agent.clock.now += 1.0
+    agent.member.end(Ending("finished", None))
+    agent.member.round()
+    assert agent.line.posts[-1].ending == Ending("finished", None)
+    assert agent.line.posts[-1].ended_age == 0.0
+
+
+def test_stacks_are_reported_once_and_not_with_each_incident() -> None:
+    agent = Agent()
+    found = incident(agent.clock.wall())
+    found.stacks = stacks("train.py:11 in score", 1)
+    agent.member(found)
+    agent.member.round()
+    assert agent.line.posts[-1].incidents[0].stacks is None
+
+
+def test_an_agent_and_its_own_coordinator_send_each_thing_once() -> None:
+    agent = Agent()
+    coordinator = Coordinator([agent.chat], name="n1-1", clock=agent.clock, wall=agent.clock.wall)
+    agent.line.post = coordinator.take  # type: ignore[method-assign]
+    agent.member._step = coordinator.step
+    agent.closes(agent.opens())
+    found = agent.opens(2)
+    agent.passes(6)
+    agent.closes(found)
+    agent.passes(6)
+    assert agent.chat.stages == [(found.id, "open"), (found.id, "resolved")]
+    assert coordinator.is_settled
