@@ -10,6 +10,7 @@ import msgspec
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import (
+    RUN_INCIDENTS,
     AgentInfo,
     agent_alive,
     kept_runs,
@@ -30,17 +31,35 @@ def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> l
     these runs are returned, for `mark_reported` once all is stored.
     """
     found: list[tuple[Path, AgentInfo]] = []
-    for folder, info in kept_runs(home):
+    for folder, info in _left_behind(home, now):
         until = reported_until(info, now)
-        if until < math.inf and _is_gone(info, now):
+        if until == math.inf:
+            continue
+        if info.key:
+            for one in _of_all_hosts(folder):
+                if one.status == "open" or one.updated_at > until:
+                    tell(one)
+        else:
             Episodes(tell, read_journal(folder), until)
-            found.append((folder, info))
+        found.append((folder, info))
     return found
+
+
+def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
+    """Return the runs whose agent is gone. Of a run over hosts, others have taken over what it merged."""
+    kept = kept_runs(home)
+    watched = {info.key for _, info in kept if info.key and agent_alive(info, now)}
+    return [(folder, info) for folder, info in kept if info.key not in watched and _is_gone(info, now)]
 
 
 def _is_gone(info: AgentInfo, now: float) -> bool:
     # Whoever starts it anew in its folder needs a moment, and so does one that is about to leave.
     return abs(now - info.updated_at) > _FRESH_SECONDS and not agent_alive(info, now)
+
+
+def _of_all_hosts(folder: Path) -> list[Incident]:
+    """Return the last state of each incident that this agent merged from those of all hosts."""
+    return list({one.id: one for one in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 
 def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
@@ -51,27 +70,30 @@ def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> l
     or another agent looks at the same moment: who is notified of it is noted beside the messages.
     """
     closed: list[Incident] = []
-    for folder, info in kept_runs(home):
-        if info.ended_at is None and _is_gone(info, now):
-            closed += _close(folder, now, tell)
+    for folder, info in _left_behind(home, now):
+        if info.ended_at is None:
+            closed += _close(folder, now, tell, of_all_hosts=bool(info.key))
     return closed
 
 
-def _close(folder: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
+def _close(
+    folder: Path, now: float, tell: Callable[[Incident], None], *, of_all_hosts: bool
+) -> list[Incident]:
     left = [
         msgspec.structs.replace(one, status="resolved", resolution="unknown", resolved_at=now, updated_at=now)
-        for one in read_incidents(folder)
+        for one in (_of_all_hosts(folder) if of_all_hosts else read_incidents(folder))
         if one.status == "open" and not one.is_last_word
     ]
     if not left:
         return []
-    closed: list[Incident] = []
-    episodes = Episodes(closed.append, read_journal(folder))
-    for one in left:
-        episodes.take(one)
-    episodes.flush()
+    closed: list[Incident] = list(left) if of_all_hosts else []
+    if not of_all_hosts:
+        episodes = Episodes(closed.append, read_journal(folder))
+        for one in left:
+            episodes.take(one)
+        episodes.flush()
     try:
-        with open_to_append(folder / "incidents.jsonl") as journal:
+        with open_to_append(folder / (RUN_INCIDENTS if of_all_hosts else "incidents.jsonl")) as journal:
             for incident in closed:  # people first: what is in the folder is not sent again
                 tell(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(one) + b"\n" for one in left))

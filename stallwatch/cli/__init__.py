@@ -31,6 +31,7 @@ _COMMANDS = {
     "rules": "rules",
     "alerts": "alerts",
     "relay": "relay",
+    "coordinator": "coordinator",
     "grafana": "dashboard",
     "config": "config",
     "replay": "runs",

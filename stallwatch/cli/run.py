@@ -138,6 +138,7 @@ def _watched(
     listeners = Listeners(config, catalogue)
     guard_threads(listeners.notice)
     options |= {"notice": listeners.notice, "on_end": listeners.ended}
+    options["engine"] = listeners.engine(listeners.notice)
     watched = functools.partial(watch, list(what), settings, listeners.sinks, catalogue, **options)
     return watched, listeners
 

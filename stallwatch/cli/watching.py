@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.deadman import DeadmanSink
     from stallwatch_alerts.sink import ChatSink
     from stallwatch_alerts.store_sink import StoreSink
+    from stallwatch_exporter.cluster.joining import Engine
     from stallwatch_exporter.incident import Sink
     from stallwatch_exporter.runs.runfolder import RunFolder
     from stallwatch_rules.endings import Ending
@@ -65,6 +66,7 @@ class Listeners:
         self._unreported: list[Callable[[], None]] = []  # each notes that a run's incidents were sent
         self.run_failed = False  #: the run failed, whatever its command returned
         self._home: Path = config["run.home"]
+        self._incidents_url: str = config["alerts.incidents_url"]
         self._preload = threading.Timer(_PRELOAD_SECONDS, preload, (self._language,))
         self._preload.daemon = True
         self._preload.start()
@@ -110,6 +112,25 @@ class Listeners:
     def sinks(self) -> list[Sink]:
         """Chats first: what leaves the machine must not wait for what stays on it."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
+
+    def alive(self) -> None:
+        """Let the sinks look at their clocks, where no agent does it."""
+        for sink in self.sinks:
+            if (alive := getattr(sink, "alive", None)) is not None:
+                alive("")
+
+    def engine(self, notice: Callable[[str], None]) -> Engine | None:
+        """Return how agents of a run meet in the incident database; ``None`` if it is not PostgreSQL."""
+        url = self._incidents_url
+        if self._store is None or not url:
+            return None
+        from stallwatch_alerts.storage.cluster import PostgresBacking, is_cluster_engine
+
+        if not is_cluster_engine(url):
+            return None
+        return lambda identity, merges, agent: PostgresBacking(
+            url, identity, merges, agent=agent, notice=notice
+        )
 
     def notice(self, text: str) -> None:
         """Say something on the terminal that is no incident: after the incidents told before it."""

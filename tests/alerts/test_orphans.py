@@ -210,3 +210,39 @@ def test_a_record_that_names_another_folder_and_a_link_lead_nowhere(
     journal.symlink_to(private / "incidents.jsonl")
     assert close_orphans(home, 5000.0, lambda _: None) == []
     assert (private / "incidents.jsonl").read_bytes() == before
+
+
+def of_hosts(home: Path, name: str, key: str, merged: Incident | None, *, dead: bool = True) -> Path:
+    """The folder of an agent of a run over hosts, which may have merged an incident of all of them."""
+    folder = run(home, name, dead=dead)
+    info = read_info(folder)
+    assert info is not None
+    (folder / "agent.json").write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(info, key=key, reported=False))
+    )
+    if merged is not None:
+        (folder / "run-incidents.jsonl").write_bytes(msgspec.json.encode(merged) + b"\n")
+    return folder
+
+
+def test_of_a_run_over_hosts_only_what_was_merged_is_reported_and_once(tmp_path: Path, stall: Stall) -> None:
+    merged = stall(id="sft/stall/x/1", run="sft")
+    first = of_hosts(tmp_path, "sft", "5f", merged)
+    other = of_hosts(tmp_path, "sft-n2", "5f", None)
+    (other / "incidents.jsonl").write_bytes(msgspec.json.encode(stall(id="sft-n2/stall/x/1")) + b"\n")
+    heard: list[Incident] = []
+    report_unsent(tmp_path, time.time(), heard.append)
+    assert [one.id for one in heard] == ["sft/stall/x/1"]
+    closed = close_orphans(tmp_path, time.time(), heard.append)
+    assert [(one.id, one.resolution) for one in closed] == [("sft/stall/x/1", "unknown")]
+    assert close_orphans(tmp_path, time.time(), heard.append) == []
+    assert b"unknown" in (first / "run-incidents.jsonl").read_bytes()
+
+
+def test_what_an_agent_merged_is_not_closed_while_another_of_its_run_is_up(
+    tmp_path: Path, stall: Stall
+) -> None:
+    of_hosts(tmp_path, "sft", "5f", stall(id="sft/stall/x/1", run="sft"))
+    of_hosts(tmp_path, "sft-n2", "5f", None, dead=False)
+    assert close_orphans(tmp_path, time.time(), lambda _: None) == []
+    assert report_unsent(tmp_path, time.time(), lambda _: None) == []

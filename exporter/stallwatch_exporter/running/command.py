@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 from stallwatch_exporter import steady
+from stallwatch_exporter.cluster.joining import Engine
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.notices import at_the_end, surviving, tell
 from stallwatch_exporter.probe.api import SWITCH_VARIABLE
@@ -45,11 +46,13 @@ def run_command(
     metrics: bool = True,
     notice: Notice = tell,
     on_end: OnEnd | None = None,
+    engine: Engine | None = None,
 ) -> int:
     """Run `command` and watch it; its exit code, 128 + n after signal n.
 
-    127 and 126 mean that it could not be started. `on_end` is called when it ended. The command starts before
-    anything else is set up, and goes on whatever happens to the watching.
+    127 and 126 mean that it could not be started. `on_end` is called when it ended; `engine` says where the
+    agents of a run over hosts meet, if not over HTTP. The command starts before anything else is set up, and
+    goes on whatever happens to the watching.
     """
     notice, guard = surviving(notice), at_the_end(notice)
     environ, rings = _probed(command, settings, notice)
@@ -70,6 +73,7 @@ def run_command(
                 started=started,
                 rings=rings,
                 identity=identity_here(command, settings, name),
+                engine=engine,
             )
 
         with SignalRelay() as relay:
@@ -127,6 +131,8 @@ def run_command(
             if on_end is not None:
                 with guard("the report"):
                     on_end(diagnosis, ending, agent.folder)
+            with guard("reporting to the other hosts"), suppress(KeyboardInterrupt):
+                agent.leave()
             with guard("closing /metrics"), suppress(KeyboardInterrupt):  # nor for whoever reads /metrics
                 reader.close()
     return 128 - returncode if returncode < 0 else returncode

@@ -37,6 +37,8 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _Record = TypeVar("_Record")
+#: Of an agent that merged a run over hosts: the run's incidents, as people were notified of them.
+RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Agents write ``agent.json`` every few seconds. What NFS keeps of a file may be a minute old (acregmax,
 #: nfs(5)), and clocks of hosts may differ.
@@ -257,6 +259,11 @@ class RunFolder:
     def append_incident(self, incident: Incident) -> None:
         """Add one change of an incident to ``incidents.jsonl``."""
         self._append("incidents.jsonl", incident)
+
+    def append_run_incident(self, incident: Incident) -> None:
+        """Add one change of an incident of all hosts to ``run-incidents.jsonl``: from any one thread."""
+        with suppress(OSError):  # whoever takes over from this agent has it, too
+            append_whole(self.path / RUN_INCIDENTS, msgspec.json.encode(incident) + b"\n")
 
     def append_event(self, event: dict[str, Any]) -> None:
         """Add an event of a rank's probe to ``events.jsonl``."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.identity import identify
+from stallwatch_exporter.cluster.joining import Engine
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.notices import tell
 from stallwatch_exporter.running.capture import Chunk
@@ -54,6 +55,7 @@ def tail_files(
     notice: Notice = tell,
     on_end: OnEnd | None = None,
     stopped: Callable[[], bool] = lambda: False,
+    engine: Engine | None = None,
 ) -> int:
     """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all was read.
 
@@ -89,6 +91,7 @@ def tail_files(
         started=started,
         reuse=reuse,
         identity=identity,
+        engine=engine,
     )
     asked = threading.Event()
 
@@ -117,6 +120,7 @@ def tail_files(
     diagnosis = agent.end(ending, now)
     if on_end is not None:
         on_end(diagnosis, ending, agent.folder)
+    agent.leave()
     if server is not None:
         server.linger(settings.linger_seconds)
         server.close()

@@ -7,11 +7,12 @@ in here gets out (see ``guard``).
 from __future__ import annotations
 
 import functools
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from stallwatch_exporter import steady
+from stallwatch_exporter.cluster.member import Member
+from stallwatch_exporter.cluster.member import State as ClusterState
 from stallwatch_exporter.incident import Severity, Sink
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_exporter.rings.probing import Probing
@@ -37,7 +38,8 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Match, Stats
-from stallwatch_rules.stacks.patience import CRITICAL
+from stallwatch_rules.stacks.patience import CRITICAL, FOREVER
+from stallwatch_rules.stacks.spans import spans_of
 from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.redact import redact
 
@@ -61,9 +63,14 @@ class Agent:
         clock: Callable[[], float] = steady.now,
         notice: Callable[[str], None] = lambda _: None,
         probing: Probing | None = None,
+        member: Member | None = None,
+        metrics: RunMetrics | None = None,
     ) -> None:
+        """`member`: where the run has agents on several hosts; it stands between us and the `sinks`."""
+        sinks = sinks if member is None else (member,)
+        self.member = member
         self.folder = folder
-        self.metrics = RunMetrics(folder.run)
+        self.metrics = metrics or RunMetrics(folder.run)
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.memory = MemoryHeld()
         self._settings = settings
@@ -86,6 +93,8 @@ class Agent:
         self.response = Response(folder, settings.on_stall, probing, notice, settings.language)
         self._diagnoser = Diagnoser(self._reading, self.memory, self.response, self._guarded, clock)
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
+        if member is not None:
+            self._suspicion.run_ruling = lambda: member.ruling
         self._repeats = Repeats(catalogue)
         self._moving, self._bars = MovingLines(), MovingBars()
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
@@ -256,6 +265,8 @@ class Agent:
             self._alarms.ranks.look(gone, self._progress, now, held=held, memory=self.memory.now)
         with self._guarded("the incidents"):
             self._reporting.episodes.flush()
+        with self._guarded("reporting to the other hosts"):
+            self._report_state(present)
         with self._guarded("the metrics"):
             self.metrics.thresholds(self._watch.thresholds)
             self.metrics.progressed(self._watch.last_sign)
@@ -390,8 +401,9 @@ class Agent:
         hear = functools.partial(self._hear_last, now)
         self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose, hear)
         shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
+        masked = redacted(self.ending)
         with self._guarded("the run's record"):  # first: what else is written may find no room
-            ended_at, masked = steady.wall(now), redacted(self.ending)
+            ended_at = steady.wall(now)
             self.folder.keep_end(
                 diagnosis, updated_at=ended_at, ended_at=ended_at, ending=masked, state=shown
             )
@@ -399,6 +411,8 @@ class Agent:
         with self._guarded("the incidents"):
             self._alarms.ended(self.ending, diagnosis, self._shown_lines(), quiet, now)
             self._reporting.episodes.flush()
+            if self.member is not None:
+                self.member.end(masked)
             self.metrics.ended(now, self.ending.kind)
         with self._guarded("the log copies"):
             self._copies.flush(now, everything=True)
@@ -406,7 +420,35 @@ class Agent:
             self.folder.close(diagnosis, **self._details(now))
         return diagnosis
 
+    def leave(self) -> None:
+        """Report the last news to the other hosts of the run; after ``end``."""
+        if self.member is not None:
+            self.member.close()
+
     # ---- help
+
+    def _report_state(self, now: float) -> None:
+        """Let the other hosts know what is seen here."""
+        if self.member is None:
+            return
+        state, seen = self._watch.check(now, begin=False), self._suspicion.seen
+        stacks, at = seen if seen is not None else (None, 0.0)
+        up = self._probing.ranks_up() if self._probing is not None else {}
+        there = {rank for rank, rings in up.items() if rings}
+        looked = {rank for group in stacks.groups for rank in group.ranks} if stacks is not None else set()
+        self.member.update(
+            ClusterState(
+                ranks=spans_of(there | looked),
+                world=len(looked) + stacks.elsewhere if stacks is not None else 0,
+                phase=state.phase,
+                step=state.step,
+                quiet=state.seconds,
+                threshold=self._watch.suspicion,
+                ruling=self._suspicion.ruling,
+                stacks=stacks,
+                stacks_at=at,
+            )
+        )
 
     def _hear_last(self, now: float) -> None:
         """What the ranks say as they end."""
@@ -439,7 +481,7 @@ class Agent:
         """What the run's record says beside its state."""
         threshold, moved = self._watch.check(now, begin=False).threshold, steady.moved()
         return {
-            "threshold": round(threshold, 3) if math.isfinite(threshold) else None,
+            "threshold": round(threshold, 3) if threshold < FOREVER else None,
             "rank_logs": sorted(self._copies.files),
             "gaps": [Gap(one.lines, one.since + moved, one.until + moved) for one in self._copies.gaps],
         }

@@ -12,11 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from stallwatch_exporter.cluster.identity import RunIdentity, identify
+from stallwatch_exporter.cluster.joining import Engine, join_run
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.naming import sanitise, script_name
 from stallwatch_exporter.runs.prune import prune
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.serving.server import MetricsServer, serve
 from stallwatch_exporter.settings import ExporterSettings, is_own_folder, temporary_home
 from stallwatch_exporter.tailing.tail import FileTailer
@@ -50,6 +52,7 @@ def open_agent(
     reuse: bool = False,
     rings: Path | None = None,
     identity: RunIdentity | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Agent, MetricsServer | None]:
     """Make them. What cannot be made is told and done without; old runs make room in the background."""
     wanted = (name or "").strip() or None
@@ -73,7 +76,22 @@ def open_agent(
 
     threading.Thread(target=make_room, name="stallwatch prune", daemon=True).start()
     probing = Probing(rings) if rings is not None else None
-    agent = Agent(folder, settings, catalogue, sinks, notice=notice, probing=probing)
+    run_metrics = RunMetrics(folder.run)
+    member = None
+    if identity is not None and settings.join.mode != "off":
+        member = join_run(
+            identity, folder, settings, sinks, notice=notice, hosts=run_metrics.hosts, engine=engine
+        )
+    agent = Agent(
+        folder,
+        settings,
+        catalogue,
+        sinks,
+        notice=notice,
+        probing=probing,
+        member=member,
+        metrics=run_metrics,
+    )
     server = serve(agent.metrics.registry, settings, notice) if metrics else None
     folder.write_info(endpoint=server.url if server is not None else None, reported=False)
     return agent, server

@@ -27,7 +27,9 @@ class Suspicion:
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: of the quiet spell that is now
         self.stacks: StallStacks | None = None  #: of its newest look
+        self.seen: tuple[StallStacks, float] | None = None  #: what its newest look saw, and when
         self.nobody = ""  #: why nobody could be asked in it
+        self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: of all hosts of the run together
         self._settings = settings
         self._watch = watch
         self._evidence = evidence
@@ -81,7 +83,7 @@ class Suspicion:
             while len(self._sites) > _MOST_SITES:
                 del self._sites[next(iter(self._sites))]
         self._spell, self._looked_at, self._looks = self._watch.spell, None, []
-        self.ruling = self.stacks = None
+        self.ruling = self.stacks = self.seen = None
         self.nobody = ""
         self._evidence.drop(reported=over is not None and over.stalled)
 
@@ -89,6 +91,8 @@ class Suspicion:
         self.nobody = found.nobody
         if not found.asked:
             return
+        if found.stacks is not None:
+            self.seen = found.stacks, self._looked_at or now
         reported = self.stacks if state.stalled else None
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
             self.stacks = found.stacks  # what a stall was reported for is not what follows, such as its end
@@ -106,6 +110,7 @@ class Suspicion:
             sites=self._sites,
             repeating=repeating(),
             suspended=found.suspended,
+            run=self.run_ruling(),
         )
         judged = ruling(self._looks, spell)
         if judged is None:

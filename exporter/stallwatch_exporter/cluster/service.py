@@ -1,0 +1,79 @@
+"""``stallwatch coordinator``: merges the reports of any number of runs behind one port."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from stallwatch_exporter import steady
+from stallwatch_exporter.cluster.client import FIRST_PORT
+from stallwatch_exporter.cluster.coordinator import Coordinator
+from stallwatch_exporter.cluster.host import host_id
+from stallwatch_exporter.cluster.secrets import Secret
+from stallwatch_exporter.cluster.server import OtherHosts, listen
+from stallwatch_exporter.incident import Sink
+from stallwatch_exporter.settings import JoinSettings
+
+PORT = FIRST_PORT - 1 + 1000  #: 20401: no agent listens there
+_STEP_SECONDS = 1.0
+_MOST_CONNECTIONS = 2048
+
+
+class CoordinatorService:
+    """Serves until it is closed; each run has a coordinator of its own, and all notify through `sinks`."""
+
+    def __init__(
+        self,
+        join: JoinSettings,
+        secret: Secret,
+        sinks: Sequence[Sink],
+        *,
+        notice: Callable[[str], None],
+        clock: Callable[[], float] = steady.now,
+    ) -> None:
+        """Listen at `join.host` and `join.port`. Raises `OSError` if that address cannot be had."""
+        own_id = host_id(socket.gethostname())
+        self._name = f"{own_id}-{os.getpid()}-{int(time.time())}"
+        self._sinks = sinks
+        self._notice = notice
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._runs: dict[str, Coordinator] = {}
+        self._closing = threading.Event()
+        gate = OtherHosts(secret.text, self._name, own_id, self._run, notice)
+        self._server = listen(gate, join.host, [join.port or PORT], secret.server, _MOST_CONNECTIONS)
+        self._thread = threading.Thread(target=self._step, name="stallwatch coordinator", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at."""
+        return self._server.port
+
+    def close(self) -> None:
+        """Take nothing more; what has been merged is handed to the sinks."""
+        self._server.close()
+        self._closing.set()
+        self._thread.join(_STEP_SECONDS)
+
+    def _run(self, key: str) -> Coordinator:
+        with self._lock:
+            if key not in self._runs:
+                self._notice(f"a run joins: {key}")
+                self._runs[key] = Coordinator(
+                    self._sinks, name=self._name, clock=self._clock, notice=self._notice
+                )
+            return self._runs[key]
+
+    def _step(self) -> None:
+        while not self._closing.wait(_STEP_SECONDS):
+            with self._lock:
+                runs = list(self._runs.values())
+            for run in runs:
+                try:
+                    run.step()
+                except Exception as error:
+                    self._notice(f"a run could not be merged ({type(error).__name__}: {error})")

@@ -1,0 +1,63 @@
+"""``stallwatch coordinator``: the merger of a cluster's runs, as a service."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import click
+
+from stallwatch.cli.context import App, address_options, catalogue_of, language_option, rules_option, tell
+from stallwatch.config.handover import join_settings
+from stallwatch_exporter.private import keep_private
+
+
+@click.command()
+@address_options("join", "Where it listens (default: all addresses).", "Its port (default: 20401).")
+@language_option
+@rules_option
+@click.pass_obj
+def coordinator(app: App) -> None:
+    """Merge what the agents of all runs report, and notify people, in place of a run's own agents.
+
+    \b
+    STALLWATCH_JOIN_SECRET=… stallwatch coordinator
+    STALLWATCH_JOIN_SECRET=… stallwatch run --join coordinator.example.org:20401 -- torchrun train.py
+
+    A run of many hosts needs none: its first host merges. A service of the cluster's own outlives its jobs,
+    and only it needs the chats' addresses. If it does not answer, the run's hosts merge by themselves. Ends
+    with Ctrl-C.
+    """
+    from stallwatch.cli.watching import Listeners
+    from stallwatch_exporter.cluster.secrets import NoSecret, configured_secret
+    from stallwatch_exporter.cluster.service import PORT, CoordinatorService
+
+    config = app.config()
+    join = join_settings(config)
+    try:
+        secret = configured_secret(join)
+    except NoSecret as problem:
+        raise click.UsageError(str(problem)) from problem
+    if secret is None:
+        raise click.UsageError(
+            "agents must prove that they may report: set STALLWATCH_JOIN_SECRET here and on all hosts,"
+            " or [join] tls_certificate, tls_key and tls_ca"
+        )
+    keep_private(config["run.home"])
+    listeners = Listeners(config, catalogue_of(config))
+    try:
+        service = CoordinatorService(join, secret, listeners.sinks, notice=listeners.notice)
+    except OSError as error:
+        listeners.close()
+        address = f"{join.host or '*'}:{join.port or PORT}"
+        raise click.UsageError(
+            f"{address} cannot be had: {error.strerror or error}; give another --port"
+        ) from error
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    tell(f"agents may join at port {service.port}")
+    while not ended.wait(1.0):
+        listeners.alive()
+    service.close()
+    listeners.close()
