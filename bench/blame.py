@@ -4,7 +4,7 @@
 
 Each trial runs the steps of a training (pipeline stages, tensor-parallel and expert-parallel collectives, a
 gradient reduction, a norm over all ranks) until a fault of one rank or host has stopped it, rank by rank.
-What the ranks do then is folded by host, and judged. Right: exactly the ranks of the fault are named, or none
+What the ranks do then is folded and judged. Right: exactly the ranks of the fault are named, or none
 if it is the fault of none. Wrong: others are named. The rest is "cannot tell".
 """
 
@@ -65,6 +65,7 @@ class Layout:
         stage = ranks // pp
         self.members: dict[str, list[int]] = {}
         self.axes: dict[str, Axis] = {}
+        self.groups: dict[str, RankGroup] = {}
         self.of: list[dict[Axis, str]] = [{} for _ in range(ranks)]
         self._add("world", [list(range(ranks))])
         if tp > 1:
@@ -84,6 +85,7 @@ class Layout:
         for ranks in groups:
             id = f"{axis}:{spans_of(ranks)}"
             self.members[id], self.axes[id] = ranks, axis
+            self.groups[id] = RankGroup(id, spans_of(ranks), axis, axis)
             for rank in ranks:
                 self.of[rank][axis] = id
 
@@ -204,15 +206,11 @@ class Trial:
             if self.fault == "dead host" and self.rank in ranks:
                 continue
             groups = [self._group(rank, known) for rank in ranks]
-            ids = {id for rank in ranks for id in self.layout.of[rank].values()}
-            layout = [
-                RankGroup(id, spans_of(self.layout.members[id]), id.partition(":")[0], self.layout.axes[id])
-                for id in sorted(ids)
-            ]
             stacks = StallStacks(1.0, 0.1, groups, elsewhere=self.layout.ranks - PER_HOST)
-            stacks.layout = layout if known != "stacks" else []
-            parts[f"n{first // PER_HOST}"] = over_hosts({"": stacks})
-            parts[f"n{first // PER_HOST}"].hosts = {}
+            if known != "stacks":
+                ids = {id for rank in ranks for id in self.layout.of[rank].values()}
+                stacks.layout = [self.layout.groups[id] for id in sorted(ids)]
+            parts[f"n{first // PER_HOST}"] = stacks
         return parts, [f"n{self.rank // PER_HOST}"] if self.fault == "dead host" else []
 
     def _group(self, rank: int, known: str) -> StackGroup:

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, Why
-from stallwatch_rules.stacks.spans import MOST_RANKS, ranks_in
+from stallwatch_rules.stacks.spans import MOST_RANKS, members_of, ranks_in
 
 AGREED = 0.97  #: what ranks count and their stacks agree; or the kernel says it
 COUNTED = 0.92  #: what ranks count alone says so
@@ -82,9 +82,9 @@ class _Run:
     ) -> None:
         self.groups = [group for group in groups if group.ranks]
         self.owner = {rank: at for at, group in enumerate(self.groups) for rank in group.ranks}
-        self.members: dict[str, Sequence[int]] = {one.id: ranks_in(one.ranks) for one in layout}
+        self.members: dict[str, Sequence[int]] = {**members_of(layout)}
         self.roles = {one.id: one.axis for one in layout if one.axis}
-        self.pipelines = [self.members[one.id] for one in layout if one.axis == "pp"]
+        self.pipelines = [self.members.get(one.id, ()) for one in layout if one.axis == "pp"]
         #: Ranks meet in several ways, so of those that all wait some may wait for other groups.
         self.mixed = len({one.axis for one in layout if one.axis not in ("", "world", "dp")}) > 0
         #: Of these groups nobody knows the members: who counts nothing at all may be one.

@@ -17,7 +17,7 @@ from stallwatch_rules.stacks.records import (
     StackGroup,
     StallStacks,
 )
-from stallwatch_rules.stacks.spans import ranks_in, spans_of
+from stallwatch_rules.stacks.spans import members_of, spans_of
 
 _MOST_FRAMES = 40
 
@@ -25,7 +25,7 @@ _MOST_FRAMES = 40
 def fold(ranks: Sequence[Asked], *, time: float, seconds: float = 0.0) -> StallStacks:
     """Fold `ranks`, one record each; `time` is when, `seconds` how long it took to learn."""
     layout = _layout(ranks)
-    members = {one.id: frozenset(ranks_in(one.ranks)) for one in layout.values()}
+    members = members_of(layout.values())
     groups = [
         _group(rank, doing_of(rank), _collectives(rank, layout))
         for rank in sorted(ranks, key=lambda one: one.rank)
@@ -64,7 +64,7 @@ def over_hosts(
     stacks = StallStacks(
         time=max((part.time for part in parts.values()), default=0.0),
         seconds=max((part.seconds for part in parts.values()), default=0.0),
-        groups=_joined(groups, {one.id: frozenset(ranks_in(one.ranks)) for one in layout.values()}),
+        groups=_joined(groups, members_of(layout.values())),
         layout=sorted(layout.values(), key=lambda one: one.id),
         hosts=hosts,
         silent=sorted(silent),
@@ -157,7 +157,7 @@ def line(frame: Frame) -> str:
     return f"{frame.file}:{frame.line} in {frame.function}"
 
 
-def _joined(groups: Iterable[StackGroup], members: Mapping[str, frozenset[int]]) -> list[StackGroup]:
+def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
     """Join groups that do the same, and whose ranks are equally far in each process group that they share.
 
     The result does not depend on how the ranks were grouped before.
@@ -174,18 +174,26 @@ def _joined(groups: Iterable[StackGroup], members: Mapping[str, frozenset[int]])
     return found
 
 
-def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, frozenset[int]]) -> list[StackGroup]:
+def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
     """Join groups that do the same; those that are differently far in a process group stay apart."""
-    far: dict[str, Counter[Collectives]] = defaultdict(Counter)
+    far: dict[str, Collectives] = {}
+    split = {
+        id
+        for group in groups
+        for id, count in group.collectives.items()
+        if far.setdefault(id, count) != count
+    }
+    if not split:
+        return [_one(groups)]
+    here = {id: frozenset(members[id]) for id in split if id in members}
+    numbers: dict[str, Counter[Collectives]] = defaultdict(Counter)
     for group in groups:
-        for id, count in group.collectives.items():
-            far[id][count] += (
-                len(members[id].intersection(group.ranks)) if id in members else len(group.ranks)
-            )
+        for id in split & group.collectives.keys():
+            number = len(here[id].intersection(group.ranks)) if id in here else len(group.ranks)
+            numbers[id][group.collectives[id]] += number
     usual = {
         id: max(counts.items(), key=lambda item: (item[1], repr(item[0])))[0]
-        for id, counts in far.items()
-        if len(counts) > 1
+        for id, counts in numbers.items()
     }
     parts: dict[frozenset[tuple[str, Collectives]], list[StackGroup]] = defaultdict(list)
     for group in groups:
@@ -196,18 +204,19 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, frozenset[i
             continue
         by_rank: dict[frozenset[tuple[str, Collectives]], list[int]] = defaultdict(list)
         for rank in group.ranks:
-            own = frozenset(one for one in special if rank in members.get(one[0], group.ranks))
+            own = frozenset(one for one in special if rank in here.get(one[0], group.ranks))
             by_rank[own].append(rank)
         for own, ranks in by_rank.items():
             parts[own].append(_only(group, ranks, members))
     return [_one(some) for some in parts.values()]
 
 
-def _only(group: StackGroup, ranks: list[int], members: Mapping[str, frozenset[int]]) -> StackGroup:
+def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[int]]) -> StackGroup:
+    these = frozenset(ranks)
     collectives = {
         id: count
         for id, count in group.collectives.items()
-        if id not in members or not members[id].isdisjoint(ranks)
+        if id not in members or not these.isdisjoint(members[id])
     }
     return replace(group, ranks=ranks, collectives=collectives)
 

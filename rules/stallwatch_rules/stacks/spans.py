@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 
+from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.text.lazy import lazy
 
 MOST_RANKS = 1 << 17  #: of a job
+_MOST_MEMBERS = 1 << 21  # of all groups together
 _SPANS = lazy(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*")
 _SPAN = lazy(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
@@ -23,7 +24,6 @@ def spans_of(ranks: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
-@functools.lru_cache(maxsize=8192)
 def ranks_in(spans: str) -> tuple[int, ...]:
     """Return the ranks of folded ones; none of text that is something else, or names more than a job has."""
     found: list[int] = []
@@ -33,3 +33,16 @@ def ranks_in(spans: str) -> tuple[int, ...]:
             return ()
         found += range(begin, end + 1)
     return tuple(found)
+
+
+def members_of(layout: Iterable[RankGroup]) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of process groups by their id; of a layout that no job has, only the first of them."""
+    found: dict[str, tuple[int, ...]] = {}
+    left = _MOST_MEMBERS
+    for group in layout:
+        ranks = ranks_in(group.ranks)
+        left -= len(ranks)
+        if left < 0:
+            break
+        found[group.id] = ranks
+    return found

@@ -14,7 +14,7 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.blame import AGREED, COUNTED, SILENT, STACKS, UNSURE, blame
 from stallwatch_rules.stacks.folding import over_hosts
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, StallStacks
-from stallwatch_rules.stacks.spans import ranks_in, spans_of
+from stallwatch_rules.stacks.spans import members_of, ranks_in, spans_of
 from stallwatch_rules.stacks.words import sentence
 
 WORLD = RankGroup("world:0-7", "0-7", "world", "world")
@@ -298,3 +298,9 @@ def test_what_is_no_list_of_ranks_has_none(spans: str) -> None:
 @given(st.sets(st.integers(0, 5000)))
 def test_ranks_are_read_as_they_were_folded(ranks: set[int]) -> None:
     assert set(ranks_in(spans_of(ranks))) == ranks
+
+
+def test_of_a_layout_that_no_job_has_only_the_first_groups_are_read() -> None:
+    hostile = [RankGroup(f"g{at}", f"0-{100_000 + at}") for at in range(1000)]
+    assert 0 < len(members_of(hostile)) < 30
+    assert blame([waits("0-7")], hostile).why == ""
