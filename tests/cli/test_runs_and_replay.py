@@ -116,10 +116,10 @@ def test_a_run_over_hosts_is_one_row_and_its_hosts_have_their_folders(
     rows = [line.split("\t") for line in stallwatch("runs", "sft-8123.0").stdout.splitlines()]
     assert {(row[0], row[6]) for row in rows} == {
         (str(home / "runs" / "sft-8123.0"), "n1"),
-        (str(home / "runs" / "sft-8123.0@n2"), "n2"),
-        (str(home / "runs" / "sft-8123.0@n3"), "n3"),
+        (str(home / "runs" / "sft-8123.0+n2"), "n2"),
+        (str(home / "runs" / "sft-8123.0+n3"), "n3"),
     }
-    (row,) = [line.split("\t") for line in stallwatch("runs", "sft-8123.0@n2").stdout.splitlines()]
+    (row,) = [line.split("\t") for line in stallwatch("runs", "sft-8123.0+n2").stdout.splitlines()]
     assert row[6] == "n2"
 
 

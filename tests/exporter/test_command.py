@@ -200,7 +200,7 @@ def test_tasks_of_a_step_of_slurm_are_one_run_by_name(run: Run, monkeypatch: pyt
         monkeypatch.setenv(name, value)
     outcomes = [run("pass", name=name) for name in ("sft", "sft", "sft 7b")]
     assert [outcome.folder.run for outcome in outcomes] == ["sft-8123.0", "sft-8123.0", "sft-7b-8123.0"]
-    assert outcomes[1].folder.path.name.startswith("sft-8123.0@")
+    assert outcomes[1].folder.path.name.startswith("sft-8123.0+")
     infos = [outcome.folder.info for outcome in outcomes]
     assert infos[0].key == infos[1].key != infos[2].key and infos[0].job == "8123.0"
     said = (

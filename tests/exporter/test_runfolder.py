@@ -195,7 +195,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agent:
 def test_agents_of_one_run_have_a_label_in_common_and_a_folder_each(agent: Agent, tmp_path: Path) -> None:
     folders = [agent(host) for host in ("n1", "n2", "n3", "n3", "n3")]
     assert {folder.run for folder in folders} == {"sft-8123.0"}
-    names = ["sft-8123.0", "sft-8123.0@n2", "sft-8123.0@n3", "sft-8123.0@n3.2", "sft-8123.0@n3.3"]
+    names = ["sft-8123.0", "sft-8123.0+n2", "sft-8123.0+n3", "sft-8123.0+n3.2", "sft-8123.0+n3.3"]
     assert [folder.path.name for folder in folders] == names
     for folder in folders:
         info = read_info(folder.path)
@@ -221,10 +221,10 @@ def test_another_start_of_a_job_has_another_label(agent: Agent) -> None:
 
 def test_a_host_cannot_lead_out_of_the_state_folder(agent: Agent, tmp_path: Path) -> None:
     folders = [agent("../../x/y\n") for _ in range(2)]
-    assert folders[1].path.name == "sft-8123.0@x-y" and folders[1].path.parent == tmp_path / "runs"
+    assert folders[1].path.name == "sft-8123.0+x-y" and folders[1].path.parent == tmp_path / "runs"
 
 
-@pytest.mark.parametrize("claimed", ["../../etc", "sft-8123", "sft-8123.0@", "sft-8123.0@n2/..", "other", ""])
+@pytest.mark.parametrize("claimed", ["../../etc", "sft-8123", "sft-8123.0+", "sft-8123.0+n2/..", "other", ""])
 def test_a_record_is_believed_its_label_only_if_its_folder_is_named_after_it(
     agent: Agent, tmp_path: Path, claimed: str
 ) -> None:
@@ -232,7 +232,7 @@ def test_a_record_is_believed_its_label_only_if_its_folder_is_named_after_it(
     folder = agent("n2")
     folder.write_info(run=claimed, folder="../../etc")
     (info,) = [one for one in list_runs(tmp_path) if one.folder != "sft-8123.0"]
-    assert (info.run, info.folder) == ("sft-8123.0@n2", "sft-8123.0@n2")
+    assert (info.run, info.folder) == ("sft-8123.0+n2", "sft-8123.0+n2")
     assert [path.name for path, _ in folders_of(tmp_path, "sft-8123.0")] == ["sft-8123.0"]
 
 
@@ -240,7 +240,7 @@ def test_what_was_handed_on_is_noted_in_the_folder_of_its_agent_alone(agent: Age
     for host in ("n1", "n2"):
         agent(host).write_info(reported=False)
     for path, info in kept_runs(tmp_path):
-        if path.name.endswith("@n2"):
+        if path.name.endswith("+n2"):
             mark_reported(path, info)
     assert {info.host: info.reported for info in list_runs(tmp_path)} == {"n1": False, "n2": True}
 
@@ -252,8 +252,8 @@ def test_a_run_is_listed_once_and_its_starts_apart(agent: Agent, tmp_path: Path)
     for now in (5000.0, 5001.0):
         RunFolder.create("alone", [], home=tmp_path, now=now)
     groups = [sorted(path.name for path, _ in group) for group in by_run(kept_runs(tmp_path))]
-    again = ["sft-8123.0@n1", "sft-8123.0@n2.2", "sft-8123.0@n3"]
-    assert groups == [again, ["alone-2"], ["alone"], ["sft-8123.0", "sft-8123.0@n2"]]
+    again = ["sft-8123.0+n1", "sft-8123.0+n2.2", "sft-8123.0+n3"]
+    assert groups == [again, ["alone-2"], ["alone"], ["sft-8123.0", "sft-8123.0+n2"]]
 
 
 def test_an_agent_whose_folder_was_full_goes_on_elsewhere_under_its_label(
@@ -268,6 +268,6 @@ def test_an_agent_whose_folder_was_full_goes_on_elsewhere_under_its_label(
         folder.keep_end(Diagnosis("failed"))
         assert folder.run == "sft-8123.0" and folder.path.is_relative_to(temporary_home(home))
     (tmp_path / "unmounted").rename(home)
-    for name, folder in zip(("sft-8123.0", "sft-8123.0@n2"), folders, strict=True):
+    for name, folder in zip(("sft-8123.0", "sft-8123.0+n2"), folders, strict=True):
         assert folder.path.name == name
         assert latest_folder(home / "runs" / name) == folder.path

@@ -55,7 +55,7 @@ def folder_names(label: str, host: str | None) -> Iterator[str]:
     `host` is given where the run may have several agents: they share the label, and each has a folder.
     """
     yield label
-    second = label if host is None else f"{label}@{sanitise(host)}"
+    second = label if host is None else f"{label}+{sanitise(host)}"
     if host is not None:
         yield second
     join = "-" if host is None else "."
@@ -68,7 +68,7 @@ def label_of(folder: str, label: str) -> str:
 
     A record could lead out of the state folder otherwise.
     """
-    return label if label and folder.startswith(f"{label}@") else folder
+    return label if label and folder.startswith(f"{label}+") else folder
 
 
 def redacted_command(command: Sequence[str]) -> list[str]:

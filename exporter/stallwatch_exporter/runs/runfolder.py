@@ -336,7 +336,7 @@ def folders_of(home: Path, run: str) -> list[tuple[Path, AgentInfo]]:
     found = []
     with suppress(OSError):
         for folder in sorted(runs_home(home).iterdir()):
-            if folder.name == run or folder.name.startswith(f"{run}@"):
+            if folder.name == run or folder.name.startswith(f"{run}+"):
                 info = read_info(folder)
                 if info is not None and label_of(folder.name, info.run) == run:
                     found.append((folder, info))
