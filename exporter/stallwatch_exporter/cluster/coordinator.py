@@ -31,7 +31,7 @@ _FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
 _MOST_AGENTS = 16_384
 _PER_SECOND = 64.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
 _SKEWS = 32  # posts by which the clock of an agent is compared with ours
-_SHARED_SECONDS = 0.5  # so long the part of a reply that is the same for all is used again
+_SHARED_SECONDS = 0.5  # at least: so long the part of a reply that is the same for all is used again
 
 
 class _Shared(msgspec.Struct, frozen=True):
@@ -293,7 +293,7 @@ class Coordinator:
 
     def _reply(self, agent: _Agent, now: float) -> Reply:
         shared = self._shared
-        if shared is None or now - shared.at >= _SHARED_SECONDS:
+        if shared is None or now - shared.at >= max(_SHARED_SECONDS, len(self._agents) / _PER_SECOND):
             by_host: dict[str, list[str]] = {}
             for each in self._agents.values():
                 by_host.setdefault(self._host(each), []).append(each.report.ranks)
