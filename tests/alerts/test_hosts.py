@@ -95,6 +95,20 @@ def test_every_reason_has_its_title_and_advice(
         assert "{" not in message.title + message.text
 
 
+def test_each_process_is_looked_at_on_its_own_host(stall: Stall) -> None:
+    groups = [StackGroup([1], "collective"), StackGroup([0, 2], "code", place="train.py:11 in score")]
+    both = stacks(groups=groups, odd=[0, 2], pids={0: 100, 2: 300})
+    lines = render(over_hosts(stall, stacks=both), "en", None).text.splitlines()
+    assert "    ssh n1 py-spy dump --pid 100" in lines and "    ssh n3 py-spy dump --pid 300" in lines
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=reboot", "n2;reboot", "n 2", ""])
+def test_no_command_is_made_of_a_host_whose_name_is_none(stall: Stall, host: str) -> None:
+    odd = stacks(hosts={"n1": "0", host: "1", "n3": "2", "n4": "x-y,9-"})
+    text = render(over_hosts(stall, stacks=odd, host=host), "en", None).text
+    assert "    py-spy dump --pid 4711" in text.splitlines() and "ssh" not in text
+
+
 def test_a_finding_names_the_host_of_its_rank(stall: Stall) -> None:
     found = over_hosts(stall, kind="finding", rule="cuda-oom", stacks=None, threshold_seconds=None)
     message = render(found, "en", None)
@@ -122,6 +136,7 @@ def test_a_thousand_ranks_on_many_hosts_fit_into_a_chat(stall: Stall, odd: list[
         (["n3", "n1", "n2", "n1"], "n[1-3]"),
         ([f"n{number}" for number in range(1, 129)], "n[1-128]"),
         (["gpu07", "gpu08", "gpu10"], "gpu[07-08,10]"),
+        (["n0", "n1", "n10"], "n[0-1,10]"),
         (["a1.lab", "a2.lab", "b1.lab"], "a[1-2].lab, b1.lab"),
         (["head", "n9"], "head, n9"),
         ([f"{letter}{letter}-host" for letter in "abcdefghijk"], "11 hosts"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from stallwatch_alerts.neutral import neutralise
@@ -20,6 +21,7 @@ _MOST_COMMANDS = 2
 _GAP = "…"
 _RANKS_LIMIT, _HOSTS_LIMIT = 40, 48  # of a title
 _OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # why, with advice of its own
+_PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 _NUMBERED = lazy(r"(.*?)(\d{1,9})(\D*)")
 
 
@@ -66,15 +68,18 @@ def answered(stacks: StallStacks, language: str) -> str:
 
 def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
     """The hosts of these ranks, in the order of the run's; empty for a run of one host."""
-    return [host for host, spans in stacks.hosts.items() if any(_lives(rank, spans) for rank in ranks)]
+    ordered = sorted(ranks)
+    return [host for host, spans in stacks.hosts.items() if _overlap(ordered, spans)]
 
 
-def _lives(rank: int, spans: str) -> bool:
-    """Whether a rank is among folded ones such as ``0-7,16``."""
+def _overlap(ordered: Sequence[int], spans: str) -> bool:
+    """Whether one of these ranks is among folded ones such as ``0-7,16``."""
     for part in spans.split(","):
         first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal() and int(first) <= rank <= int(last or first):
-            return True
+        if first.isdecimal() and (last or first).isdecimal():
+            at = bisect_left(ordered, int(first))
+            if at < len(ordered) and ordered[at] <= int(last or first):
+                return True
     return False
 
 
@@ -88,7 +93,7 @@ def _short(ranks: Sequence[int], language: str) -> str:
 def fold_hosts(hosts: Sequence[str], language: str) -> str:
     """Names of hosts as Slurm folds them, such as ``n[1-3,7]``; how many if that is too long."""
     parts = {host: _NUMBERED.fullmatch(host) for host in dict.fromkeys(hosts)}
-    padded = {(found[1], found[3]) for found in parts.values() if found and found[2].startswith("0")}
+    padded = {(found[1], found[3]) for found in parts.values() if found and found[2][0] == "0" != found[2]}
     families: dict[tuple[str, int, str], list[int]] = {}
     whole: list[str] = []
     for host, found in parts.items():
@@ -173,25 +178,29 @@ def pid_of(stacks: StallStacks | None, rank: int | None) -> int | None:
 
 def commands(stacks: StallStacks | None, folder: str) -> list[str]:
     """What to type to look further, and where all stacks are."""
-    found = []
+    found: list[str] = []
     for group in suspects(stacks) if stacks is not None else ():
+        if stacks is None or group.condition == "ended":
+            continue
         command = "kill -CONT {}" if group.condition == "stopped" else "py-spy dump --pid {}"
-        pids = (
-            [stacks.pids[rank] for rank in group.ranks if rank in stacks.pids] if stacks is not None else []
-        )
         if group.worker is not None:
-            pids = [group.worker, *pids]
-        there = hosts_of(stacks, group.ranks)[:1] if stacks is not None else []
-        if group.condition != "ended":
-            found += [
-                " ".join((*(f"ssh {_path(host)}" for host in there), command.format(pid))) for pid in pids
-            ]
+            found.append(_there(command.format(group.worker), stacks, group.ranks))
+        known = [rank for rank in group.ranks if rank in stacks.pids][:_MOST_COMMANDS]
+        found += [_there(command.format(stacks.pids[rank]), stacks, [rank]) for rank in known]
     found = found[:_MOST_COMMANDS]
     if folder:
         if stacks is not None and stacks.file:
             found.append(f"less {_path(f'{folder}/{stacks.file}')}")
         found.append(f"stallwatch diagnose {_path(folder)}")
     return found
+
+
+def _there(command: str, stacks: StallStacks, ranks: Sequence[int]) -> str:
+    """The command on the host of these ranks, of a run over several."""
+    hosts = hosts_of(stacks, ranks)
+    if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not take it for an option
+        return command
+    return f"ssh {hosts[0]} {command}"
 
 
 def _path(path: str) -> str:
