@@ -13,6 +13,7 @@ from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_exporter.rings.presence import process_namespace
+from stallwatch_exporter.runs.copies import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
@@ -29,17 +30,26 @@ def host_of(rank: int) -> str:
 
 
 def make(home: Path) -> None:
-    """Write the numbers, the run's folder on this host and its open incident below `home`."""
+    """Write the numbers, two hosts' folders of the run and its open incident below `home`."""
     now = time.time()
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     _numbers(home, now)
-    folder = home / "runs" / RUN
+    for node in (0, 76):  # of the others nothing lies on this machine
+        _folder(home, now, node)
+    store = IncidentStore.at_home(home)
+    store.upsert(incident(now))
+    store.close()
+
+
+def _folder(home: Path, now: float, node: int) -> None:
+    host = f"n{node + 1}"
+    folder = home / "runs" / (f"{RUN}@{host}" if node else RUN)
     (folder / "ranks").mkdir(parents=True)
     info = AgentInfo(
         run=RUN,
         pid=os.getpid(),
-        host="n1",
+        host=host,
         command=["torchrun", "--nnodes", "128", "train.py"],
         cwd="/",
         started_at=now - _MOMENTS * _EVERY,
@@ -48,12 +58,11 @@ def make(home: Path) -> None:
         namespace=process_namespace(),
         job="8123.0",
         key="0123456789abcdef",
-        node=0,
+        node=node,
     )
     (folder / "agent.json").write_bytes(msgspec.json.encode(info))
-    store = IncidentStore.at_home(home)
-    store.upsert(incident(now))
-    store.close()
+    line = CriRecord(int((now - _HANG) * 1e9), "stdout", True, f"step 450/900 on {host}".encode())
+    (folder / "ranks" / f"rank{node * EACH}.log").write_bytes(format_record(line))
 
 
 def incident(now: float) -> Incident:

@@ -43,7 +43,9 @@ def components_looked_for_once() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def agents_live(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of these tests began before this process did, and yet it is their agent."""
-    monkeypatch.setattr("stallwatch_dashboard.data.source.agent_alive", lambda info: info.pid == os.getpid())
+    monkeypatch.setattr(
+        "stallwatch_dashboard.data.overview.agent_alive", lambda info: info.pid == os.getpid()
+    )
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ def test_ranks_of_several_hosts_are_folded_to_a_row_a_host() -> None:
     chart = draw("lag", found)
     (heat,) = chart.data
     assert heat.z.shape[0] == 2 and list(np.nanmax(heat.z, axis=1)) == [0, 2]
-    assert list(chart.layout.yaxis.ticktext) == ["n1", "n2"]
+    assert list(chart.layout.yaxis.ticktext) == ["n1", "? n2"]
     alone = draw("lag", RunFrames(rank_steps=found.rank_steps))
     assert alone.data[0].z.shape[0] == 16 and alone.layout.yaxis.ticktext[0] == "rank 0"
 
@@ -282,11 +282,11 @@ def test_who_holds_up_the_run_is_framed_while_the_incident_lasts(
     chart = draw("lag", found, stall)
     framed = [shape for shape in chart.layout.shapes if shape.yref == "y" and not shape.fillcolor]
     assert [(shape.y0, shape.y1, shape.x0) for shape in framed] == [(0.5, 1.5, milliseconds(NOW - 60))]
-    assert list(chart.layout.yaxis.ticktext) == ["n1", "▶ n2"]
+    assert list(chart.layout.yaxis.ticktext) == ["n1", "▶ ? n2"]
     assert blamed_hosts([stall], found.hosts) == ["n2"]
     span = Span(NOW - 100, NOW, True)
     ranks = checked(OPEN_HOST.draw(found, [stall], span, LOOK, Reader("en").say, "n2"))
-    assert [name for name in ranks.layout.yaxis.ticktext if "▶" in name] == ["▶ rank 11"]
+    assert [name for name in ranks.layout.yaxis.ticktext if "▶" in name] == ["▶ ? rank 11"]
     # Its band must not colour the map, whose colour tells how far a row is behind.
     (band,) = [shape for shape in chart.layout.shapes if shape.yref == "paper"]
     assert band.fillcolor == "rgba(0,0,0,0)"
@@ -301,9 +301,9 @@ def test_a_host_that_is_silent_is_grey_from_its_last_word_on(make_incident: Call
     found = hosts_of_two()
     (grey,) = [shape for shape in draw("lag", found).layout.shapes if shape.fillcolor == LOOK.grey]
     assert (grey.y0, grey.y1, grey.x0) == (0.5, 1.5, milliseconds(NOW - 90))
-    assert silent_hosts(found, ()) == ["n2"]
+    assert silent_hosts(["n1", "n2"], found, ()) == ["n2"]
     named = make_incident(kind="stall", stacks=StallStacks(NOW, 1.0, silent=["n1", "n7"]))
-    assert silent_hosts(found, [named]) == ["n1", "n2"]
+    assert silent_hosts(["n1", "n2"], found, [named]) == ["n1", "n2"]
 
 
 def test_a_thousand_ranks_on_many_hosts_have_names_that_do_not_run_into_each_other(

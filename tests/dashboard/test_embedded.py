@@ -6,11 +6,13 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.source import Source, journal, shared
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
@@ -19,7 +21,7 @@ from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.runs.copies import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
-from stallwatch_rules.endings import Ending
+from stallwatch_rules.endings import Ending, EndingKind
 from stallwatch_rules.records import Diagnosis, Place, Primary, Progress, UnknownException
 
 NOW = 1_795_000_000.0
@@ -230,3 +232,85 @@ def test_settings_survive_the_environment(home: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, value)
     assert from_environment() == settings
     assert msgspec.json.decode(next(iter(to_environment(settings).values())))["targets"] == ["a:1", "b:2"]
+
+
+def on_hosts(make_run: MakeRun, home: Path, *hosts: dict[str, Any]) -> list[Path]:
+    """The folders of one run's agents on a shared state folder, as its hosts leave them."""
+    folders = []
+    for node, facts in enumerate(hosts):
+        host = f"n{node + 1}"
+        made = make_run(f"made-{node}", lines=facts.pop("lines", None))
+        folder = made.path.rename(home / "runs" / ("sft-1" if node == 0 else f"sft-1@{host}"))
+        known = {"run": "sft-1", "host": host, "job": "1", "key": "k" * 16, "node": node}
+        info = msgspec.structs.replace(made.info, **known, **facts)
+        (folder / "agent.json").write_bytes(msgspec.json.encode(info))
+        folders.append(folder)
+    return folders
+
+
+def test_a_run_over_hosts_is_one_row_with_its_hosts(source: Source, make_run: MakeRun, home: Path) -> None:
+    on_hosts(make_run, home, {}, {"state": "stalled"}, {})
+    assert source.run_names() == ["sft-1"]
+    (row,) = source.rows()
+    assert (row.run, row.state, row.host, row.hosts) == ("sft-1", "stalled", "n1", ("n1", "n2", "n3"))
+    told = table([row], Reader("en", now=NOW))["rows"][0]
+    assert "n[1-3]" in told["cells"] and "n2" in told["found"]
+
+
+@pytest.mark.parametrize(
+    ("endings", "state"),
+    [
+        (("finished", None, None), "training"),
+        (("finished", "finished", "finished"), "finished"),
+        (("finished", "oom-killed", None), "failed"),
+        (("failed", "finished", "finished"), "failed"),
+    ],
+)
+def test_a_run_is_over_when_all_its_hosts_are_or_one_failed(
+    source: Source, make_run: MakeRun, home: Path, endings: tuple[EndingKind | None, ...], state: str
+) -> None:
+    def facts(at: int, kind: EndingKind | None) -> dict[str, Any]:
+        if kind is None:
+            return {}
+        word = "finished" if kind == "finished" else "failed"
+        return {"ended_at": NOW - 9 + at, "ending": Ending(kind, 0), "state": word}
+
+    on_hosts(make_run, home, *(facts(at, kind) for at, kind in enumerate(endings)))
+    source.store.write([Reading("sft-1", "stallwatch_step", None, "", 5.0)], NOW)  # type: ignore[attr-defined]
+    (row,) = source.rows()
+    assert row.state == state and (row.ended_at is not None) == (state != "training")
+    assert source.ended() == ({"sft-1"} if row.ended_at else set())
+
+
+def test_a_run_whose_first_host_is_gone_goes_on_while_another_is_there(
+    source: Source, make_run: MakeRun, home: Path
+) -> None:
+    on_hosts(make_run, home, {"pid": 1}, {})
+    (row,) = source.rows()
+    assert row.state == "starting"
+
+
+def test_logs_and_numbers_of_all_hosts_are_read(source: Source, make_run: MakeRun, home: Path) -> None:
+    lines = {0: ["step 5/900 loss 2.0", "step 6/900 loss 1.9"]}
+    on_hosts(make_run, home, {"lines": lines}, {"lines": {8: ["step 6/900 loss 1.8"], None: ["said by n2"]}})
+    copies = source.copies("sft-1")
+    assert [(copy.rank, copy.host) for copy in copies] == [(0, "n1"), (8, "n2"), (None, "n2")]
+    assert set(source.frames("sft-1").loss["rank"]) == {0, 8}
+    make_run("alone", lines=lines)
+    assert [(copy.rank, copy.host) for copy in source.copies("alone")] == [(0, "")]
+
+
+def test_what_several_hosts_tell_of_an_incident_is_one(
+    source: Source, make_run: MakeRun, make_incident: MakeIncident, home: Path
+) -> None:
+    folders = on_hosts(make_run, home, {}, {}, {})
+    base = "sft-1/stall/silent-hang-no-error"
+    mine = make_incident(run="sft-1", id=f"{base}/1", updated_at=NOW - 5)
+    merged = make_incident(run="sft-1", id=f"{base}/1", hosts=["n1", "n2"], aliases=[f"{base}/7"])
+    apart = make_incident(run="sft-1", id=f"{base}/7", episode=7)
+    for folder, told in zip(folders, (mine, merged, apart), strict=True):
+        (folder / "incidents.jsonl").write_bytes(msgspec.json.encode(told) + b"\n")
+    (found,) = source.incidents("sft-1")
+    assert found.hosts == ["n1", "n2"]
+    again = source.incident(f"{base}/7")
+    assert again is not None and again.id == found.id

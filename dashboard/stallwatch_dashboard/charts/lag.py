@@ -78,7 +78,7 @@ def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> lis
     return list(dict.fromkeys(hosts[rank] for rank in ranks if rank in hosts))
 
 
-def silent_hosts(found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
+def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
     """The hosts of which nothing was heard for a minute, unlike of others, or that an incident names."""
     last = max(found.heard.values(), default=0.0)
     named = {
@@ -87,7 +87,6 @@ def silent_hosts(found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
         if one.status == "open" and one.stacks is not None
         for host in one.stacks.silent
     }
-    hosts = dict.fromkeys(found.hosts[rank] for rank in sorted(found.hosts))
     return [host for host in hosts if host in named or found.heard.get(host, last) < last - SILENT_SECONDS]
 
 
@@ -126,19 +125,21 @@ def draw_lag(
         if band["line"]["width"]:
             line = {**band["line"], "dash": "dot"}
             band |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
+    silences = _silences(rows, found.heard, span, look)
+    silent = {int(shape["y0"] + 0.5) for shape in silences}
     chart.layout["shapes"] += [
-        *_silences(rows, found.heard, span, look),
+        *silences,
         *(_frame(number, incident, span) for number, incident in marks),
     ]
     height = min(_TALLEST, max(HEIGHT, 90 + _ROW_PIXELS * len(rows)))
     chart.layout |= {"height": height, "hovermode": "closest", "showlegend": False}
-    shown = _named_rows(len(rows), blamed)
+    shown = _named_rows(len(rows), blamed | silent)
     chart.set(
         "yaxis",
         range=[len(rows) - 0.5, -0.5],
         tickmode="array",
         tickvals=shown,
-        ticktext=[f"▶ {named[number]}" if number in blamed else named[number] for number in shown],
+        ticktext=["▶ " * (at in blamed) + "? " * (at in silent) + named[at] for at in shown],
         showgrid=False,
         rangemode="normal",
         automargin=True,
@@ -210,9 +211,9 @@ def _silences(rows: Sequence[Row], heard: Mapping[str, float], span: Span, look:
     ]
 
 
-def _named_rows(rows: int, blamed: set[int]) -> list[int]:
-    """The rows that have a name at the axis: the blamed ones, and others evenly apart, not beside those."""
+def _named_rows(rows: int, marked: set[int]) -> list[int]:
+    """The rows that have a name at the axis: the marked ones, and others evenly apart, not beside those."""
     apart = -(-rows // _MOST_NAMED)
-    first = sorted(blamed)[:_MOST_NAMED]
+    first = sorted(marked)[:_MOST_NAMED]
     others = [number for number in range(0, rows, apart) if all(abs(number - one) >= apart for one in first)]
     return sorted([*first, *others])

@@ -31,23 +31,29 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 class LogCopy:
     path: Path
     rank: int | None  #: None: lines whose rank is not known
+    host: str = ""  #: of a run of several
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """Another one once the file was written to: name, bytes and time in ns; zeros where it is gone."""
+        """Another one once the file was written to: path, bytes and time in ns; zeros where it is gone."""
         try:
             stat = self.path.stat()
         except OSError:
-            return (self.path.name, 0, 0)
-        return (self.path.name, stat.st_size, stat.st_mtime_ns)
+            return (str(self.path), 0, 0)
+        return (str(self.path), stat.st_size, stat.st_mtime_ns)
 
 
-def copies(folder: Path) -> list[LogCopy]:
-    """The log copies of a run: ranks in order, then the lines of unknown rank."""
-    ranks = [LogCopy(path, rank_of_path(path.name)) for path in (folder / "ranks").glob("*.log")]
-    found = sorted(ranks, key=lambda copy: (copy.rank is None, copy.rank or 0, copy.path.name))
-    rest = folder / "output.log"
-    return [*found, LogCopy(rest, None)] if rest.is_file() else found
+def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
+    """The log copies of a run: ranks in order, then the lines of unknown rank.
+
+    `hosts` are those of the folders, where the run has several.
+    """
+    ranks, rest = list[LogCopy](), list[LogCopy]()
+    for folder, host in zip(folders, hosts or [""] * len(folders), strict=True):
+        ranks += [LogCopy(path, rank_of_path(path.name), host) for path in (folder / "ranks").glob("*.log")]
+        if (folder / "output.log").is_file():
+            rest.append(LogCopy(folder / "output.log", None, host))
+    return sorted(ranks, key=lambda copy: (copy.rank is None, copy.rank or 0, copy.path.name)) + rest
 
 
 def end_of(path: Path, most: int) -> bytes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
+import msgspec
+
 from stallwatch_exporter.incident import RANKS, Incident
-from stallwatch_exporter.runs.runfolder import AgentInfo
+from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
 from stallwatch_rules.text.redact import redact
@@ -68,13 +71,14 @@ class Numbers:
 class RunRow(Numbers):
     run: str
     state: State
-    host: str = ""
+    host: str = ""  #: the first one
     command: tuple[str, ...] = ()
     open_incidents: tuple[Incident, ...] = ()
     cause: str = ""  #: of a run that failed: the rule of its primary cause, where its diagnosis is here
     exception: str = ""  #: in short, where no rule knows that cause
     seen: float | None = None  #: when the agent was last heard of
     ending: Ending | None = None  #: how it ended
+    hosts: tuple[str, ...] = ()  #: where the run has several
 
     def seconds(self, now: float) -> float | None:
         if self.started_at is None:
@@ -141,6 +145,53 @@ def state_of(
     return "training" if step else "starting"
 
 
+@dataclass(frozen=True)
+class Agent:
+    """One agent of a run, by its record on this host or in a shared state folder."""
+
+    folder: Path
+    info: AgentInfo
+
+    @property
+    def alive(self) -> bool:
+        return self.info.ended_at is None and agent_alive(self.info)
+
+    @property
+    def failed(self) -> bool:
+        ending = self.info.ending
+        return ending is not None and ending.kind not in ENDINGS
+
+
+def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
+    """The record of a run as that of its first agent would be, had it seen what all did; None of no agent.
+
+    The run is over once all agents that are there have ended, or one reports a failure.
+    """
+    if not agents:
+        return None
+    agents = sorted(agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.started_at))
+    infos = [one.info for one in agents]
+    ends = [one for one in agents if one.info.ended_at is not None]
+    last = max(ends, key=lambda one: (one.failed, one.info.ended_at), default=None)
+    over = last is not None and (last.failed or not any(one.alive for one in agents))
+    stalled = any(one.info.state == "stalled" and one.alive for one in agents)
+    return msgspec.structs.replace(
+        infos[0],
+        started_at=min(info.started_at for info in infos),
+        updated_at=max(info.updated_at for info in infos),
+        ended_at=max(one.info.ended_at or 0.0 for one in ends) if over else None,
+        ending=last.info.ending if over and last is not None else None,
+        state=last.info.state if over and last is not None else "stalled" if stalled else infos[0].state,
+    )
+
+
+def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
+    """The hosts of a run, in its order; empty where it has one."""
+    ordered = sorted(agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.host))
+    hosts = tuple(dict.fromkeys(one.info.host for one in ordered))
+    return hosts if len(hosts) > 1 else ()
+
+
 def with_the_end(scraped: Numbers, told: Progress) -> Numbers:
     """The numbers of a run that is over: what came after the last scrape stands in the diagnosis alone."""
     return replace(
@@ -160,6 +211,7 @@ def make_row(
     alive: bool,
     seen: float | None,
     now: float,
+    hosts: Sequence[str] = (),
 ) -> RunRow:
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
     state = state_of(info, alive=alive, seen=seen, now=now, incidents=open_ones, step=numbers.step)
@@ -180,7 +232,8 @@ def make_row(
     return RunRow(
         run=run,
         state=state,
-        host=redact(info.host) if info else "",
+        host=redact(info.host) if info else next(iter(hosts), ""),
+        hosts=tuple(map(redact, hosts)),
         command=tuple(info.command) if info else (),
         open_incidents=open_ones,
         seen=seen,

@@ -37,22 +37,22 @@ _MOST_COPIES = 3  #: as many are read until one tells a step: mostly the first r
 Row = tuple[int | None, float, float]  # rank, time, value
 
 
-def rebuilt_frames(folder: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
-    """Return the frames of the run in `folder`, or the part `before` a time: that one never changes again.
+def rebuilt_frames(*folders: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
+    """Return the frames of the run in `folders`, or the part `before` a time: that one never changes again.
 
     What was read is remembered as long as the files stay as they were.
     """
-    version = before if before is not None else tuple(copy.stamp for copy in copies(folder))
+    version = before if before is not None else tuple(copy.stamp for copy in copies(*folders))
     with _reading:  # a second reader waits, and finds it remembered
-        return _remembered_frames(folder, rules, version)
+        return _remembered_frames(folders, rules, version)
 
 
 _reading = threading.Lock()
 
 
 @lru_cache(_KEPT_FRAMES)
-def _remembered_frames(folder: Path, rules: tuple[str, ...], _version: object) -> RunFrames:
-    return rebuild(copies(folder), [Path(one) for one in rules])
+def _remembered_frames(folders: tuple[Path, ...], rules: tuple[str, ...], _version: object) -> RunFrames:
+    return rebuild(copies(*folders), [Path(one) for one in rules])
 
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:
@@ -173,17 +173,17 @@ def _chunks(path: Path, most: int) -> Iterator[bytes]:
         yield from file_chunks(copy.fileno(), 0, most, _CHUNK)
 
 
-def last_numbers(folder: Path) -> Numbers:
+def last_numbers(*folders: Path) -> Numbers:
     """Return step, total, loss and step time as the run's copies told them last.
 
     They serve a run whose agent is gone and that nobody scraped. What was read is remembered as above.
     """
-    return _remembered_numbers(folder, tuple(copy.stamp for copy in copies(folder)[:_MOST_COPIES]))
+    return _remembered_numbers(folders, tuple(copy.stamp for copy in copies(*folders)[:_MOST_COPIES]))
 
 
 @lru_cache(_KEPT_NUMBERS)
-def _remembered_numbers(folder: Path, _version: object) -> Numbers:
-    for copy in copies(folder)[:_MOST_COPIES]:
+def _remembered_numbers(folders: tuple[Path, ...], _version: object) -> Numbers:
+    for copy in copies(*folders)[:_MOST_COPIES]:
         numbers = _of_end(copy)
         if numbers.step is not None:
             return numbers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -14,9 +14,13 @@ import msgspec
 from stallwatch_dashboard.data import frames
 from stallwatch_dashboard.data.frames import NumberStore, RunFrames
 from stallwatch_dashboard.data.incident_store import Casebook
+from stallwatch_dashboard.data.log_copies import LogCopy, copies
 from stallwatch_dashboard.data.overview import (
+    Agent,
     Numbers,
     RunRow,
+    as_one,
+    hosts_of,
     in_order,
     make_row,
     told_by_log,
@@ -28,7 +32,7 @@ from stallwatch_dashboard.data.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
-from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, read_info, runs_home
+from stallwatch_exporter.runs.runfolder import AgentInfo, folders_of, list_runs, runs_home
 from stallwatch_exporter.watching.episodes import folded
 from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.decoding import from_json
@@ -83,76 +87,93 @@ class Source:
     def targets(self) -> list[TargetStatus]:
         return self.scraper.status() if self.scraper is not None else []
 
-    def folder(self, run: str) -> Path:
-        """Where a local run keeps its traces; of a name that leads elsewhere, a folder that is not there."""
-        leads_there = run not in ("", ".", "..") and not re.search(r"[/\\\0]", run)
-        return runs_home(self.settings.home) / (run if leads_there else ".none")
+    def agents(self, run: str) -> list[Agent]:
+        """The agents of a run that keep their traces here: several where hosts share the state folder."""
+        return [Agent(folder, info) for folder, info in folders_of(self.settings.home, run)]
+
+    def copies(self, run: str) -> list[LogCopy]:
+        """The log copies of a run, of all its hosts."""
+        agents = self.agents(run)
+        hosts = [one.info.host for one in agents] if hosts_of(agents) else []
+        return copies(*(one.folder for one in agents), hosts=hosts)
 
     def info(self, run: str) -> AgentInfo | None:
-        info = read_info(self.folder(run))
-        return info if info is not None and info.run == run else None
+        """The run's record: see `as_one`."""
+        return as_one(self.agents(run))
 
     def ended(self) -> set[str]:
-        return {info.run for info in list_runs(self.settings.home) if info.ended_at is not None}
+        return {run for run, info in self._local().items() if info is not None and info.ended_at is not None}
+
+    def _local(self) -> dict[str, AgentInfo | None]:
+        return {run: as_one(agents) for run, agents in self._agents().items()}
+
+    def _agents(self) -> dict[str, list[Agent]]:
+        """Those of all runs, the newest run first."""
+        found: dict[str, list[Agent]] = {}
+        for info in list_runs(self.settings.home):
+            found.setdefault(info.run, []).append(Agent(runs_home(self.settings.home) / info.folder, info))
+        return found
 
     def run_names(self) -> list[str]:
         """Every run known here, newest first."""
-        local = [info.run for info in list_runs(self.settings.home)]
+        local = list(self._agents())
         seen = self.store.last_seen()
         return local + sorted(seen.keys() - set(local), key=lambda run: -seen[run])
 
     def rows(self) -> list[RunRow]:
         """One row a run, those that need someone first."""
-        local = {info.run: info for info in list_runs(self.settings.home)}
+        local = self._agents()
         seen = self.store.last_seen()
         incidents = self._open_by_run()
         under_way = (local.keys() | seen.keys()) - self._ended.keys()
         numbers = self.store.summaries(under_way, self.clock())
         rows = list(self._ended.values())
         for run in under_way:
-            row = self._row(run, local.get(run), seen.get(run), incidents.get(run, []), numbers[run])
+            row = self._row(run, local.get(run, []), seen.get(run), incidents.get(run, []), numbers[run])
             if row.ended_at is not None and self.clock() - row.ended_at > 10:
                 self._ended[run] = row
             rows.append(row)
         return in_order([row for row in rows if row.run in local or row.run in seen])
 
     def row(self, run: str) -> RunRow | None:
-        info, seen = self.info(run), self.store.last_seen().get(run)
-        if info is None and seen is None:
+        agents, seen = self.agents(run), self.store.last_seen().get(run)
+        if not agents and seen is None:
             return None
         numbers = self.store.summaries([run], self.clock())[run]
-        return self._row(run, info, seen, self.incidents(run), numbers, whole=True)
+        return self._row(run, agents, seen, self.incidents(run), numbers, whole=True)
 
     def frames(self, run: str) -> RunFrames:
         """The run's numbers: scraped ones, else those its log copies tell."""
         found = frames.from_store(self.store, run)
-        if not self.folder(run).is_dir():
+        agents = self.agents(run)
+        folders, info = [one.folder for one in agents], as_one(agents)
+        if info is None:
             return found
         if found.nothing:
-            return rebuilt_frames(self.folder(run), self.settings.rules)
-        info, first = self.info(run), self.store.first_seen(run)
-        if info and first is not None and first - info.started_at > _LATE_SECONDS:
-            early = rebuilt_frames(self.folder(run), self.settings.rules, before=first)
+            return rebuilt_frames(*folders, rules=self.settings.rules)
+        first = self.store.first_seen(run)
+        if first is not None and first - info.started_at > _LATE_SECONDS:
+            early = rebuilt_frames(*folders, rules=self.settings.rules, before=first)
             return frames.joined(early, found, first)
         return found
 
     def incidents(self, run: str) -> list[Incident]:
         """The run's incidents, newest first: from the database, else from the run's own journal."""
-        return self.cases.incidents(run) or journal(self.folder(run))
+        return self.cases.incidents(run) or journal(*(one.folder for one in self.agents(run)))
 
     def incident(self, key: str) -> Incident | None:
         """The incident of this id: from the database, else from its run's own journal."""
         if (found := self.cases.incident(key)) is not None:
             return found
         run = key.partition("/")[0]
-        return (
-            next((i for i in self.incidents(run) if i.id == key), None) if run in self.run_names() else None
-        )
+        if run not in self.run_names():
+            return None
+        return next((one for one in self.incidents(run) if key in (one.id, *one.aliases)), None)
 
     def _row(
         self,
         run: str,
-        info: AgentInfo | None,
+        agents: list[Agent],
         scraped: float | None,
         incidents: list[Incident],
         numbers: Numbers,
@@ -163,20 +184,24 @@ class Source:
 
         An agent that was killed wrote none: then the ends of the log copies tell.
         """
-        ended, folder = info is not None and info.ended_at is not None, self.folder(run)
-        said = said_at_the_end(folder)
+        info, folders = as_one(agents), [one.folder for one in agents]
+        ended = info is not None and info.ended_at is not None
+        said = said_at_the_end(*folders)
         heard = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
-        alive = info is None or agent_alive(info)
-        if numbers == Numbers() and folder.is_dir():
+        alive = info is None or ended or any(one.alive for one in agents)
+        if numbers == Numbers() and folders:
             if whole:
-                numbers = numbers_from_frames(rebuilt_frames(folder, self.settings.rules))
+                numbers = numbers_from_frames(rebuilt_frames(*folders, rules=self.settings.rules))
             else:
                 numbers = with_the_end(numbers, said.progress)
             if numbers == Numbers() and not alive:
-                numbers = last_numbers(folder)
+                numbers = last_numbers(*folders)
         if ended:  # log copies, too, tell fewer steps than the probe
             numbers = with_the_end(numbers, said.progress)
-        row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock())
+        # Asked of a Prometheus, for the page of one run alone.
+        scraped_hosts = tuple(self.store.hosts(run)) if whole or self.scraper is not None else ()
+        hosts = max(hosts_of(agents), scraped_hosts, key=len)
+        row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock(), hosts=hosts)
         if row.state == "unwatched":
             row = replace(row, state=told_by_log(said.verdict, said.progress, cause=said.primary is not None))
         return replace(row, cause=said.cause, exception=said.exception) if row.state == "failed" else row
@@ -188,10 +213,18 @@ class Source:
         return found
 
 
-def journal(folder: Path) -> list[Incident]:
-    """The incidents that the troubles in a run's ``incidents.jsonl`` make, newest first."""
-    found = folded(read_journal(folder, _MOST_JOURNAL))
-    return sorted(found, key=lambda incident: -incident.opened_at)
+def journal(*folders: Path) -> list[Incident]:
+    """The incidents that the troubles in a run's ``incidents.jsonl`` make, newest first.
+
+    What several hosts tell of one incident is one: the newest word on it.
+    """
+    found: dict[str, Incident] = {}
+    for folder in folders:
+        for one in folded(read_journal(folder, _MOST_JOURNAL)):
+            if one.id not in found or found[one.id].updated_at < one.updated_at:
+                found[one.id] = one
+    merged = {alias for one in found.values() for alias in one.aliases}
+    return sorted((one for one in found.values() if one.id not in merged), key=lambda one: -one.opened_at)
 
 
 class _Primary(msgspec.Struct):
@@ -219,13 +252,17 @@ class _Ended(msgspec.Struct):
         return exception_in_short(self.unknown[0]) if self.unknown and self.primary is None else ""
 
 
-def said_at_the_end(folder: Path) -> _Ended:
-    """The diagnosis that the agent wrote when the run ended; an empty one without it."""
-    try:
-        with open_regular(folder / "diagnosis.json") as file:
-            return from_json(file.read(), _Ended)
-    except (OSError, *NOT_JSON):
-        return _Ended()
+def said_at_the_end(*folders: Path) -> _Ended:
+    """The diagnosis that the agent wrote when the run ended; an empty one without it.
+
+    Of several agents, that of one that knows why the run failed.
+    """
+    found = []
+    for folder in folders:
+        with contextlib.suppress(OSError, *NOT_JSON), open_regular(folder / "diagnosis.json") as file:
+            found.append(from_json(file.read(), _Ended))
+    failed = ("failed", "unknown-failure")
+    return max(found, key=lambda one: (one.verdict in failed, one.primary is not None), default=_Ended())
 
 
 _lock = threading.Lock()

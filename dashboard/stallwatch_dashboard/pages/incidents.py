@@ -21,7 +21,7 @@ def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
     if (statuses and incident.status not in statuses) or (severities and incident.severity not in severities):
         return False
     about = [render(text) for text in (incident.note, *incident.evidence)]
-    text = " ".join((incident.run, incident.rule, incident.host, *about))
+    text = " ".join((incident.run, incident.rule, incident.host, *incident.hosts, *about))
     return all(word in text.casefold() for word in words)
 
 

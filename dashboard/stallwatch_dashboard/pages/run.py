@@ -31,9 +31,10 @@ from stallwatch_dashboard.pages.common import (
     zone,
 )
 from stallwatch_dashboard.pages.incident import draw_incidents, draw_stacks
-from stallwatch_dashboard.safetext import markdown, plain, verbatim
+from stallwatch_dashboard.safetext import cell, markdown, plain, verbatim
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.text.digest import fold_ranks
 
 _FRESH_SECONDS = 4.0  #: younger numbers need no word about their age
 _LAST_WORDS_SECONDS = 15.0  #: after its end a run's last numbers, lines and incidents still come in
@@ -95,7 +96,9 @@ def _awaited(run: str | None) -> None:
 
 def _about(row: RunRow, now: float) -> list[str]:
     """Where it runs, for how long, and how old what is shown is."""
-    facts = [row.host] if row.host else []
+    facts = []
+    if row.host and not any(incident.hosts for incident in row.open_incidents):  # the verdict counts those
+        facts = [say("hosts_reported", len(row.hosts)) if row.hosts else row.host]
     if (seconds := row.seconds(now)) is not None:
         facts.append(say("going_for" if row.ended_at is None else "took", formats.seconds(seconds)))
     if row.ended_at is None and row.seen is not None and now - row.seen > _FRESH_SECONDS:
@@ -143,7 +146,7 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
 
 def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> None:
     eye, span = look(), _span(row, found, incidents, now)
-    host = _open_host(row.run, found, incidents)
+    host = _open_host(row, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
     if is_folded(found.hosts):  # below what opens a host
         ready = (
@@ -163,32 +166,65 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
         st.caption(say("no_numbers_of_this", say("list_comma").join(missing)))
 
 
-def _open_host(run: str, found: RunFrames, incidents: list[Incident]) -> str:
-    """The host whose ranks are drawn: the reader's choice, which the address keeps, else the blamed one."""
-    if not is_folded(found.hosts):
+def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
+    """Draw what is known of the hosts of a run of several; return the one whose ranks are drawn.
+
+    That is the reader's choice, which the address keeps, else the blamed one.
+    """
+    hosts = list(dict.fromkeys([*(found.hosts[rank] for rank in sorted(found.hosts)), *row.hosts]))
+    if len(hosts) < 2:
         return ""
-    hosts = list(dict.fromkeys(found.hosts[rank] for rank in sorted(found.hosts)))
-    told = st.query_params.get("host")
-    blamed = blamed_hosts(incidents, found.hosts)
-    names = [say("no_ranks"), *hosts]
-    wanted = told if told in hosts else next(iter(blamed), "")
-    left, right = st.columns([6, 4], vertical_alignment="center")
-    facts = [say("hosts_of_run", len(hosts), len(found.hosts))]
-    for key, some in (("hosts_silent", silent_hosts(found, incidents)), ("hosts_blamed", blamed)):
+    silent, blamed = silent_hosts(hosts, found, incidents), blamed_hosts(incidents, found.hosts)
+    facts = [
+        say("hosts_of_run", len(hosts), len(found.hosts))
+        if found.hosts
+        else say("hosts_reported", len(hosts))
+    ]
+    for key, some in (("hosts_silent", silent), ("hosts_blamed", blamed)):
         if some:
             more, written = len(some) - _FEW_HOSTS, say("list_comma").join(some[:_FEW_HOSTS])
             facts.append(say(f"{key}_more", written, more) if more > 0 else say(key, written))
+    left, right = st.columns([6, 4], vertical_alignment="center")
     left.caption(markdown(" · ".join(facts)))
+    with st.expander(say("hosts")):
+        _hosts(row.run, found, hosts, blamed, silent)
+    if not is_folded(found.hosts):
+        return ""
+    told, names = st.query_params.get("host"), [say("no_ranks"), *hosts]
+    wanted = told if told in hosts else next(iter(blamed), "")
     chosen = right.selectbox(
         say("ranks_of_host"),
         names,
         index=names.index(wanted) if wanted else 0,
-        key=f"host-{run}",
+        key=f"host-{row.run}",
         format_func=lambda name: plain(say("ranks_of", name) if name in hosts else name),
         label_visibility="collapsed",
     )
     into_address("host", chosen if chosen in hosts and chosen not in blamed[:1] else None)
     return chosen if chosen in hosts else ""
+
+
+def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], silent: list[str]) -> None:
+    """A row a host, those that need someone first: ranks, the last word, and where it keeps its traces."""
+    hosts = sorted(hosts, key=lambda host: (host not in blamed, host not in silent))
+    ranks: dict[str, list[int]] = {}
+    for rank, host in found.hosts.items():
+        ranks.setdefault(host, []).append(rank)
+    folders: dict[str, list[str]] = {}
+    for agent in shared().agents(run):
+        folders.setdefault(agent.info.host, []).append(str(agent.folder))
+    ages = [max(0.0, shared().clock() - found.heard[host]) if host in found.heard else None for host in hosts]
+    states = ["silent" if host in silent else "holds_up" if host in blamed else "answers" for host in hosts]
+    st.dataframe(
+        {
+            say("host"): [cell(host) for host in hosts],
+            say("state"): [say(state) for state in states],
+            say("ranks"): [fold_ranks(ranks.get(host, ())) for host in hosts],
+            say("last_answer"): [formats.NOTHING if age is None else formats.seconds(age) for age in ages],
+            say("folder"): [cell(", ".join(folders.get(host, []))) for host in hosts],
+        },
+        hide_index=True,
+    )
 
 
 def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> Span:
@@ -233,13 +269,13 @@ def _live(run: str, known: int) -> None:
 
 
 def _log(run: str) -> None:
-    found = log_copies.copies(shared().folder(run))
+    found = shared().copies(run)
     left, middle, right = st.columns([6, 1.2, 1.2], vertical_alignment="center")
     left.markdown(f"#### {say('logs')}")
     if not found:
         st.caption(say("no_log"))
         return
-    names = [_rank_name(copy.rank) for copy in found]
+    names = [_copy_name(copy) for copy in found]
     more = middle.toggle(say("more_lines"), key=f"more-{run}")
     chosen = right.selectbox(
         say("logs"),
@@ -285,7 +321,7 @@ def _compared(run: str, other: str) -> None:
 
 def _moment(run: str) -> None:
     """The controls and the lines. Nothing is read before the reader opens it."""
-    found = log_copies.copies(shared().folder(run))
+    found = shared().copies(run)
     if not found:
         return
     if not st.toggle(say("log_around"), key=f"around-{run}"):
@@ -301,7 +337,7 @@ def _moment(run: str) -> None:
     seconds = third.selectbox(
         say("span"), _SPANS, index=1, format_func=lambda s: f"± {formats.seconds(s)}", key=f"span-{run}"
     )
-    ranks = {_rank_name(copy.rank): copy for copy in found}
+    ranks = {_copy_name(copy): copy for copy in found}
     rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=f"rank-{run}")
     search = fifth.text_input(say("search_lines"), key=f"search-{run}", icon=":material/search:")
     own = [ranks[rank]] if rank in ranks else found
@@ -319,8 +355,9 @@ def _moment_name(incident: Incident | None) -> str:
     return f"{formats.clock(incident.opened_at, zone())} {name}"
 
 
-def _rank_name(rank: int | None) -> str:
-    return say("rank_unknown") if rank is None else say("rank", rank)
+def _copy_name(copy: log_copies.LogCopy) -> str:
+    name = say("rank_unknown") if copy.rank is None else say("rank", copy.rank)
+    return plain(say("on_host", name, copy.host)) if copy.host else name
 
 
 def _beginning(run: str, incident: Incident | None) -> float:

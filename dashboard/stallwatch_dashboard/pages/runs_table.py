@@ -11,6 +11,7 @@ from typing import Any
 
 import streamlit as st
 
+from stallwatch_alerts.messages.ranks import fold_hosts
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.charts.run import COLOURS
 from stallwatch_dashboard.data.overview import RunRow
@@ -149,7 +150,7 @@ def _row(row: RunRow, reader: Reader) -> dict[str, Any]:
         "phase": _phase(row.phase, say),
         "loss_course": _course(row.losses),
         "started": reader.clock(row.started_at),
-        "host": cell(row.host),
+        "host": cell(fold_hosts(row.hosts, reader.language) if row.hosts else row.host),
     }
     return {
         "key": row.run,
@@ -195,7 +196,7 @@ def _course(values: Sequence[float]) -> str:
 
 def _searched(row: RunRow) -> tuple[str, ...]:
     rules = (incident.rule for incident in row.open_incidents)
-    return (row.run, row.host, row.phase, row.cause, row.exception, *rules, *row.command)
+    return (row.run, row.host, *row.hosts, row.phase, row.cause, row.exception, *rules, *row.command)
 
 
 @functools.cache
