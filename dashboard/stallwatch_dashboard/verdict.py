@@ -213,6 +213,8 @@ def _with_incident(
         on_host = incident.hosts and incident.host
         facts.append(say("rank_on", incident.rank, incident.host) if on_host else say("rank", incident.rank))
     facts += _of_hosts(incident, say)
+    if incident.attempt:
+        facts.append(say("attempt", incident.attempt))
     if incident.threshold_seconds is not None and row.ended_at is None:
         facts.append(say("threshold_is", formats.seconds(incident.threshold_seconds)))
     evidence = incident.evidence or (primary.evidence if primary else ())

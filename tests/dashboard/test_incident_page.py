@@ -12,6 +12,8 @@ from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Draft
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.store import IncidentStore
+from stallwatch_dashboard.data.source import Source
+from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 
@@ -69,6 +71,22 @@ def test_what_became_of_each_message_is_told_in_the_readers_language(incident: I
     ):
         table = page("incidents", incident=incident.id, lang=language).dataframe[1].value
         assert " ".join(table.iloc[:, 1]) == words
+
+
+def test_an_id_under_which_a_host_reported_an_incident_leads_to_what_it_became(
+    home: Path, make_incident: Callable[..., Incident]
+) -> None:
+    store = IncidentStore.at_home(home)
+    own = make_incident(id="stuck/stall/silent-hang-no-error/7", episode=7)
+    merged = make_incident(hosts=["n1", "n2"], aliases=[own.id])
+    store.upsert(own)
+    store.upsert(merged)
+    store.close()
+    source = Source(DashboardSettings(home=home))
+    assert [one.id for one in source.cases.incidents()] == [merged.id]
+    found = source.incident(own.id)
+    assert found is not None and found.id == merged.id
+    source.close()
 
 
 def test_an_episode_is_one_row_with_its_history(home: Path, make_incident: Callable[..., Incident]) -> None:

@@ -121,6 +121,8 @@ def test_a_run_over_hosts_says_which_host_and_how_many_answered(
     stall = make_incident(kind="stall", rank=611, host="n77", hosts=["n77"], stacks=stacks)
     found = told(row("stalled"), stall, language=language).facts
     assert [fact for fact in found if fact in facts] == facts
+    again = told(row("stalled"), msgspec.structs.replace(stall, attempt=2), language=language).facts
+    assert {"en": "restart 2", "zh": "第 2 次重启"}[language] in again
     alone = make_incident(kind="stall", rank=611, host="n77", stacks=StallStacks(NOW, 2.0, odd=[611]))
     assert not any(fact in facts for fact in told(row("stalled"), alone, language=language).facts)
 

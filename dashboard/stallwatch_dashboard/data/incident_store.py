@@ -47,8 +47,10 @@ class Casebook:
     def incidents(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """The newest first."""
-        return self._read(lambda store: store.list(run, status, limit), [])
+        """The newest first; of hosts that reported one by themselves, what these became."""
+        found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
+        merged = {alias for one in found for alias in one.aliases}
+        return [one for one in found if one.id not in merged]
 
     def unreadable(self) -> str | None:
         """Why there is nothing to tell, without secrets; None where incidents can be read."""

@@ -162,13 +162,12 @@ class Source:
         return self.cases.incidents(run) or journal(*(one.folder for one in self.agents(run)))
 
     def incident(self, key: str) -> Incident | None:
-        """The incident of this id: from the database, else from its run's own journal."""
-        if (found := self.cases.incident(key)) is not None:
-            return found
+        """The incident of this id, or that it became: from the database, else from its run's own journal."""
         run = key.partition("/")[0]
-        if run not in self.run_names():
+        stored = self.cases.incident(key)
+        if stored is None and run not in self.run_names():
             return None
-        return next((one for one in self.incidents(run) if key in (one.id, *one.aliases)), None)
+        return next((one for one in self.incidents(run) if key in (one.id, *one.aliases)), stored)
 
     def _row(
         self,
