@@ -37,6 +37,14 @@ def series(metrics: RunMetrics) -> dict[str, float]:
     return found
 
 
+def test_who_does_not_merge_any_more_counts_no_hosts() -> None:
+    metrics = RunMetrics("sft")
+    metrics.hosts(3, 2, 1)
+    assert series(metrics)["stallwatch_hosts{state=expected}"] == 3
+    metrics.hosts(None, None, None)
+    assert not [name for name in series(metrics) if name.startswith("stallwatch_hosts")]
+
+
 def test_numbers_come_out_as_they_went_in() -> None:
     found = series(full())
     assert found["stallwatch_loss"] == 0.5

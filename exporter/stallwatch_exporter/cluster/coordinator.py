@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -26,12 +27,17 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT = 5.0  # seconds: an agent's thread may be late by as much on a busy host
+_ELSEWHERE_SECONDS = 30.0  # without a report of our own agent for so long, another coordinator merges
 _LOST_SECONDS = 60.0  # silent for so long, what an agent left open is nobody's any more
 _FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
 _MOST_AGENTS = 16_384
 _PER_SECOND = 64.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
 _SKEWS = 32  # posts by which the clock of an agent is compared with ours
 _SHARED_SECONDS = 0.5  # at least: so long the part of a reply that is the same for all is used again
+
+
+#: Takes how many hosts are expected, report, and are silent; ``None`` from one that does not merge any more.
+HostCounts = Callable[[int | None, int | None, int | None], None]
 
 
 class _Shared(msgspec.Struct, frozen=True):
@@ -94,9 +100,9 @@ class Coordinator:
         clock: Callable[[], float] = steady.now,
         wall: Callable[[], float] = time.time,
         notice: Callable[[str], None] = lambda _: None,
-        hosts: Callable[[int, int, int], None] = lambda _expected, _reporting, _silent: None,
+        hosts: HostCounts = lambda _expected, _reporting, _silent: None,
     ) -> None:
-        """`name`: of the agent, or the service, that merges; `hosts` gets how many there are."""
+        """`name`: of the agent, or the service, that merges; `hosts` gets how many are expected and so on."""
         self.name = name
         self._sinks = sinks
         self._clock = clock
@@ -140,14 +146,15 @@ class Coordinator:
         """Look at the clock: who is lost, and what is due to be reported."""
         with self._lock:
             now = self._clock()
+            own = self._agents.get(self.name)
+            if own is not None and own.report.ending is None and now - own.at > _ELSEWHERE_SECONDS:
+                self._stand_down()
+                return
             for agent in list(self._agents.values()):
                 self._look(agent, now)
             self._episodes.flush()
             self._note_sent()
-            there = [agent for agent in self._agents.values() if agent.report.ending is None]
-            silent = {agent.report.host for agent in there if agent.is_silent(now)}
-            reporting = {agent.report.host for agent in there} - silent
-            self._hosts(self._expected(), len(reporting), len(silent))
+            self._count_hosts(now)
 
     @property
     def is_settled(self) -> bool:
@@ -162,6 +169,26 @@ class Coordinator:
             now = self._clock()
             up = (each for each in self._agents.values() if each.report.ending is None)
             return any(each.report.agent != self.name and not each.is_silent(now) for each in up)
+
+    def _stand_down(self) -> None:
+        """Forget the run: our own agent reports to another coordinator, so nobody reports to this one."""
+        self._agents.clear()
+        self._unsent.clear()
+        self._ledger.clear()
+        self._episodes = RunEpisodes(self._report, self._view, self._is_complete, self._clock)
+        self._shared = None
+        self._hosts(None, None, None)
+
+    def _count_hosts(self, now: float) -> None:
+        there = [agent for agent in self._agents.values() if agent.report.ending is None]
+        if not there:
+            return
+        by_host = Counter(agent.report.host_id for agent in self._agents.values())
+        silent = {agent.report.host_id for agent in there if agent.is_silent(now)}
+        reporting = {agent.report.host_id for agent in there} - silent
+        # Under srun, a host may have an agent for each rank.
+        expected = max(len(by_host), math.ceil(self._expected() / max(by_host.values())))
+        self._hosts(expected, len(reporting), len(silent))
 
     def _look(self, agent: _Agent, now: float) -> None:
         quiet = now - agent.at

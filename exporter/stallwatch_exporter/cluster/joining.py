@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.backing import Backing, Merges
-from stallwatch_exporter.cluster.coordinator import Coordinator
+from stallwatch_exporter.cluster.coordinator import Coordinator, HostCounts
 from stallwatch_exporter.cluster.host import host_id
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member
@@ -28,7 +28,7 @@ def join_run(
     sinks: Sequence[Sink],
     *,
     notice: Callable[[str], None],
-    hosts: Callable[[int, int, int], None],
+    hosts: HostCounts,
     engine: Engine | None = None,
 ) -> Member:
     """Make this agent a member of the run. `hosts` gets how many are expected, report, and are silent."""

@@ -277,12 +277,16 @@ class RunMetrics:
         self._series("dropped_records").inc(max(0, total - self._dropped_total))
         self._dropped_total = max(total, self._dropped_total)
 
-    def hosts(self, expected: int | None, reporting: int, silent: int) -> None:
-        """How many hosts of a run of several its coordinator expects, hears and does not hear any more."""
-        counts = {"expected": expected, "reporting": reporting, "silent": silent}
-        for state, count in counts.items():
+    def hosts(self, expected: int | None, reporting: int | None, silent: int | None) -> None:
+        """How many hosts of a run of several its coordinator expects, hears and does not hear any more.
+
+        ``None`` from an agent that does not merge, or does not any more: only one may say it.
+        """
+        for state, count in {"expected": expected, "reporting": reporting, "silent": silent}.items():
             if count is not None:
                 self._series("hosts", state).set(count)
+            else:
+                self._families["hosts"].forget(self.run, state)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
         """Where and of which job the run is, and which versions took part; no long word is shown."""

@@ -82,6 +82,10 @@ class Family(Collector):
         self._series: dict[tuple[str, ...], Series] = {}
         self._heads = {way: Metrics([self._metric()]).page(open_metrics=way) for way in (False, True)}
 
+    def forget(self, *values: str) -> None:
+        """Show no series with these values of its labels any more, if there is one."""
+        self._series.pop(values, None)
+
     def labels(self, *values: str) -> Series:
         """The series with these values of its labels, which begins with 0."""
         series = self._series.get(values)

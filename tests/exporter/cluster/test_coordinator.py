@@ -24,11 +24,13 @@ class Run:
             for at, name in enumerate(("n0", "n1", "n2"))
         }
         self.notices: list[str] = []
+        self.counts: list[tuple[int | None, ...]] = []
         self.coordinator = self.another()
 
     def another(self, chat: Chat | None = None) -> Coordinator:
         return Coordinator(
             [chat or self.chat],
+            hosts=lambda *counts: self.counts.append(counts),
             name="n0-1",
             clock=self.clock,
             wall=self.clock.wall,
@@ -243,6 +245,29 @@ def test_hosts_of_the_same_name_are_shown_with_their_addresses() -> None:
     run.clock.now += 1.0
     reply = run.coordinator.take(twin.report(agent="other", host_id="other", address="10.0.0.9:1"))
     assert "n0 (10.0.0.9:1)" in reply.hosts
+
+
+def test_who_is_left_by_its_own_agent_says_nothing_more() -> None:
+    run = Run()
+    run.hangs()
+    for host in run.hosts.values():
+        host.has(incident(host.wall()))
+    run.post()
+    run.passes(3, *run.hosts)
+    run.passes(120)  # all of them report to another coordinator
+    assert [stage for _, stage in run.chat.stages] == ["open"]
+    assert run.counts[-1] == (None, None, None)
+
+
+def test_hosts_are_counted_and_not_their_agents() -> None:
+    run = Run()
+    run.post()
+    second = Host("n1", 3, run.clock, expected=6)
+    run.coordinator.take(second.report(agent="n1-2"))
+    run.coordinator.step()
+    assert run.counts[-1] == (3, 3, 0)
+    run.passes(40, "n0")
+    assert run.counts[-1] == (3, 1, 2)
 
 
 def test_reports_that_come_late_do_not_count() -> None:
