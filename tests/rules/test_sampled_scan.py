@@ -357,6 +357,17 @@ def test_the_more_logs_a_run_has_the_fewer_lines_of_each_are_read(engine: Engine
     assert expected[0] == "failed"
 
 
+def test_of_many_logs_only_some_are_searched_for_everything(engine: Engine) -> None:
+    sizes = ScanSizes.of_run([10**6] * 1024)
+    dense = [sizes.is_dense(sizes.first_chunk(f"rank{rank}.log")) for rank in range(1024)]
+    assert 1024 / 12 < sum(dense) < 1024 / 5
+    assert ScanSizes.of_run([10**6] * 8).first_chunk("rank0.log") == 0
+    logs = ranks_of(9, 2000)
+    whole, _, _ = read(engine, logs, None)
+    found, _, _ = read(engine, logs, sizes)
+    assert outcome(found.diagnose(ending=FAILED)) == outcome(whole.diagnose(ending=FAILED))
+
+
 def test_most_lines_of_a_long_log_are_not_read(engine: Engine) -> None:
     lines = [metric(1, step, "[2026-05-02 09:00:00,000] [INFO]") for step in range(1, 20_000)]
     _, read_lines, count = read(engine, {"rank0.log": "\n".join(lines).encode() + b"\n"})

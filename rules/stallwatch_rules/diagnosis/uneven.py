@@ -29,6 +29,14 @@ class _Course(msgspec.Struct, frozen=True):
     timeline: Timeline
     series: str
     steps: list[int]
+    clocks: list[StepClock] = []  #: when its steps were done, once that was asked for
+
+    @property
+    def clock(self) -> StepClock:
+        """When its steps were done."""
+        if not self.clocks:
+            self.clocks.append(StepClock(self.timeline))
+        return self.clocks[0]
 
     @property
     def gap(self) -> int:
@@ -117,5 +125,5 @@ def _ended_before(course: _Course, peer: _Course) -> bool:
     if course.gap > ALIKE * usual or abs(peer.steps[0] - own[0]) > ALIKE * max(usual, course.gap):
         return False
     # What a rank said later than its last step shows that it was there and printed no more steps.
-    reached = StepClock(peer.timeline).at(course.stream.last_time)
+    reached = peer.clock.at(course.stream.last_time)
     return reached is None or reached <= (last + peer.steps[-1]) / 2

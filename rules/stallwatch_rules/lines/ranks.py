@@ -110,6 +110,10 @@ _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
 _SURE_NUMBERS = 12  # so many labelled lines in a row, by far fewer tasks, are no numbered list
 _SURE_TASKS = 4  # so many are enough where the tasks are counted from 0 and take turns
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")  # as srun writes it; what ``grep -n`` writes has no blank
+# What a line begins with that a task or a host labels, in whatever frame a text was pasted, or a container's
+# record, which has a time with T.
+_MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")
+_ODD_TEXTS = (b"srun", b"{", b"\x1b", b"\r")  # a launcher's command, JSON, a terminal's codes
 _OF_TRACEBACK = lazy(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
 # A metrics line, and nothing that an epoch's number stands before: other lines have the label, too.
 _METRIC = lazy(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
@@ -141,7 +145,14 @@ _LAUNCHER = lazy(
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
 _LONGEST_COMMAND = 4000  # characters
 _SURE_HOSTS = 20  # so many lines in a row, all labelled by a few hosts, are a launcher's too
+_BEGINNING = 64 * 1024  # bytes, of which labels are learnt
 _FIRST_LINES = 1000  # a launcher labels all lines or none
+
+
+def may_have_labels(head: bytes) -> bool:
+    """Return whether labels need be looked for in a text that begins so: of most texts none is like one."""
+    head = b"\n" + head[:_BEGINNING] + b"\n"
+    return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
 
 
 class TaskLabels:

@@ -12,7 +12,7 @@ import codecs
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.containers import Record, may_be_json, record_of
 from stallwatch_rules.lines.leads import Lead, first_lines, rank_in, time_in
-from stallwatch_rules.lines.ranks import TaskLabels, take_rank
+from stallwatch_rules.lines.ranks import TaskLabels, may_have_labels, take_rank
 from stallwatch_rules.lines.stamps import CANCELLED, names_zone, own_time
 from stallwatch_rules.lines.unescape import (
     COLON,
@@ -90,7 +90,8 @@ class LineReader:
 
     def look_ahead(self, head: bytes) -> LineReader:
         """Set to read a file that begins so: labels before its lines are known from the first line on."""
-        self._labels.learn(first_lines(head), alike=self.lead is None and b"\r" not in head)
+        if may_have_labels(head):
+            self._labels.learn(first_lines(head), alike=self.lead is None and b"\r" not in head)
         return self
 
     @property

@@ -24,9 +24,13 @@ _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 def head_texts(head: bytes) -> tuple[str, ...]:
     """Return what the first lines of a source hold beside figures, of each line the longest part."""
     found: list[bytes] = []
+    seen: set[bytes] = set()
     for line in head[:REACH].splitlines()[: 4 * _MOST_TEXTS]:
         piece = max(_PIECE.findall(line), key=len, default=b"").strip()[:80]
-        if len(piece) >= _LEAST and piece not in found and head.count(piece, 0, REACH) <= _OFTEN:
+        if piece in seen:
+            continue
+        seen.add(piece)
+        if len(piece) >= _LEAST and head.count(piece, 0, REACH) <= _OFTEN:
             found.append(piece)
         if len(found) == _MOST_TEXTS:
             break

@@ -60,6 +60,7 @@ class SearchedChunk(NamedTuple):
     """A chunk in which patterns were looked for."""
 
     place: int  #: which chunk of the source
+    counts_as: int  #: as which one it is searched
     torn: bool  #: it begins inside of a line that is longer than a line may be
     segments: Segments
     hits: Hits
@@ -73,9 +74,15 @@ class SampledScan:
     """
 
     def __init__(
-        self, engine: ScanEngine, sizes: ScanSizes, lead: Lead | None = None, heads: tuple[str, ...] = ()
+        self,
+        engine: ScanEngine,
+        sizes: ScanSizes,
+        lead: Lead | None = None,
+        heads: tuple[str, ...] = (),
+        source: str = "",
     ) -> None:
         self._engine = engine
+        self._first = sizes.first_chunk(source)
         self._heads = head_scanner(heads)
         self._lead = lead
         self._sizes = sizes
@@ -91,10 +98,11 @@ class SampledScan:
         segments = Segments(chunk.data)
         if not segments.data:
             return None
-        everything = self._sizes.is_dense(chunk.place)
+        counts_as = chunk.place or self._first
+        everything = self._sizes.is_dense(counts_as)
         hits = self._engine.patterns.find(segments.view, segments, everything=everything)
         heads = heads_in(self._heads, segments) if self._heads is not None else ()
-        return SearchedChunk(chunk.place, chunk.torn, segments, hits, heads)
+        return SearchedChunk(chunk.place, counts_as, chunk.torn, segments, hits, heads)
 
     def select(self, searched: SearchedChunk) -> list[Skipped | Window]:
         """What to read of a chunk, in its order, and what is left out."""
@@ -131,8 +139,8 @@ class _Selection:
 
     def run(self) -> list[Skipped | Window]:
         torn = self._searched.torn
-        number = self._searched.place % self._sizes.section
-        dense = self._sizes.is_dense(self._searched.place)
+        number = self._searched.counts_as % self._sizes.section
+        dense = self._sizes.is_dense(self._searched.counts_as)
         self._mark(0, max(self._state.carry, self._sizes.row if dense else 0))
         self._behind = max(self._segments.count, self._state.carry)
         by_target = self._by_target(self._searched.hits.found)
@@ -145,7 +153,7 @@ class _Selection:
         self._severity(self._complaints(self._searched.hits.worded, dense), set().union(*known))
         for unit in self._searched.heads:
             self._read(unit, BEFORE, AFTER)
-        picked = self._metrics(number, dense)
+        picked = self._metrics(number, dense or not self._searched.place)
         self._count()
         if torn:
             self._mask[0] = 0

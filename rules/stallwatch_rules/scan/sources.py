@@ -165,7 +165,9 @@ class SourceReading:
                 self._sampling = False
                 self._read(chunk)
                 return
-            self._scan = SampledScan(engine, self._sizes, self._lines.lead, head_texts(self._first))
+            self._scan = SampledScan(
+                engine, self._sizes, self._lines.lead, head_texts(self._first), self._lines.source
+            )
         searched = self._scan.search(chunk)
         if searched is not None:
             self._searched.append(searched)

@@ -6,6 +6,7 @@ all before it.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,7 @@ from stallwatch_rules.text.masking import template_key
 _BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar that it found in its line
 _KEY_BYTES = 200
 _RUN_WHOLE = 256 * 1024  # bytes of a run's heads and tails together
-_LEAST_WHOLE = 0.025  # of a source's head and tail are read however many sources there are
+_LEAST_WHOLE = 0.0125  # of a source's head and tail are read however many sources there are
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class ScanSizes:
     samples: int = 2  #: lines of each kind of metric at a chunk's start
     next_metrics: int = 3  #: behind the first and the last of a rule's lines in a chunk
     probe: int = 8 * 1024  #: bytes at a chunk's two ends in which they are looked for first
+    turns: bool = False  #: files are so many that not in each of them everything is looked for
     row: int = 3  #: segments at a dense chunk's start that are read whatever they say
 
     @classmethod
@@ -65,6 +67,13 @@ class ScanSizes:
             head=int(usual.head * share),
             head_segments=int(usual.head_segments * share),
             tail=int(usual.tail * share),
+            turns=share == _LEAST_WHOLE,
+        )
+
+    def first_chunk(self, source: str) -> int:
+        """Return as which chunk of a section the first one of a source counts: of many, some are dense."""
+        return (
+            self.dense + zlib.crc32(source.encode(errors="replace")) % self.dense_every if self.turns else 0
         )
 
     def is_dense(self, place: int) -> bool:
