@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -107,6 +108,24 @@ def together(folder: Path, to: Path) -> Path:
     return to
 
 
+def dask_seconds(path: Path, workers: int, folder: Path) -> float:
+    """Return the seconds by the clock of a diagnosis by so many Dask workers, once they are warm."""
+    from distributed import Client, LocalCluster
+
+    import stallwatch
+
+    os.environ.update(environment(folder))
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        executor = client.get_executor()
+        stallwatch.diagnose([path], executor=executor)
+        begun = time.monotonic()
+        stallwatch.diagnose([path], executor=executor)
+        return time.monotonic() - begun
+
+
 class Version:
     """One installed stallwatch, with caches of its own."""
 
@@ -139,6 +158,7 @@ def main() -> None:
     )
     parser.add_argument("--sizes", nargs="*", type=int, default=[1, 4, 10], help="of a single log, in MB")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dask", type=int, default=0, help="logs of 1 MB that one and two Dask workers read")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stallwatch-many-") as name:
         folder = Path(name)
@@ -162,6 +182,18 @@ def main() -> None:
             base = show(f"1 log of {ranks} MB", versions, whole, rounds)
             whole.unlink()
             show(f"{ranks} logs of 1 MB", versions, logs, rounds, base, first)
+            shutil.rmtree(logs)
+        if asked.dask:
+            logs, _ = folder_of(asked.dask, MB, folder)
+            took = {
+                workers: min(dask_seconds(logs, workers, folder / "0") for _ in range(asked.rounds))
+                for workers in (1, 2)
+            }
+            print(
+                f"{asked.dask} logs, Dask: {took[1]:.1f} s with one worker, {took[2]:.1f} s with two: ",
+                end="",
+            )
+            print(f"{took[1] / took[2]:.2f} times as fast")
             shutil.rmtree(logs)
         for files in asked.small:
             logs, first = small_folder(files, folder)

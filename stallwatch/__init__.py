@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stallwatch.integrations.lightning import LightningCallback
     from stallwatch.integrations.loop import training_run, watch
     from stallwatch.integrations.transformers import Callback
+    from stallwatch_logs.ray_reading import ray_executor
     from stallwatch_rules.records import Diagnosis
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "LightningCallback",
     "__version__",
     "diagnose",
+    "ray_executor",
     "samples",
     "training_run",
     "watch",
@@ -40,6 +42,7 @@ _ON_DEMAND = {
     "Diagnosis": "stallwatch_rules.records",
     "Callback": "stallwatch.integrations.transformers",
     "LightningCallback": "stallwatch.integrations.lightning",
+    "ray_executor": "stallwatch_logs.ray_reading",
     "training_run": "stallwatch.integrations.loop",
     "watch": "stallwatch.integrations.loop",
 }

@@ -1,0 +1,50 @@
+"""An executor that reads on a Ray cluster: each job is a task, which finds the files by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class RayExecutor(Executor):
+    """Runs calls as tasks of Ray.
+
+    Ray's references give futures of ``concurrent.futures`` (ray 2.60, ``ObjectRef.future``), but it has no
+    executor.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        import ray  # an extra: `stallwatch[ray]`
+
+        if not ray.is_initialized():
+            ray.init(include_dashboard=False, log_to_driver=False)
+        self._ray, self._options = ray, options
+        self._tasks: dict[Callable[..., Any], Any] = {}
+        self._closed = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Start a task; a call of the same function again is one of the same remote function."""
+        if self._closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        task = self._tasks.get(fn)
+        if task is None:
+            remote = self._ray.remote(**self._options) if self._options else self._ray.remote
+            task = self._tasks[fn] = remote(fn)
+        future: Future[T] = task.remote(*args, **kwargs).future()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """Take no further calls. Ray itself stays connected: others may use it."""
+        self._closed = True
+
+
+def ray_executor(**options: Any) -> RayExecutor:
+    """Return an executor for ``diagnose`` that reads logs on a Ray cluster.
+
+    Connects to the cluster as ``ray.init`` does, if this process is not connected yet. The options, such as
+    ``num_cpus`` or ``resources``, are those of ``ray.remote``.
+    """
+    return RayExecutor(**options)
