@@ -131,8 +131,11 @@ class RunEpisodes(Episodes):
             return not episode.closed and trouble.rule == episode.first.rule
         if episode.closed:
             since = self._clock() - self._closed.get(id(episode), -KEPT_SECONDS)
-            failed = any(one.kind == "ended" for one in episode.troubles.values())
-            return since < LATE_SECONDS and (failed or is_over(trouble))
+            failed = any(
+                one.kind == "ended" or one.resolution == "run-failed" for one in episode.troubles.values()
+            )
+            late = is_over(trouble) and trouble.kind != "ended"  # a crash after a recovery is news
+            return since < LATE_SECONDS and (failed or late)
         return super().joins(trouble, episode)
 
     def is_due(self, episode: Episode) -> bool:

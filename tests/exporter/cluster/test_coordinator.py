@@ -290,3 +290,26 @@ def test_quiet_agents_post_every_second_and_a_thousand_of_them_less_often() -> N
     for at in range(1024):
         run.coordinator.take(Host(f"m{at}", at, run.clock).report())
     assert run.coordinator.take(host.report()).beat == pytest.approx(1027 / 64, abs=0.1)
+
+
+def ends(run: Run, *names: str, **about: object) -> None:
+    """All that these hosts report is over."""
+    for name in names:
+        host = run.hosts[name]
+        facts = {"status": "resolved", "resolution": "recovered", "resolved_at": host.wall(), **about}
+        for one in list(host.incidents.values()):
+            host.has(msgspec.structs.replace(one, updated_at=host.wall(), **facts))
+
+
+def test_a_crash_after_a_stall_that_recovered_is_an_incident_of_its_own() -> None:
+    run = Run()
+    host = run.hosts["n1"]
+    host.has(incident(host.wall()))
+    run.passes(4, *run.hosts)
+    ends(run, "n1")
+    run.passes(60, *run.hosts)
+    at, over = host.wall(), {"status": "resolved", "resolution": "run-failed"}
+    host.has(incident(at, kind="ended", rule="cuda-oom", resolved_at=at, **over))
+    host.facts["ending"] = Ending("failed", None)
+    run.passes(6, *run.hosts)
+    assert run.chat.stages[2:] == [("sft-8123.0/ended/cuda-oom/1", "resolved")]
