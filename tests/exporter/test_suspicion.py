@@ -9,7 +9,8 @@ from stallwatch_exporter.stacks.evidence import LookResult
 from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.records import Asked, Frame, ThreadStack
+from stallwatch_rules.stacks.patience import FOREVER, Ruling
+from stallwatch_rules.stacks.records import Asked, Frame, Recorded, ThreadStack
 
 SETTINGS = ExporterSettings()
 
@@ -20,6 +21,7 @@ class Looks:
     def __init__(self) -> None:
         self.possible, self.under_way = True, False
         self.function = "score"
+        self.recorded = Recorded()
         self.counters: dict[str, float] = {}
         self.at: list[float] = []
         self.now = 0.0
@@ -35,7 +37,10 @@ class Looks:
             return None
         self.under_way = False
         frames = (Frame("/w/train.py", 40, "main"), Frame("/w/train.py", 7, self.function))
-        rank = Asked(0, 1, "probe", threads=(ThreadStack(frames, main=True),), counters=self.counters)
+        if self.function == "all_reduce":
+            frames = (*frames[:1], Frame("/x/torch/distributed/distributed_c10d.py", 2800, "all_reduce"))
+        threads = (ThreadStack(frames, main=True),)
+        rank = Asked(0, 1, "probe", threads=threads, counters=self.counters, recorded=self.recorded)
         return LookResult([rank], fold([rank], time=0.0, seconds=0.1))
 
     def drop(self, *, reported: bool) -> None:
@@ -177,3 +182,17 @@ def test_what_ranks_do_after_a_stall_was_reported_is_not_what_it_was_reported_fo
     run.quiet(40)
     assert run.suspicion.stacks is not None
     assert run.suspicion.stacks.groups[0].place == "train.py:7 in score"
+
+
+def test_what_all_hosts_decide_is_not_reported_as_what_this_host_sees(run: Run) -> None:
+    """Else a pause in a debugger on another host would come back from here for ever once it is over."""
+    pause = Ruling("paused", FOREVER, "debugger", 1, "train.py:3 in f")
+    run.suspicion.run_ruling = lambda: pause
+    run.looks.function, run.looks.recorded = "all_reduce", Recorded(world_size=2)
+    assert run.quiet(40) is None
+    assert run.suspicion.ruling == pause
+    assert run.suspicion.own_ruling is not None
+    assert (run.suspicion.own_ruling.reason, run.suspicion.own_ruling.limit) == ("others", 180.0)
+    run.steps()
+    run.quiet(1)
+    assert run.suspicion.own_ruling is None

@@ -444,7 +444,7 @@ class Agent:
                 step=state.step,
                 quiet=state.seconds,
                 threshold=self._watch.suspicion,
-                ruling=self._suspicion.ruling,
+                ruling=self._suspicion.own_ruling,
                 stacks=stacks,
                 stacks_at=at,
             )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.evidence import Evidence, LookResult
 from stallwatch_exporter.watching.stall import StallState, StallWatch
@@ -26,6 +28,7 @@ class Suspicion:
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: of the quiet spell that is now
+        self.own_ruling: Ruling | None = None  #: the same by the looks at this host alone
         self.stacks: StallStacks | None = None  #: of its newest look
         self.seen: tuple[StallStacks, float] | None = None  #: what its newest look saw, and when
         self.nobody = ""  #: why nobody could be asked in it
@@ -83,7 +86,7 @@ class Suspicion:
             while len(self._sites) > _MOST_SITES:
                 del self._sites[next(iter(self._sites))]
         self._spell, self._looked_at, self._looks = self._watch.spell, None, []
-        self.ruling = self.stacks = self.seen = None
+        self.ruling = self.own_ruling = self.stacks = self.seen = None
         self.nobody = ""
         self._evidence.drop(reported=over is not None and over.stalled)
 
@@ -115,6 +118,9 @@ class Suspicion:
         judged = ruling(self._looks, spell)
         if judged is None:
             return
+        # What the run decides must not come back to it as what this host sees: it would hold for ever.
+        alone = msgspec.structs.replace(spell, run=None)
+        self.own_ruling = judged if judged is not spell.run else ruling(self._looks, alone)
         self._watch.sighted = True
         if judged.status == "alive":
             self._watch.observe(self._looked_at or now, state.phase)
