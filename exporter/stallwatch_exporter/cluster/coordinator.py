@@ -27,8 +27,8 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT = 5.0  # seconds: an agent's thread may be late by as much on a busy host
-_ELSEWHERE_SECONDS = 30.0  # without a report of our own agent for so long, another coordinator merges
 _LOST_SECONDS = 60.0  # silent for so long, what an agent left open is nobody's any more
+_ABSENT_SECONDS = 15.0  # not looked at for so long, what is known is of the time before another merged
 _FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
 _MOST_AGENTS = 16_384
 _PER_SECOND = 64.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
@@ -111,7 +111,8 @@ class Coordinator:
         self._hosts = hosts
         self._lock = threading.RLock()
         self._agents: dict[str, _Agent] = {}
-        self._episodes = RunEpisodes(self._report, self._view, self._is_complete, clock)
+        self._episodes = self._no_episodes()
+        self._present_at = clock()
         self._unsent: dict[str, Incident] = {}  # reported, and not seen to have left
         self._ledger: dict[str, Incident] = {}  # those that left, by id
         self._newest_at = 0.0  # when an agent's incident changed last
@@ -123,7 +124,7 @@ class Coordinator:
     def take(self, report: AgentReport) -> Reply:
         """Take over one agent's report, and answer it."""
         with self._lock:
-            now = self._clock()
+            now = self._present()
             agent = self._agents.get(report.agent)
             before = {} if agent is None else {one.id: one for one in agent.report.incidents}
             if agent is None:
@@ -145,16 +146,36 @@ class Coordinator:
     def step(self) -> None:
         """Look at the clock: who is lost, and what is due to be reported."""
         with self._lock:
-            now = self._clock()
-            own = self._agents.get(self.name)
-            if own is not None and own.report.ending is None and now - own.at > _ELSEWHERE_SECONDS:
-                self._stand_down()
-                return
+            now = self._present()
             for agent in list(self._agents.values()):
                 self._look(agent, now)
             self._episodes.flush()
             self._note_sent()
             self._count_hosts(now)
+
+    def leave(self) -> None:
+        """Forget the run: its agents report to another coordinator now, and hold all that we know."""
+        with self._lock:
+            if not self._agents:
+                return
+            self._agents.clear()
+            self._ledger.clear()
+            self._shared = None
+            self._hosts(None, None, None)
+            self._episodes = self._no_episodes()
+            for known in self._unsent.values():
+                self._episodes.adopt(known)
+
+    def _no_episodes(self) -> RunEpisodes:
+        return RunEpisodes(self._report, self._view, self._is_complete, self._clock)
+
+    def _present(self) -> float:
+        """Return the time. If we were stopped, others have merged since: nobody was silent but we."""
+        now = self._clock()
+        if now - self._present_at > _ABSENT_SECONDS:
+            self.leave()
+        self._present_at = now
+        return now
 
     @property
     def is_settled(self) -> bool:
@@ -169,15 +190,6 @@ class Coordinator:
             now = self._clock()
             up = (each for each in self._agents.values() if each.report.ending is None)
             return any(each.report.agent != self.name and not each.is_silent(now) for each in up)
-
-    def _stand_down(self) -> None:
-        """Forget the run: our own agent reports to another coordinator, so nobody reports to this one."""
-        self._agents.clear()
-        self._unsent.clear()
-        self._ledger.clear()
-        self._episodes = RunEpisodes(self._report, self._view, self._is_complete, self._clock)
-        self._shared = None
-        self._hosts(None, None, None)
 
     def _count_hosts(self, now: float) -> None:
         there = [agent for agent in self._agents.values() if agent.report.ending is None]

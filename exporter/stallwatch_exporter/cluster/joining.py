@@ -66,6 +66,7 @@ def join_run(
         host_id=own_id,
         address=lambda: backing.address,
         step=coordinator.step,
+        leave=coordinator.leave,
         is_settled=lambda: coordinator.is_settled,
         alone_seconds=ALONE_SECONDS,
         notice=notice,

@@ -66,6 +66,7 @@ class Member:
         host_id: str,
         address: Callable[[], str] = lambda: "",
         step: Callable[[], None] = lambda: None,
+        leave: Callable[[], None] = lambda: None,
         is_settled: Callable[[], bool] = lambda: True,
         alone_seconds: float = ALONE_SECONDS,
         clock: Callable[[], float] = steady.now,
@@ -75,6 +76,8 @@ class Member:
     ) -> None:
         """`is_settled`: whether nothing waits in a coordinator of our own; `address`: where it listens.
 
+        `leave` is called where another coordinator took our report.
+
         `alone_seconds`: how long a change may wait to be acknowledged until the agent notifies people itself.
         """
         self._identity = identity
@@ -83,6 +86,7 @@ class Member:
         self._sinks = sinks
         self._agent, self._host, self._host_id, self._address = agent, host, host_id, address
         self._step = step
+        self._leave = leave
         self._is_settled = is_settled
         self._alone_seconds = alone_seconds
         self._clock = clock
@@ -220,6 +224,8 @@ class Member:
             return
         if reply is None:
             return
+        if reply.coordinator not in ("", self._agent):
+            self._leave()
         if reply.refused and reply.refused != getattr(self._reply, "refused", ""):
             self._notice(reply.refused)
         with self._lock:

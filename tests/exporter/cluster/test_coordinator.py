@@ -254,7 +254,8 @@ def test_who_is_left_by_its_own_agent_says_nothing_more() -> None:
         host.has(incident(host.wall()))
     run.post()
     run.passes(3, *run.hosts)
-    run.passes(120)  # all of them report to another coordinator
+    run.coordinator.leave()
+    run.passes(120)
     assert [stage for _, stage in run.chat.stages] == ["open"]
     assert run.counts[-1] == (None, None, None)
 
@@ -313,3 +314,47 @@ def test_a_crash_after_a_stall_that_recovered_is_an_incident_of_its_own() -> Non
     host.facts["ending"] = Ending("failed", None)
     run.passes(6, *run.hosts)
     assert run.chat.stages[2:] == [("sft-8123.0/ended/cuda-oom/1", "resolved")]
+
+
+def test_a_coordinator_that_others_have_left_closes_nothing() -> None:
+    run, chat = Run(), Chat()
+    run.coordinator = stepped_in = run.another(chat)
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, *run.hosts)
+    assert [stage for _, stage in chat.stages] == ["open"]
+    run.coordinator = run.another()
+    stepped_in.leave()
+    for _ in range(90):
+        run.passes(1, *run.hosts)
+        stepped_in.step()
+    assert [stage for _, stage in chat.stages] == ["open"]
+
+
+def test_a_coordinator_that_merges_again_knows_nothing_of_before() -> None:
+    """What it took for open then, others have closed: what comes now is not part of it."""
+    run = Run()
+    host = run.hosts["n1"]
+    host.has(incident(host.wall()))
+    run.passes(4, *run.hosts)
+    first, run.coordinator = run.coordinator, run.another(Chat())
+    first.leave()
+    ends(run, "n1")
+    run.passes(2, *run.hosts)
+    host.incidents.clear()
+    run.passes(3600, "n0")
+    run.coordinator = first
+    host.has(incident(host.wall(), 2, step=4000))
+    run.passes(4, *run.hosts)
+    assert [stage for _, stage in run.chat.stages] == ["open", "open"]
+
+
+def test_a_coordinator_that_was_stopped_takes_nobody_for_lost() -> None:
+    run = Run()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, *run.hosts)
+    ledger = run.coordinator.take(run.hosts["n0"].report()).ledger
+    run.clock.now += 90.0
+    run.hosts["n0"].facts["ledger"] = ledger
+    run.post("n0")
+    run.passes(3, *run.hosts)
+    assert run.chat.stages == [("sft-8123.0/stall/silent-hang/1", "open")]

@@ -44,6 +44,7 @@ class Agent:
     def __init__(self) -> None:
         self.clock, self.chat, self.line = Clock(), Chat(), Line()
         self.notices: list[str] = []
+        self.left: list[float] = []
         self.member = Member(
             IDENTITY,
             "sft-8123.0",
@@ -55,6 +56,7 @@ class Agent:
             clock=self.clock,
             wall=self.clock.wall,
             notice=self.notices.append,
+            leave=lambda: self.left.append(self.clock()),
             start=False,
         )
 
@@ -182,3 +184,13 @@ def test_an_agent_and_its_own_coordinator_send_each_thing_once() -> None:
     agent.passes(6)
     assert agent.chat.stages == [(found.id, "open"), (found.id, "resolved")]
     assert coordinator.is_settled
+
+
+def test_a_coordinator_of_its_own_is_left_once_another_one_takes_the_reports() -> None:
+    agent = Agent()
+    agent.line.reply = Reply(coordinator="n1-1")
+    agent.passes(12)
+    assert not agent.left
+    agent.line.reply = Reply(coordinator="n0-1")
+    agent.passes(12)
+    assert agent.left
