@@ -21,7 +21,7 @@ from stallwatch_exporter.cluster.wire import (
     Reply,
 )
 from stallwatch_exporter.incident import Incident, Sink
-from stallwatch_rules.stacks.folding import over_hosts
+from stallwatch_rules.stacks.folding import by_host, over_hosts
 from stallwatch_rules.stacks.patience import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
@@ -32,6 +32,7 @@ _ABSENT_SECONDS = 15.0  # not looked at for so long, what is known is of the tim
 _FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
 _MOST_AGENTS = 16_384
 _PER_SECOND = 64.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
+_SLOWEST = BEAT_SECONDS / 2  # in a quiet spell, with any number of hosts
 _SKEWS = 32  # posts by which the clock of an agent is compared with ours
 _SHARED_SECONDS = 0.5  # at least: so long the part of a reply that is the same for all is used again
 
@@ -258,12 +259,8 @@ class Coordinator:
         now = self._clock()
         up = [agent for agent in self._up() if agent.report.ending is None]
         silent = self._silent(now)
-        parts: dict[str, StallStacks] = {}
-        for agent in up:
-            stacks = agent.stacks(now)
-            if stacks is not None and not agent.is_silent(now):
-                host = self._host(agent)
-                parts[host] = over_hosts({"": parts[host], " ": stacks}) if host in parts else stacks
+        seen = [(self._host(agent), agent.stacks(now)) for agent in up if not agent.is_silent(now)]
+        parts = by_host((host, stacks) for host, stacks in seen if stacks is not None)
         world = max((agent.report.world for agent in up), default=0)
         stacks = over_hosts(parts, silent=silent, world=world) if len(up) > 1 and parts else None
         return View(stacks, {rank: agent.report.host for agent in up for rank in agent.ranks})
@@ -328,11 +325,12 @@ class Coordinator:
     def _beat(self, report: AgentReport) -> float:
         if report.threshold is None or report.quiet < report.threshold / 3:
             return BEAT_SECONDS
-        return max(QUIET_BEAT_SECONDS, len(self._agents) / _PER_SECOND)
+        hosts = len(self._shared.hosts) if self._shared is not None else 1  # each posts for all its agents
+        return min(_SLOWEST, max(QUIET_BEAT_SECONDS, hosts / _PER_SECOND))
 
     def _reply(self, agent: _Agent, now: float) -> Reply:
         shared = self._shared
-        if shared is None or now - shared.at >= max(_SHARED_SECONDS, len(self._agents) / _PER_SECOND):
+        if shared is None or now - shared.at >= max(_SHARED_SECONDS, len(shared.hosts) / _PER_SECOND):
             by_host: dict[str, list[str]] = {}
             for each in self._agents.values():
                 by_host.setdefault(self._host(each), []).append(each.report.ranks)

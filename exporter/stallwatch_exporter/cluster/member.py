@@ -150,7 +150,7 @@ class Member:
     @property
     def ruling(self) -> Ruling | None:
         """What all hosts together decide on the quiet spell that is now; ``None`` if nobody says."""
-        fresh = self._clock() - self._answered_at < ALONE_SECONDS + QUIET_BEAT_SECONDS
+        fresh = self._clock() - self._answered_at < ALONE_SECONDS + self._beat()
         return self._reply.ruling if self._reply is not None and fresh else None
 
     def notify_alone(self) -> None:

@@ -73,6 +73,17 @@ def over_hosts(
     return _judged(stacks, world=max([world, *expected]))
 
 
+def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
+    """Return one for each host, if several agents of a host looked at its ranks."""
+    found: dict[str, list[StallStacks]] = defaultdict(list)
+    for host, stacks in looks:
+        found[host].append(stacks)
+    return {
+        host: parts[0] if len(parts) == 1 else over_hosts({str(at): part for at, part in enumerate(parts)})
+        for host, parts in found.items()
+    }
+
+
 def _judged(stacks: StallStacks, world: int) -> StallStacks:
     """Name the odd ranks, and put them last."""
     known = sum(len(group.ranks) for group in stacks.groups)

@@ -16,7 +16,7 @@ import msgspec
 
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.doing import Doing, caller, doing_of, evaluates, own_places
-from stallwatch_rules.stacks.folding import fold, over_hosts
+from stallwatch_rules.stacks.folding import by_host, fold, over_hosts
 from stallwatch_rules.stacks.records import Asked, StallStacks
 
 SHORT = 6.0  #: floors: an evaluation, the first batch of an epoch, the network, a child process
@@ -97,7 +97,7 @@ class Spell(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """What one host of a run makes of a quiet spell, by its own looks."""
+    """What one host of a run, or one of its agents, makes of a quiet spell by its own looks."""
 
     host: str
     ruling: Ruling | None
@@ -145,9 +145,8 @@ def run_ruling(views: Sequence[HostView], *, silent: Sequence[str] = (), world: 
     rulings = [view.ruling for view in views if view.ruling is not None and view.stacks is not None]
     if not views or len(rulings) < len(views) or any(one.status == "alive" for one in rulings):
         return None
-    stacks = over_hosts(
-        {view.host: view.stacks for view in views if view.stacks is not None}, silent=silent, world=world
-    )
+    looks = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
+    stacks = over_hosts(looks, silent=silent, world=world)
     # A host of which only ranks that wait are known may take itself for the whole run.
     own = [one for one in rulings if one.reason != "others" and (one.reason, one.rank) != ("behind", None)]
     if own:

@@ -11,6 +11,7 @@ from clustercases import Chat, Clock, Host, incident, stacks
 from stallwatch_exporter.cluster.coordinator import Coordinator
 from stallwatch_exporter.cluster.merging import GATHER_SECONDS
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.stacks.patience import Ruling
 
 
 class Run:
@@ -282,15 +283,36 @@ def test_reports_that_come_late_do_not_count() -> None:
     assert run.chat.stages == [("sft-8123.0/stall/silent-hang/1", "open")]
 
 
-def test_quiet_agents_post_every_second_and_a_thousand_of_them_less_often() -> None:
+@pytest.mark.parametrize(("hosts", "beat"), [(3, 1.0), (128, 2.0), (1024, 5.0)])
+def test_quiet_hosts_post_every_second_and_many_of_them_less_often(hosts: int, beat: float) -> None:
     run = Run()
     host = run.hosts["n1"]
     assert run.coordinator.take(host.report()).beat == 10.0
+    for at in range(2 * hosts):  # two agents on each
+        run.coordinator.take(Host(f"m{at // 2}", at, run.clock).report(agent=f"a{at}"))
     host.quiet = 11.0
-    assert run.coordinator.take(host.report()).beat == 1.0
-    for at in range(1024):
-        run.coordinator.take(Host(f"m{at}", at, run.clock).report())
-    assert run.coordinator.take(host.report()).beat == pytest.approx(1027 / 64, abs=0.1)
+    run.clock.now += 1.0
+    run.coordinator.take(host.report())
+    assert run.coordinator.take(host.report()).beat == pytest.approx(beat, abs=0.1)
+
+
+def test_a_thousand_agents_of_a_quiet_run_decide_together() -> None:
+    run = Run()
+    look = stacks("train.py:30 in step", 0, kind="collective")
+    waits = {"quiet": 25.0, "ruling": Ruling("waiting", 180.0, "others"), "stacks_age": 1.0, "world": 1024}
+    hosts = [Host(f"m{at // 8}", at, run.clock, expected=1024) for at in range(1024)]
+    for host in hosts:
+        group = msgspec.structs.replace(look.groups[0], ranks=[host.rank])
+        host.facts = {
+            **waits,
+            "agent": f"a{host.rank}",
+            "stacks": msgspec.structs.replace(look, groups=[group]),
+        }
+        run.coordinator.take(host.report())
+    run.clock.now += 1.0
+    ruling = run.coordinator.take(hosts[0].report()).ruling
+    assert ruling is not None
+    assert ruling.status == "stalled"
 
 
 def ends(run: Run, *names: str, **about: object) -> None:

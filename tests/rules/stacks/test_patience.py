@@ -307,6 +307,11 @@ RUNS: dict[str, tuple[list[HostView], list[str], tuple[str, float, str, int | No
     ),
     "a rank of one host is in its own code": ([N1, SCORES], [], ("stalled", 45.0, "code", 3)),
     "a rank of one host evaluates": ([N1, EVALUATES], [], ("waiting", SHORT * FLOOR, "evaluation", 3)),
+    "each rank of a host has an agent": (
+        [N1, view("n2", beside(2)), view("n2", beside(3))],
+        [],
+        ("stalled", FLOOR, "behind", None),
+    ),
     "a host has not been heard of yet": ([N1], [], None),
     "a host does not answer": ([N1], ["n2"], ("stalled", FLOOR, "behind", 2)),
     "a host has not looked yet": ([N1, away(N2, stacks=None)], [], None),
