@@ -23,7 +23,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live faults bench-cluster-lab gpu-check bench-probe bench-dashboard bench-alerts fuzz clean
+.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live faults bench-cluster bench-cluster-lab gpu-check bench-probe bench-dashboard bench-alerts fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -123,6 +123,9 @@ bench-live: $(VENV)/.dev $(VENV)/.repro $(VENV)/.notebooks ## programs that trai
 
 faults: $(VENV)/.dev system-packages ## 1,000 trials of a training under stallwatch while something breaks: what is lost, sent twice, changed (FAULTS_ARGS=…)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/faults.py $(FAULTS_ARGS)
+
+bench-cluster: $(VENV)/.dev ## 500 simulated hangs of 1,024 ranks on 128 hosts, through real coordinators (CLUSTER_ARGS=…)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/cluster.py $(CLUSTER_ARGS)
 
 bench-cluster-lab: $(VENV)/.dev $(VENV)/.repro system-packages ## 200 real hangs of trainings over namespaces, torchrun and Slurm; as root, some hours (LAB_ARGS=…)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python bench/cluster_lab.py $(LAB_ARGS)

@@ -30,6 +30,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "machine")]
 
+import msgspec  # noqa: E402
 from cluster_messages import Receiver, opens  # noqa: E402
 from namespaces import Hosts, environment, lacking  # noqa: E402
 from processes import STALLWATCH  # noqa: E402
@@ -37,6 +38,7 @@ from slurm import Slurm  # noqa: E402
 from slurm import lacking as lacking_slurm  # noqa: E402
 
 from stallwatch_exporter.incident import Incident  # noqa: E402
+from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS  # noqa: E402
 from stallwatch_exporter.watching.incidents import read_incidents  # noqa: E402
 
 TRAINING = HERE / "cluster_programs" / "training.py"
@@ -303,16 +305,30 @@ class Cluster:
         }
         for home in self.homes:
             for folder in sorted(home.glob("runs/*")):
-                for one in read_incidents(folder):
+                for one in _kept(folder):
                     if one.updated_at >= hang.began and one.opened_at >= hang.began - 1:
                         hang.incidents.append({"folder": folder.name, "sent": one.id in sent, **_facts(one)})
         notified = [one for one in hang.incidents if one["sent"]] or hang.incidents
-        best = max(notified, key=lambda one: (one["confidence"], one["rank"] is not None), default=None)
+        best = max(
+            notified,
+            key=lambda one: (len(one["aliases"]), one["confidence"], one["rank"] is not None),
+            default=None,
+        )
         if best is not None:
             hang.confidence, hang.allowed = best["confidence"], best["threshold"]
             hang.ranks = best["odd"] or ([best["rank"]] if best["rank"] is not None else [])
             hang.named = hang.ranks == [hang.rank] and best["host"] == hang.host
             hang.wrong = bool(hang.ranks) and hang.rank not in hang.ranks
+
+
+def _kept(folder: Path) -> list[Incident]:
+    """Return what is known of each incident of the whole run, or of this agent if it merged none."""
+    found: dict[str, Incident] = {}
+    with contextlib.suppress(FileNotFoundError), (folder / RUN_INCIDENTS).open("rb") as lines:
+        for line in lines:
+            incident = msgspec.json.decode(line, type=Incident)
+            found[incident.id] = incident
+    return list(found.values()) or read_incidents(folder)
 
 
 def _facts(incident: Incident) -> dict[str, Any]:

@@ -1,0 +1,302 @@
+"""Simulated hangs of trainings over many hosts: who is blamed, how often people are notified, and how soon.
+
+    python bench/cluster.py --faults 500 --resume sim.jsonl  through coordinators over HTTP, in real time
+    python bench/cluster.py --pure --faults 500              what all hosts report, judged in one process
+    python bench/cluster.py --pure --faults 9 --hosts 2048   16,384 ranks, and how long that takes
+
+What each host sees comes from a model (``cluster_training.py``), what its agent reports from the product's
+own client fed with that (``cluster_agents.py``). The coordinators are processes of their own, and messages go
+to an HTTP server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "machine")]
+
+from cluster_agents import THRESHOLD, Fleet, Service, merged  # noqa: E402
+from cluster_messages import Receiver, opens  # noqa: E402
+from cluster_training import FAULTS, drawn, judged, parts  # noqa: E402
+from ports import free_port  # noqa: E402
+
+from stallwatch_rules.stacks.folding import over_hosts  # noqa: E402
+
+#: What happens to the watchers themselves, while a rank sleeps.
+WATCHERS = ("coordinator", "partition", "late-agents", "lost-reports")
+NOTICED_SECONDS = 40.0  #: a hang that nobody was notified of by then is missed
+SETTLE_SECONDS = 6.0  #: after the first message, in which there may be another
+CLOSING_SECONDS = 12.0
+
+
+@dataclass
+class Trial:
+    """One simulated hang; one line of the file that ``--resume`` names."""
+
+    trial: int
+    seed: int
+    fault: str
+    layout: str = ""
+    counts: str = ""  #: what the ranks count
+    truth: str = ""
+    hosts: str = ""  #: of the ranks to blame
+    blamed: str = ""
+    host: str = ""  #: that the incident names
+    why: str = ""
+    confidence: float = 0.0
+    verdict: str = ""  #: "right", "wrong", "cannot tell"
+    incidents: int = 1
+    openings: int = 1
+    closings: int = 1
+    alone: int = 0  #: agents that notified people by themselves
+    seconds: float | None = None  #: from the threshold to the message; pure: of the processor, to judge
+    posts: int = 0
+    slowest: float = 0.0  #: seconds until a coordinator answered
+    processor: float = 0.0  #: share of one core that the coordinators used
+    memory: float = 0.0  #: MiB of the larger one
+    titles: list[str] = field(default_factory=list)
+
+
+class Simulation:
+    """Two coordinators that agents may reach, and a chat."""
+
+    def __init__(self, folder: Path) -> None:
+        self.receiver = Receiver()
+        self.pool = ThreadPoolExecutor(32)
+        self.services = [
+            Service(folder / f"coordinator-{index}", self.receiver.url, free_port()) for index in range(2)
+        ]
+
+    def close(self) -> None:
+        """End them."""
+        self.pool.shutdown()
+        for service in self.services:
+            service.kill()
+        self.receiver.__exit__()
+
+    def messages(self, run: str) -> list[tuple[float, bool, str]]:
+        """What people were notified of: when, whether it opens, its title."""
+        return [
+            (at, opens(body), str(body.get("title")))
+            for at, body in self.receiver.messages
+            if body.get("run") == run
+        ]
+
+    def trial(self, number: int, seed: int, fault: str, hosts: int, per_host: int, lost: float) -> Trial:
+        """Let one thing go wrong, and see what comes of it; `lost`: see `Fleet`."""
+        draw = random.Random(f"{seed}/{number}/{fault}/watchers")
+        for service in self.services:
+            service.start()
+        found = drawn(seed, number, fault if fault in FAULTS else "sleep", hosts, per_host)
+        training, truth = found.training, found.truth
+        run = f"sim-{seed}-{number}"
+        fleet = Fleet(
+            run,
+            found,
+            self.services,
+            draw,
+            lost=3.0 if fault == "lost-reports" else lost,
+            late=0.6 if fault == "late-agents" else 0.1,
+        )
+        self._break(fault, fleet, draw)
+        before = [service.processor for service in self.services]
+        began = time.monotonic()
+        fleet.go(lambda: bool(self.messages(run) or fleet.alone), NOTICED_SECONDS, self.pool)
+        fleet.go(lambda: False, SETTLE_SECONDS, self.pool)
+        first = self.messages(run)
+        due = fleet.due_at
+        took = time.monotonic() - began
+        used = sum(service.processor for service in self.services) - sum(before)
+        memory = max(service.memory for service in self.services)
+        kept = merged(self.services, run)
+        fleet.heals_at = time.monotonic()
+        fleet.go(lambda: any(not opening for _, opening, _ in self.messages(run)), CLOSING_SECONDS, self.pool)
+        fleet.go(lambda: False, 2.0, self.pool)
+        fleet.close()
+        stacks = kept[0].stacks if kept else None
+        wall = time.time() - time.monotonic()
+        every = self.messages(run)
+        return Trial(
+            trial=number,
+            seed=seed,
+            fault=fault,
+            layout=training.layout,
+            counts=training.counts,
+            truth=_shown(sorted(truth.ranks)),
+            hosts=",".join(sorted(truth.hosts)),
+            blamed=_shown(stacks.odd if stacks is not None else []),
+            host=kept[0].host if kept else "",
+            why=stacks.why if stacks is not None else "",
+            confidence=stacks.confidence if stacks is not None else 0.0,
+            verdict=judged(truth, stacks, training.host),
+            incidents=len(merged(self.services, run)),
+            openings=sum(opening for _, opening, _ in every) + len({one.id for one in fleet.alone}),
+            closings=sum(not opening for _, opening, _ in every),
+            alone=len(fleet.alone),
+            seconds=round(first[0][0] - wall - due, 2) if first and due is not None else None,
+            posts=sum(host.carrier.posts for host in fleet.hosts),
+            slowest=round(max(host.carrier.slowest for host in fleet.hosts), 2),
+            processor=round(used / took, 4),
+            memory=round(memory, 1),
+            titles=[title for _, _, title in every],
+        )
+
+    def _break(self, fault: str, fleet: Fleet, draw: random.Random) -> None:
+        """Plan what happens to the watchers."""
+        at = fleet.hangs_at + draw.uniform(0.0, THRESHOLD + 3.0)
+        if fault == "coordinator":
+            fleet.at.append((at, self.services[0].kill))
+        if fault == "partition":
+            cut = fleet.hosts[: draw.randrange(1, len(fleet.hosts))]
+            fleet.at.append((at, lambda: [host.carrier.cut.add(0) for host in cut] and None))
+            heals = at + draw.uniform(3.0, 12.0)
+            fleet.at.append((heals, lambda: [host.carrier.cut.clear() for host in cut] and None))
+
+
+def simulated(
+    planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int, jobs: int, lost: float = 1.0
+) -> Iterator[Trial]:
+    """The trials as they end, so many side by side, each with coordinators of its own."""
+    free: list[Simulation] = []
+    lock = threading.Lock()
+    with tempfile.TemporaryDirectory(prefix="stallwatch-simulated-") as folder:
+        for index in range(min(jobs, len(planned))):
+            free.append(Simulation(Path(folder, str(index))))
+        made = list(free)
+
+        def one(number: int, fault: str) -> Trial:
+            with lock:
+                simulation = free.pop()
+            try:
+                return simulation.trial(number, seed, fault, hosts, per_host, lost)
+            finally:
+                with lock:
+                    free.append(simulation)
+
+        try:
+            with ThreadPoolExecutor(jobs) as pool:
+                futures = [pool.submit(partial(one, *each)) for each in planned]
+                try:
+                    for future in as_completed(futures):
+                        yield future.result()
+                except BaseException:
+                    for future in futures:
+                        future.cancel()
+                    raise
+        finally:
+            for simulation in made:
+                simulation.close()
+
+
+def pure(planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int) -> Iterator[Trial]:
+    """Judge what all hosts would report, in this process."""
+    for number, fault in planned:
+        found = drawn(seed, number, fault, hosts, per_host)
+        training, truth = found.training, found.truth
+        reported = parts(found)
+        began = time.process_time()
+        stacks = over_hosts(reported, silent=sorted(truth.silent), world=training.world)
+        took = time.process_time() - began
+        yield Trial(
+            trial=number,
+            seed=seed,
+            fault=fault,
+            layout=training.layout,
+            counts=training.counts,
+            truth=_shown(sorted(truth.ranks)),
+            hosts=",".join(sorted(truth.hosts)),
+            blamed=_shown(stacks.odd),
+            why=stacks.why,
+            confidence=stacks.confidence,
+            verdict=judged(truth, stacks, training.host),
+            seconds=round(took, 4),
+        )
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    return ",".join(map(str, ranks[:9])) + (f",… ({len(ranks)})" if len(ranks) > 9 else "")
+
+
+def table(trials: Sequence[Trial]) -> str:
+    """A row for each fault, and one for all."""
+    rows = [
+        "| fault | trials | right | wrong | cannot tell | one incident | one opening message | none"
+        " | p50 | p99 |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name in [*dict.fromkeys(one.fault for one in trials), "all"]:
+        of = [one for one in trials if name in (one.fault, "all")]
+        seconds = sorted(one.seconds for one in of if one.seconds is not None)
+        verdicts = [sum(one.verdict == word for one in of) for word in ("right", "wrong", "cannot tell")]
+        shown = " | ".join(f"{count} ({count / len(of):.1%})" for count in verdicts)
+        once, opened = sum(one.incidents == 1 for one in of), sum(one.openings == 1 for one in of)
+        rows.append(
+            f"| {name} | {len(of)} | {shown} | {once} | {opened} | {sum(one.openings == 0 for one in of)}"
+            f" | {_at(seconds, 0.5):.2f} s | {_at(seconds, 0.99):.2f} s |"
+        )
+    return "\n".join(rows)
+
+
+def _at(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the trials that are left, and print what all of them showed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--faults", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hosts", type=int, default=128)
+    parser.add_argument("--ranks-per-host", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=2, help="trials at a time")
+    parser.add_argument("--lost", type=float, default=1.0, help="times as many lost and late reports")
+    parser.add_argument("--only", action="append", default=[], choices=FAULTS + WATCHERS)
+    parser.add_argument("--pure", action="store_true", help="no coordinator: judge in this process")
+    parser.add_argument("--wrong", action="store_true", help="list what is not as it should be")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and go on from there"
+    )
+    given = parser.parse_args(arguments)
+    faults = given.only or (FAULTS if given.pure else FAULTS + WATCHERS)
+    planned = list(zip(range(given.faults), itertools.cycle(faults), strict=False))
+    trials: list[Trial] = []
+    if given.resume and given.resume.exists():
+        trials = [Trial(**json.loads(line)) for line in given.resume.read_text().splitlines()]
+    done = {(one.trial, one.seed, one.fault) for one in trials}
+    left = [one for one in planned if (one[0], given.seed, one[1]) not in done]
+    run = partial(simulated, jobs=given.jobs, lost=given.lost) if not given.pure else pure
+    try:
+        for trial in run(left, given.seed, given.hosts, given.ranks_per_host):
+            trials.append(trial)
+            if given.resume:
+                with given.resume.open("a") as out:
+                    out.write(json.dumps(asdict(trial), ensure_ascii=False) + "\n")
+            if given.wrong and (trial.verdict, trial.incidents, trial.openings) != ("right", 1, 1):
+                print(json.dumps(asdict(trial), ensure_ascii=False), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    print(f"simulated: {given.hosts} hosts, {given.hosts * given.ranks_per_host:,} ranks")
+    print(table(trials))
+    if not given.pure and trials:
+        used, memory = sum(one.processor for one in trials) / len(trials), max(one.memory for one in trials)
+        print(f"coordinators of a run: {used:.1%} of one core while it hangs, {memory:.0f} MiB at most")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The model that the simulator draws hangs from: what each rank does once nobody can go on."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from cluster import Trial, table
+from cluster_training import FAULTS, LAYOUTS, Hang, Training, Truth, drawn, hang, judged, parts, spans
+
+from stallwatch_rules.stacks.records import StallStacks
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_holds_up_every_layout(fault: str, layout: str) -> None:
+    found = hang(fault, Training(layout, 4, 8, random.Random(f"{fault} {layout}")))
+    reported = parts(found)
+    seen = sorted(rank for stacks in reported.values() for group in stacks.groups for rank in group.ranks)
+    silent = {rank for host in found.truth.silent for rank in found.training.ranks_of(host)}
+    assert seen == sorted(set(range(32)) - silent)
+    assert (
+        found.truth.silent
+        or found.truth.hosts == set(map(found.training.host, found.truth.ranks))
+        or (fault == "file-system")
+    )
+
+
+def test_a_trial_is_the_same_each_time() -> None:
+    first, second = (parts(drawn(7, 3, "order", 8, 4)) for _ in range(2))
+    assert first == second
+    assert parts(drawn(7, 4, "order", 8, 4)) != first
+
+
+def waits_of(found: Hang) -> dict[int, str]:
+    return {rank: state.op.place if state.waits else "" for rank, state in found.states.items()}
+
+
+def test_a_rank_that_sleeps_leaves_all_others_waiting() -> None:
+    found = hang("sleep", Training("dp", 2, 4, random.Random(3)))
+    (guilty,) = found.truth.ranks
+    places = waits_of(found)
+    assert places.pop(guilty) == ""
+    assert len(set(places.values())) == 1 and "" not in places.values()
+
+
+def test_a_skipped_collective_makes_the_rank_count_fewer_than_its_group() -> None:
+    found = hang("skipped", Training("moe", 2, 8, random.Random(5)))
+    (guilty,) = found.truth.ranks
+    group = found.training.group_of(guilty, "ep")
+    counts = [state.joined for state in found.states.values()]
+    assert found.states[guilty].waits
+    others = [found.states[rank].joined for rank in found.training.groups[group] if rank != guilty]
+    assert (
+        any(found.states[guilty].joined != other for other in others)
+        or len({(state.op.name, state.op.place) for state in found.states.values()}) > 1
+    )
+    assert len(counts) == 16
+
+
+def test_stages_of_a_pipeline_wait_for_the_one_that_is_stuck() -> None:
+    found = hang("sleep", Training("tp-pp-dp", 8, 8, random.Random(2)))
+    assert {"recv", "collective"} <= {state.op.kind for state in found.states.values() if state.waits}
+
+
+def test_ranks_of_a_host_that_do_the_same_are_one_group() -> None:
+    found = hang("sleep", Training("fsdp", 4, 8, random.Random(3)))
+    (host,) = found.truth.hosts
+    other = next(name for name in found.training.hosts if name != host)
+    assert [len(group.ranks) for group in found.stacks(other, 0.0).groups] == [8]
+    assert sorted(len(group.ranks) for group in found.stacks(host, 0.0).groups) == [1, 7]
+
+
+@pytest.mark.parametrize(
+    ("odd", "confidence", "verdict"),
+    [
+        ([3], 0.97, "right"),
+        ([2], 0.97, "wrong"),
+        ([2, 3], 0.97, "wrong"),
+        ([2, 3], 0.6, "cannot tell"),
+        ([], 0.0, "cannot tell"),
+    ],
+)
+def test_a_report_is_right_only_if_it_names_those_ranks_alone(
+    odd: list[int], confidence: float, verdict: str
+) -> None:
+    truth = Truth("sleep", frozenset([3]), frozenset(["h0"]))
+    stacks = StallStacks(time=0.0, seconds=0.0, odd=odd, confidence=confidence)
+    assert judged(truth, stacks, lambda rank: f"h{rank // 4}") == verdict
+
+
+def test_where_nobody_is_to_blame_naming_somebody_is_wrong() -> None:
+    truth = Truth("frozen", frozenset(), frozenset())
+    nobody, somebody = (StallStacks(time=0.0, seconds=0.0, odd=odd) for odd in ([], [1]))
+    assert judged(truth, nobody, lambda rank: "h0") == "right"
+    assert judged(truth, somebody, lambda rank: "h0") == "wrong"
+    assert judged(truth, None, lambda rank: "h0") == "cannot tell"
+
+
+def test_ranks_as_spans() -> None:
+    assert spans([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert spans(range(4)) == "0-3"
+
+
+def test_the_table_counts_what_was_found() -> None:
+    trials = [
+        Trial(0, 1, "sleep", verdict="right", seconds=1.0),
+        Trial(1, 1, "sleep", verdict="wrong", openings=2, seconds=3.0),
+        Trial(2, 1, "frozen", verdict="cannot tell", incidents=2, openings=0),
+    ]
+    *_, sleep, frozen, every = table(trials).splitlines()
+    assert sleep.startswith("| sleep | 2 | 1 (50.0%) | 1 (50.0%) | 0 (0.0%) | 2 | 1 | 0 |")
+    assert frozen.startswith("| frozen | 1 | 0 (0.0%) | 0 (0.0%) | 1 (100.0%) | 0 | 0 | 1 |")
+    assert every.startswith("| all | 3 | 1 (33.3%) | 1 (33.3%) | 1 (33.3%) | 2 | 1 | 1 |")
