@@ -26,7 +26,7 @@ from stallwatch_rules.stacks.patience import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-_LEAST_SILENT = 5.0  # seconds: an agent's thread may be late by as much on a busy host
+_LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # seconds in a quiet spell: with short thresholds, and usually
 _LOST_SECONDS = 60.0  # silent for so long, what an agent left open is nobody's any more
 _ABSENT_SECONDS = 15.0  # not looked at for so long, what is known is of the time before another merged
 _FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
@@ -77,7 +77,9 @@ class _Agent:
 
     def is_silent(self, now: float) -> bool:
         """Return whether it should have posted by now."""
-        limit = max(SILENT_BEATS * self.beat, _LEAST_SILENT)
+        # The agent's thread may be late on a busy host: by seconds, which matter little at usual thresholds.
+        patience = max(_LEAST_SILENT, min(_USUAL_SILENT, (self.report.threshold or 0.0) / 3))
+        limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit
 
     def stacks(self, now: float) -> StallStacks | None:
@@ -185,6 +187,12 @@ class Coordinator:
             return not self._episodes.has_news and not self._unsent
 
     @property
+    def is_over(self) -> bool:
+        """Whether it knows of no agent any more, and nothing waits to leave."""
+        with self._lock:
+            return not self._agents and not self._unsent
+
+    @property
     def others_up(self) -> bool:
         """Whether another agent of the run is up."""
         with self._lock:
@@ -205,7 +213,7 @@ class Coordinator:
 
     def _look(self, agent: _Agent, now: float) -> None:
         quiet = now - agent.at
-        if quiet > _FORGET_SECONDS:
+        if quiet > (_FORGET_SECONDS if agent.report.ending is None else KEPT_SECONDS):
             del self._agents[agent.report.agent]
         elif quiet > _LOST_SECONDS and not agent.lost and agent.report.ending is None:
             agent.lost = True

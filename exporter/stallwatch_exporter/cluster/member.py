@@ -1,7 +1,7 @@
 """The agent's side of a run over hosts: what it reports, what it hears, and who notifies people.
 
 An incident of the agent is acknowledged by whoever merges, who notifies people of the run's incident. If
-nobody acknowledges it within two seconds, the agent notifies people itself, and says so once it is heard.
+nobody answers for five seconds, the agent notifies people itself, and says so once it is heard.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.patience import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-ALONE_SECONDS = 2.0  #: without an acknowledgement for so long, the agent notifies people itself
+ALONE_SECONDS = 5.0  #: if nobody answers for so long, the agent notifies people of its news itself
+_UNHEARD = 3  # … and after so many times as long if its news is not acknowledged, though somebody answers
 _LEAVING_SECONDS = 5.0  # that the last news may take to be merged and sent by this agent
 _LOOK_SECONDS = 0.05
+_FRESH_SECONDS = 2.0  # and a beat: so long what all hosts decided counts
 _AGAIN_SECONDS = 0.5  # between two posts of news that nobody has acknowledged
 
 
@@ -78,7 +80,7 @@ class Member:
 
         `leave` is called where another coordinator took our report.
 
-        `alone_seconds`: how long a change may wait to be acknowledged until the agent notifies people itself.
+        `alone_seconds`: how long nobody may answer until the agent notifies people itself.
         """
         self._identity = identity
         self._run = run
@@ -150,14 +152,15 @@ class Member:
     @property
     def ruling(self) -> Ruling | None:
         """What all hosts together decide on the quiet spell that is now; ``None`` if nobody says."""
-        fresh = self._clock() - self._answered_at < ALONE_SECONDS + self._beat()
+        fresh = self._clock() - self._answered_at < _FRESH_SECONDS + self._beat()
         return self._reply.ruling if self._reply is not None and fresh else None
 
     def notify_alone(self) -> None:
         """Notify people of what nobody acknowledged in time."""
         with self._lock:
-            now = self._clock()
-            due = [name for name, since in self._waiting.items() if now - since >= self._alone_seconds]
+            now, limit = self._clock(), self._alone_seconds
+            limit *= 1 if now - self._answered_at >= limit else _UNHEARD
+            due = [name for name, since in self._waiting.items() if now - since >= limit]
             for name in due:
                 del self._waiting[name]
             incidents = [msgspec.structs.replace(self._mine[name]) for name in due if name in self._mine]
@@ -182,7 +185,7 @@ class Member:
         self._thread.join(max(0.0, end - time.monotonic()) + _LOOK_SECONDS)
         with self._lock:
             now = self._clock()
-            self._waiting = dict.fromkeys(self._waiting, now - self._alone_seconds)
+            self._waiting = dict.fromkeys(self._waiting, now - _UNHEARD * self._alone_seconds)
         self.notify_alone()
         with suppress(Exception):
             self._backing.close()

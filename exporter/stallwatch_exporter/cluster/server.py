@@ -234,6 +234,11 @@ class OtherHosts:
             self.notices(f"reports of the run could not be merged ({type(error).__name__}: {error})")
             return HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__
 
+    def forget(self, key: str) -> None:
+        """Forget a run that is over; a post of it begins it anew."""
+        with self._lock:
+            self._runs.pop(key, None)
+
     def _of(self, key: str) -> Run:
         """Return the run; its first report makes it. Raises `Malformed`."""
         with self._lock:

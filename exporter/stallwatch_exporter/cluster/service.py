@@ -43,8 +43,8 @@ class CoordinatorService:
         self._lock = threading.Lock()
         self._runs: dict[str, Coordinator] = {}
         self._closing = threading.Event()
-        gate = OtherHosts(secret.text, self._name, own_id, self._run, notice)
-        self._server = listen(gate, join.host, [join.port or PORT], secret.server, _MOST_CONNECTIONS)
+        self._gate = OtherHosts(secret.text, self._name, own_id, self._run, notice)
+        self._server = listen(self._gate, join.host, [join.port or PORT], secret.server, _MOST_CONNECTIONS)
         self._thread = threading.Thread(target=self._step, name="stallwatch coordinator", daemon=True)
         self._thread.start()
 
@@ -71,9 +71,13 @@ class CoordinatorService:
     def _step(self) -> None:
         while not self._closing.wait(_STEP_SECONDS):
             with self._lock:
-                runs = list(self._runs.values())
-            for run in runs:
+                runs = list(self._runs.items())
+            for key, run in runs:
                 try:
                     run.step()
+                    if run.is_over:
+                        self._gate.forget(key)
+                        with self._lock:
+                            self._runs.pop(key, None)
                 except Exception as error:
                     self._notice(f"a run could not be merged ({type(error).__name__}: {error})")

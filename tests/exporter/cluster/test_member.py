@@ -107,15 +107,29 @@ def test_a_reply_to_an_older_report_acknowledges_nothing() -> None:
     agent = Agent()
     agent.line.behind = 100
     agent.opens()
-    agent.passes(ALONE_SECONDS + 0.5)
+    agent.passes(2 * ALONE_SECONDS)
+    assert not agent.chat.got, "somebody answers"
+    agent.passes(2 * ALONE_SECONDS)
     assert len(agent.chat.got) == 1
+
+
+def test_reports_that_are_lost_while_somebody_answers_make_no_agent_alone() -> None:
+    agent = Agent()
+    agent.member.round()
+    answer, agent.line.reply = agent.line.reply, None
+    agent.clock.now += 1.0
+    agent.opens()
+    agent.passes(ALONE_SECONDS - 2.0)  # two or three posts
+    agent.line.reply = answer
+    agent.passes(20)
+    assert not agent.chat.got
 
 
 def test_a_refusal_is_shown_once_and_the_agent_goes_on_alone() -> None:
     agent = Agent()
     agent.line.refusal = "n0:19402 has another secret"
     agent.opens()
-    agent.passes(4)
+    agent.passes(ALONE_SECONDS + 1)
     assert agent.notices == ["n0:19402 has another secret; this agent notifies people by itself"]
     assert len(agent.line.posts) == 1
     assert len(agent.chat.got) == 1
