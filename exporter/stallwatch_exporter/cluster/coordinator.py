@@ -236,8 +236,8 @@ class Coordinator:
             sink(msgspec.structs.replace(incident))
         self._unsent[incident.id] = incident
         if incident.status == "resolved":
-            for other in self._episodes.further_ids(incident):
-                self._report(msgspec.structs.replace(incident, id=other))
+            for other, opened_at in self._episodes.further_ids(incident).items():
+                self._report(msgspec.structs.replace(incident, id=other, opened_at=opened_at))
 
     def _adopt(self, known: Incident) -> None:
         """Somebody else reported it: whoever was notified of it is not notified again."""

@@ -59,7 +59,9 @@ class RunEpisodes(Episodes):
         self._began: dict[int, float] = {}  # by episode: when its first incident came
         self._closed: dict[int, float] = {}
         self._ids: dict[int, str] = {}  # by episode: the id of the run's incident
-        self._merged: dict[int, set[str]] = {}  # further ids under which it was reported
+        self._merged: dict[
+            int, dict[str, float]
+        ] = {}  # further ids under which it was reported, and since when
         self._known: dict[str, Incident] = {}  # by qualified id: reported by a coordinator before
         self._used: set[str] = set()
         super().__init__(report)
@@ -98,7 +100,7 @@ class RunEpisodes(Episodes):
         if known is None:
             self._used.add(name)
         self._ids[id(episode)] = name if known is None else known.id
-        self._merged[id(episode)] = set()
+        self._merged[id(episode)] = {}
         return episode
 
     def take(self, trouble: Incident) -> None:
@@ -110,16 +112,20 @@ class RunEpisodes(Episodes):
 
     def _recognise(self, episode: Episode, known: Incident) -> None:
         """Let the episode go on as what was reported, under the id of the earlier one if there are two."""
-        mine = self._ids[id(episode)]
-        before = episode.reported
+        mine, before = self._ids[id(episode)], episode.reported
+        merged, over = self._merged[id(episode)], known.status == "resolved"
+        rest = [one for one in episode.troubles.values() if not is_over(one) and one.id not in known.aliases]
+        if over and known.id != mine and (rest or before is not None):
+            merged[known.id] = known.opened_at  # a host that was alone closed its part of it
+            return
         if before is None or (known.id != mine and known.opened_at < before.opened_at):
             if before is not None:
-                self._merged[id(episode)].add(mine)
+                merged[mine] = before.opened_at
             self._ids[id(episode)] = known.id
             episode.reported = known
         elif known.id != mine:
-            self._merged[id(episode)].add(known.id)
-        if known.status == "resolved" and not episode.closed:
+            merged[known.id] = known.opened_at
+        if over and not rest and not episode.closed:
             episode.closed, self._closed[id(episode)] = True, self._clock()
 
     def joins(self, trouble: Incident, episode: Episode) -> bool:
@@ -206,9 +212,9 @@ class RunEpisodes(Episodes):
                 known.pop(id(episode), None)
         return kept
 
-    def further_ids(self, incident: Incident) -> set[str]:
-        """Return the other ids under which hosts that were alone reported this incident of the run."""
-        return next((self._merged[key] for key, name in self._ids.items() if name == incident.id), set())
+    def further_ids(self, incident: Incident) -> Mapping[str, float]:
+        """Return the other ids under which hosts that were alone reported it, and when each opened."""
+        return next((self._merged[key] for key, name in self._ids.items() if name == incident.id), {})
 
 
 def _host_of(rank: int, stacks: StallStacks) -> str:

@@ -380,3 +380,40 @@ def test_a_coordinator_that_was_stopped_takes_nobody_for_lost() -> None:
     run.post("n0")
     run.passes(3, *run.hosts)
     assert run.chat.stages == [("sft-8123.0/stall/silent-hang/1", "open")]
+
+
+def test_what_a_host_alone_closed_does_not_close_the_incident_of_the_others() -> None:
+    run = Run()
+    for name, number in (("n0", 1), ("n1", 1), ("n2", 2)):
+        run.hosts[name].has(incident(run.hosts[name].wall(), number))
+    run.passes(4, *run.hosts)
+    run.passes(5, "n0", "n1")
+    cut_off = run.hosts["n2"]
+    ends(run, "n2")
+    alone = next(iter(cut_off.incidents.values()))
+    earlier = alone.opened_at - 1.0
+    cut_off.facts["ledger"] = [
+        msgspec.structs.replace(alone, aliases=[f"{cut_off.agent} {alone.id}"], opened_at=earlier)
+    ]
+    run.passes(5, *run.hosts)
+    assert [stage for _, stage in run.chat.stages] == ["open"]
+    ends(run, "n0", "n1")
+    run.passes(5, *run.hosts)
+    assert ("sft-8123.0/stall/silent-hang/1", "resolved") in run.chat.stages
+
+
+@pytest.mark.parametrize("later", [-5.0, 5.0])
+def test_what_a_host_alone_opened_is_closed_as_chats_know_it(later: float) -> None:
+    run = Run()
+    for name, number in (("n0", 1), ("n2", 2)):
+        run.hosts[name].has(incident(run.hosts[name].wall(), number))
+    run.passes(4, *run.hosts)
+    opened, cut_off = run.chat.got[0].opened_at, run.hosts["n2"]
+    alone = next(iter(cut_off.incidents.values()))
+    known = msgspec.structs.replace(alone, aliases=[f"{cut_off.agent} {alone.id}"], opened_at=opened + later)
+    cut_off.facts["ledger"] = [known]
+    run.passes(4, *run.hosts)
+    ends(run, "n0", "n2")
+    run.passes(4, *run.hosts)
+    closed = {(one.id, one.opened_at) for one in run.chat.got if one.status == "resolved"}
+    assert closed == {("sft-8123.0/stall/silent-hang/1", opened), (known.id, known.opened_at)}
