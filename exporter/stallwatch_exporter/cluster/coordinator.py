@@ -201,7 +201,7 @@ class Coordinator:
             return any(each.report.agent != self.name and not each.is_silent(now) for each in up)
 
     def _count_hosts(self, now: float) -> None:
-        there = [agent for agent in self._agents.values() if agent.report.ending is None]
+        there = [agent for agent in self._up() if agent.report.ending is None]
         if not there:
             return
         by_host = Counter(agent.report.host_id for agent in self._agents.values())
@@ -293,7 +293,7 @@ class Coordinator:
         return run_ruling(views, silent=self._silent(now), world=world)
 
     def _silent(self, now: float) -> list[str]:
-        return sorted({self._host(agent) for agent in self._agents.values() if agent.is_silent(now)})
+        return sorted({self._host(agent) for agent in self._up() if agent.is_silent(now)})
 
     def _up(self) -> list[_Agent]:
         """Return the agents that count: of two that claim a rank, that which started later."""

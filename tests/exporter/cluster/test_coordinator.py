@@ -417,3 +417,15 @@ def test_what_a_host_alone_opened_is_closed_as_chats_know_it(later: float) -> No
     run.passes(4, *run.hosts)
     closed = {(one.id, one.opened_at) for one in run.chat.got if one.status == "resolved"}
     assert closed == {("sft-8123.0/stall/silent-hang/1", opened), (known.id, known.opened_at)}
+
+
+def test_a_host_whose_agent_was_started_anew_is_not_silent() -> None:
+    run = Run()
+    run.hangs()
+    run.post()
+    anew = Host("n1", 1, run.clock)
+    anew.quiet = run.hosts["n1"].quiet
+    anew.facts = {**run.hosts["n1"].facts, "agent": "n1-2", "started_age": 1.0}
+    run.hosts["n1"] = anew
+    run.passes(20, *run.hosts)
+    assert run.coordinator.take(anew.report()).silent == []
