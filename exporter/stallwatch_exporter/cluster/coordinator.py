@@ -21,6 +21,7 @@ from stallwatch_exporter.cluster.wire import (
     Reply,
 )
 from stallwatch_exporter.incident import Incident, Sink
+from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.stacks.folding import by_host, over_hosts
 from stallwatch_rules.stacks.patience import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
@@ -112,6 +113,7 @@ class Coordinator:
         self._wall = wall
         self._notice = notice
         self._hosts = hosts
+        self._guarded = Guard(surviving(notice))
         self._lock = threading.RLock()
         self._agents: dict[str, _Agent] = {}
         self._episodes = self._no_episodes()
@@ -233,7 +235,8 @@ class Coordinator:
 
     def _report(self, incident: Incident) -> None:
         for sink in self._sinks:
-            sink(msgspec.structs.replace(incident))
+            with self._guarded("telling of an incident"):
+                sink(msgspec.structs.replace(incident))
         self._unsent[incident.id] = incident
         if incident.status == "resolved":
             for other, opened_at in self._episodes.further_ids(incident).items():
@@ -246,7 +249,8 @@ class Coordinator:
         self._ledger[known.id] = known
         for sink in self._sinks:
             if (adopt := getattr(sink, "adopt", None)) is not None:
-                adopt(known)
+                with self._guarded("telling of an incident"):
+                    adopt(known)
 
     def _note_sent(self) -> None:
         has_sent = [

@@ -21,7 +21,7 @@ from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.merging import KEPT_SECONDS, qualified
 from stallwatch_exporter.cluster.wire import BEAT_SECONDS, QUIET_BEAT_SECONDS, AgentReport, Pace, Reply
 from stallwatch_exporter.incident import Incident, Sink
-from stallwatch_exporter.notices import surviving
+from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.patience import Ruling
@@ -94,6 +94,7 @@ class Member:
         self._clock = clock
         self._wall = wall
         self._notice = surviving(notice)
+        self._guarded = Guard(self._notice)
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
@@ -169,7 +170,8 @@ class Member:
                 self._alone[incident.id] = msgspec.structs.replace(in_brief(incident), aliases=alias)
         for incident in incidents:
             for sink in self._sinks:
-                sink(incident)
+                with self._guarded("telling of an incident"):
+                    sink(incident)
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
         """Report the last news, and let a coordinator of ours send what it has; never an error."""

@@ -429,3 +429,17 @@ def test_a_host_whose_agent_was_started_anew_is_not_silent() -> None:
     run.hosts["n1"] = anew
     run.passes(20, *run.hosts)
     assert run.coordinator.take(anew.report()).silent == []
+
+
+def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
+    def fails(_: object) -> None:
+        raise OSError("no space left")
+
+    run = Run()
+    run.coordinator = Coordinator(
+        [fails, run.chat], name="n0-1", clock=run.clock, wall=run.clock.wall, notice=run.notices.append
+    )
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, *run.hosts)
+    assert [stage for _, stage in run.chat.stages] == ["open"]
+    assert run.notices == ["telling of an incident failed (OSError: no space left); the run goes on"]

@@ -45,11 +45,12 @@ class Agent:
         self.clock, self.chat, self.line = Clock(), Chat(), Line()
         self.notices: list[str] = []
         self.left: list[float] = []
+        self.trouble = ""
         self.member = Member(
             IDENTITY,
             "sft-8123.0",
             self.line,
-            [self.chat],
+            [self.fails, self.chat],
             agent="n1-1",
             host="n1",
             host_id="id",
@@ -59,6 +60,10 @@ class Agent:
             leave=lambda: self.left.append(self.clock()),
             start=False,
         )
+
+    def fails(self, _: Incident) -> None:
+        if self.trouble:
+            raise OSError(self.trouble)
 
     def opens(self, number: int = 1) -> Incident:
         found = incident(self.clock.wall(), number)
@@ -101,6 +106,14 @@ def test_what_nobody_acknowledges_the_agent_sends_itself() -> None:
     agent.line.reply = Reply()
     agent.passes(12)
     assert [one.aliases for one in agent.line.posts[-1].ledger] == [[f"n1-1 {found.id}"]]
+
+
+def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
+    agent = Agent()
+    agent.line.reply, agent.trouble = None, "no space left"
+    agent.opens()
+    agent.passes(ALONE_SECONDS + 0.5)
+    assert len(agent.chat.got) == 1
 
 
 def test_a_reply_to_an_older_report_acknowledges_nothing() -> None:
