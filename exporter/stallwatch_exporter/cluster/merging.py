@@ -153,7 +153,10 @@ class RunEpisodes(Episodes):
         """Return whether people, or pages, should know of the change."""
         if reported is None or incident.updated_at - reported.updated_at >= _UPDATE_SECONDS:
             return True
-        lasting = {name for name in incident.__struct_fields__ if name not in {*DRIFTING, "updated_at"}}
+        if _blamed(incident.stacks) != _blamed(reported.stacks):
+            return True
+        drifting = {*DRIFTING, "updated_at", "stacks"}  # hosts look at their ranks again and again
+        lasting = {name for name in incident.__struct_fields__ if name not in drifting}
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
@@ -215,6 +218,11 @@ class RunEpisodes(Episodes):
     def further_ids(self, incident: Incident) -> Mapping[str, float]:
         """Return the other ids under which hosts that were alone reported it, and when each opened."""
         return next((self._merged[key] for key, name in self._ids.items() if name == incident.id), {})
+
+
+def _blamed(stacks: StallStacks | None) -> object:
+    """Return what people should know of a look at the ranks."""
+    return stacks and (stacks.odd, stacks.why, stacks.candidates, stacks.silent)
 
 
 def _host_of(rank: int, stacks: StallStacks) -> str:

@@ -443,3 +443,21 @@ def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
     run.passes(4, *run.hosts)
     assert [stage for _, stage in run.chat.stages] == ["open"]
     assert run.notices == ["telling of an incident failed (OSError: no space left); the run goes on"]
+
+
+def test_looks_that_show_nothing_new_are_reported_once_a_minute() -> None:
+    run = Run()
+    run.hangs()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, *run.hosts)
+    sent = len(run.chat.got)
+    for second in range(50):
+        for host in run.hosts.values():
+            look = host.facts["stacks"]
+            host.facts["stacks"] = msgspec.structs.replace(look, time=float(second))
+        run.passes(1, *run.hosts)
+    assert len(run.chat.got) == sent
+    host = run.hosts["n1"]
+    host.facts["stacks"] = stacks("train.py:30 in step", host.rank, kind="collective")
+    run.passes(1, *run.hosts)
+    assert len(run.chat.got) == sent + 1
