@@ -247,8 +247,13 @@ class Member:
     def _remember(self, ledger: Sequence[Incident]) -> None:
         known = joined_ledgers([self._ledger.values(), self._alone.values(), ledger])
         now, wall = self._clock(), self._wall()
+        mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
         self._ledger = {
-            one.id: one for one in known if one.resolved_at is None or wall - one.resolved_at < KEPT_SECONDS
+            one.id: one
+            for one in known
+            if one.resolved_at is None
+            or wall - one.resolved_at < KEPT_SECONDS
+            or not mine.isdisjoint(one.aliases)  # a warning that outlived it
         }
         self._alone.clear()
         over = {alias for one in known if one.status == "resolved" for alias in one.aliases}

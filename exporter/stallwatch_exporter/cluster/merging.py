@@ -209,7 +209,7 @@ class RunEpisodes(Episodes):
     def outlives(self, episode: Episode) -> bool:
         """Return whether it is remembered: for as long as agents may still report of it."""
         closed = self._closed.setdefault(id(episode), self._clock())
-        kept = self._clock() - closed < KEPT_SECONDS
+        kept = self._clock() - closed < KEPT_SECONDS or super().outlives(episode)
         if not kept:
             for known in (self._began, self._closed, self._ids, self._merged):
                 known.pop(id(episode), None)

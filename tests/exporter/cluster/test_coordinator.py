@@ -461,3 +461,24 @@ def test_looks_that_show_nothing_new_are_reported_once_a_minute() -> None:
     host.facts["stacks"] = stacks("train.py:30 in step", host.rank, kind="collective")
     run.passes(1, *run.hosts)
     assert len(run.chat.got) == sent + 1
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_warning_that_outlives_its_incident_is_no_other_one(anew: bool) -> None:
+    run = Run()
+    host = run.hosts["n1"]
+    host.has(incident(host.wall(), kind="finding", rule="loss-spike", severity="warning"))
+    run.passes(4, *run.hosts)
+    stall = incident(host.wall())
+    host.has(stall)
+    run.passes(4, *run.hosts)
+    over = {"status": "resolved", "resolution": "recovered", "resolved_at": host.wall()}
+    host.has(msgspec.structs.replace(stall, updated_at=host.wall(), **over))
+    run.passes(4, *run.hosts)
+    del host.incidents[stall.id]
+    ledger = run.coordinator.take(host.report()).ledger
+    run.passes(700, *run.hosts)
+    if anew:
+        run.coordinator, host.facts["ledger"] = run.another(), ledger
+    run.passes(20, *run.hosts)
+    assert [stage for _, stage in run.chat.stages] == ["open", "worse", "resolved"]

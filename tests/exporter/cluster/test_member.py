@@ -221,3 +221,20 @@ def test_a_coordinator_of_its_own_is_left_once_another_one_takes_the_reports() -
     agent.line.reply = Reply(coordinator="n0-1")
     agent.passes(12)
     assert agent.left
+
+
+def test_what_a_warning_outlives_stays_in_the_ledger() -> None:
+    """Whoever takes over would report the warning anew."""
+    agent = Agent()
+    open_one = agent.opens()
+    over = msgspec.structs.replace(
+        open_one, status="resolved", resolved_at=agent.clock.wall(), aliases=[f"n1-1 {open_one.id}"]
+    )
+    agent.line.reply = Reply(ledger=[over])
+    agent.passes(12)
+    agent.line.reply = Reply()
+    agent.passes(1200)
+    assert [one.id for one in agent.line.posts[-1].ledger] == [over.id]
+    agent.closes(open_one)
+    agent.passes(40)
+    assert agent.line.posts[-1].ledger == []
