@@ -120,6 +120,7 @@ class Coordinator:
         self._present_at = clock()
         self._unsent: dict[str, Incident] = {}  # reported, and not seen to have left
         self._ledger: dict[str, Incident] = {}  # those that left, by id
+        self._adopted_at: dict[str, float] = {}  # of those that others reported
         self._newest_at = 0.0  # when an agent's incident changed last
         self._shared: _Shared | None = None
         self._claimed: set[int] = set()  # ranks that two agents claim
@@ -154,6 +155,7 @@ class Coordinator:
             now = self._present()
             for agent in list(self._agents.values()):
                 self._look(agent, now)
+            self._close_orphans(now)
             self._episodes.flush()
             self._note_sent()
             self._count_hosts(now)
@@ -165,6 +167,7 @@ class Coordinator:
                 return
             self._agents.clear()
             self._ledger.clear()
+            self._adopted_at.clear()
             self._shared = None
             self._hosts(None, None, None)
             self._episodes = self._no_episodes()
@@ -247,6 +250,7 @@ class Coordinator:
         if known.id in self._unsent or not self._episodes.adopt(known):
             return
         self._ledger[known.id] = known
+        self._adopted_at.setdefault(known.id, self._clock())
         for sink in self._sinks:
             if (adopt := getattr(sink, "adopt", None)) is not None:
                 with self._guarded("telling of an incident"):
@@ -264,6 +268,17 @@ class Coordinator:
         for name, incident in list(self._ledger.items()):
             if incident.resolved_at is not None and now - incident.resolved_at > KEPT_SECONDS:
                 del self._ledger[name]
+                self._adopted_at.pop(name, None)
+
+    def _close_orphans(self, now: float) -> None:
+        """Close what others reported of agents that are gone: nobody else knows that it is open."""
+        for name, known in list(self._ledger.items()):
+            is_new = now - self._adopted_at.get(name, now) <= _LOST_SECONDS
+            if known.status == "resolved" or is_new or name in self._unsent or self._episodes.has(name):
+                continue
+            at = self._wall()
+            over = {"status": "resolved", "resolution": "unknown", "resolved_at": at, "updated_at": at}
+            self._report(msgspec.structs.replace(known, **over))
 
     # ---- the run as a whole
 

@@ -88,6 +88,10 @@ class RunEpisodes(Episodes):
         """Whether something waits to be reported."""
         return any(one.changed and not one.closed for one in self._episodes)
 
+    def has(self, name: str) -> bool:
+        """Return whether an agent reports of the run's incident by this id."""
+        return any(name == own or name in self._merged[key] for key, own in self._ids.items())
+
     def begin(self, trouble: Incident) -> Episode:
         """Begin an episode under an id that no other one of the run has, or under that it was reported as."""
         episode = Episode()

@@ -482,3 +482,20 @@ def test_a_warning_that_outlives_its_incident_is_no_other_one(anew: bool) -> Non
         run.coordinator, host.facts["ledger"] = run.another(), ledger
     run.passes(20, *run.hosts)
     assert [stage for _, stage in run.chat.stages] == ["open", "worse", "resolved"]
+
+
+def test_who_takes_over_closes_what_only_hosts_that_are_gone_knew_of() -> None:
+    run = Run()
+    lost = run.hosts.pop("n0")
+    lost.has(incident(lost.wall()))
+    run.coordinator.take(lost.report())
+    run.passes(4, *run.hosts)
+    ledger = run.coordinator.take(run.hosts["n1"].report()).ledger
+    run.chat = Chat()
+    run.coordinator = run.another()
+    run.hosts["n1"].facts["ledger"] = ledger
+    run.passes(50, *run.hosts)
+    assert not run.chat.got
+    run.passes(100, *run.hosts)
+    assert [(one.id, one.resolution) for one in run.chat.got] == [(ledger[0].id, "unknown")]
+    assert run.chat.got[0].opened_at == ledger[0].opened_at
