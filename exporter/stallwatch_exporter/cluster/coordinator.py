@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -247,7 +247,7 @@ class Coordinator:
 
     def _adopt(self, known: Incident) -> None:
         """Somebody else reported it: whoever was notified of it is not notified again."""
-        if known.id in self._unsent or not self._episodes.adopt(known):
+        if known.id in self._unsent or self._has(known) or not self._episodes.adopt(known):
             return
         self._ledger[known.id] = known
         self._adopted_at.setdefault(known.id, self._clock())
@@ -255,6 +255,12 @@ class Coordinator:
             if (adopt := getattr(sink, "adopt", None)) is not None:
                 with self._guarded("telling of an incident"):
                     adopt(known)
+
+    def _has(self, known: Incident) -> bool:
+        before = self._ledger.get(known.id)
+        if before is None or (before.status, before.severity) != (known.status, known.severity):
+            return False
+        return set(known.aliases) <= set(before.aliases)
 
     def _note_sent(self) -> None:
         has_sent = [
@@ -264,11 +270,8 @@ class Coordinator:
             if all(sent(name) for sent in has_sent):
                 del self._unsent[name]
                 self._ledger[name] = in_brief(incident)
-        now = self._wall()
-        for name, incident in list(self._ledger.items()):
-            if incident.resolved_at is not None and now - incident.resolved_at > KEPT_SECONDS:
-                del self._ledger[name]
-                self._adopted_at.pop(name, None)
+        self._ledger = kept_ledger(self._ledger.values(), self._wall())
+        self._adopted_at = {name: at for name, at in self._adopted_at.items() if name in self._ledger}
 
     def _close_orphans(self, now: float) -> None:
         """Close what others reported of agents that are gone: nobody else knows that it is open."""
@@ -393,8 +396,31 @@ def in_brief(incident: Incident) -> Incident:
 def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
     """Return the newest state of each incident that somebody knows to be reported."""
     found: dict[str, Incident] = {}
-    for incident in (one for ledger in ledgers for one in ledger):
-        before = found.get(incident.id)
-        if before is None or before.updated_at <= incident.updated_at:
-            found[incident.id] = incident
+    for one in (one for ledger in ledgers for one in ledger):
+        before = found.get(one.id)
+        if before is None or (before.updated_at, len(before.aliases)) <= (one.updated_at, len(one.aliases)):
+            found[one.id] = one
     return list(found.values())
+
+
+def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
+    """Return by id what is to be remembered: what is open, or closed lately, and the last of each kind.
+
+    By these, whoever takes over numbers the next. `held`: aliases that are still open, as a warning may be.
+    """
+    known, held = list(known), frozenset(held)
+    last: dict[tuple[str, str], tuple[int, str]] = {}
+    for one in known:
+        last[one.began_as] = max(last.get(one.began_as, (0, "")), _place(one.id))
+    found: dict[str, Incident] = {}
+    for one in known:
+        lately = one.resolved_at is None or now - one.resolved_at < KEPT_SECONDS
+        if lately or not held.isdisjoint(one.aliases):
+            found[one.id] = one
+        elif last[one.began_as] == _place(one.id):
+            found[one.id] = msgspec.structs.replace(one, aliases=[], history=[])
+    return found
+
+
+def _place(name: str) -> tuple[int, str]:
+    return len(name), name

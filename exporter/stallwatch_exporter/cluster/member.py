@@ -16,7 +16,7 @@ import msgspec
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.backing import Backing, Refused
-from stallwatch_exporter.cluster.coordinator import in_brief, joined_ledgers
+from stallwatch_exporter.cluster.coordinator import in_brief, joined_ledgers, kept_ledger
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.merging import KEPT_SECONDS, qualified
 from stallwatch_exporter.cluster.wire import BEAT_SECONDS, QUIET_BEAT_SECONDS, AgentReport, Pace, Reply
@@ -248,13 +248,7 @@ class Member:
         known = joined_ledgers([self._ledger.values(), self._alone.values(), ledger])
         now, wall = self._clock(), self._wall()
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
-        self._ledger = {
-            one.id: one
-            for one in known
-            if one.resolved_at is None
-            or wall - one.resolved_at < KEPT_SECONDS
-            or not mine.isdisjoint(one.aliases)  # a warning that outlived it
-        }
+        self._ledger = kept_ledger(known, wall, mine)  # also of what a warning outlived
         self._alone.clear()
         over = {alias for one in known if one.status == "resolved" for alias in one.aliases}
         for name, since in list(self._closed_at.items()):

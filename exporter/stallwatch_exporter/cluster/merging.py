@@ -59,24 +59,19 @@ class RunEpisodes(Episodes):
         self._began: dict[int, float] = {}  # by episode: when its first incident came
         self._closed: dict[int, float] = {}
         self._ids: dict[int, str] = {}  # by episode: the id of the run's incident
-        self._merged: dict[
-            int, dict[str, float]
-        ] = {}  # further ids under which it was reported, and since when
+        self._merged: dict[int, dict[str, float]] = {}  # further ids that it was sent under, since when
         self._known: dict[str, Incident] = {}  # by qualified id: reported by a coordinator before
-        self._used: set[str] = set()
+        self._numbers: dict[tuple[str, str], int] = {}  # by kind and rule: the highest in use
         super().__init__(report)
 
     def adopt(self, known: Incident) -> bool:
         """Learn that this incident of the run was reported before; return whether that is new."""
-        if known.id in self._used and any(
-            self._ids.get(id(one)) == known.id or known.id in self._merged.get(id(one), ())
-            for one in self._episodes
-        ):
+        self._count(known)
+        if self.has(known.id):
             return False
         before = next((one for one in self._known.values() if one.id == known.id), None)
         if before is not None and (before.status, before.severity) == (known.status, known.severity):
             return False
-        self._used.add(known.id)
         self._known |= dict.fromkeys(known.aliases, known)
         for episode in self._episodes:
             if not episode.troubles.keys().isdisjoint(known.aliases):
@@ -88,6 +83,12 @@ class RunEpisodes(Episodes):
         """Whether something waits to be reported."""
         return any(one.changed and not one.closed for one in self._episodes)
 
+    def _count(self, known: Incident) -> None:
+        """Note that its number is in use, so that no later incident gets its id."""
+        number = known.id.rpartition("/")[2]
+        if number.isascii() and number.isdecimal():
+            self._numbers[known.began_as] = max(int(number), self._numbers.get(known.began_as, 0))
+
     def has(self, name: str) -> bool:
         """Return whether an agent reports of the run's incident by this id."""
         return any(name == own or name in self._merged[key] for key, own in self._ids.items())
@@ -97,13 +98,11 @@ class RunEpisodes(Episodes):
         episode = Episode()
         self._began[id(episode)] = self._clock()
         kind, rule = trouble.began_as
-        number = trouble.episode
-        while (name := f"{trouble.run}/{kind}/{rule}/{number}") in self._used:
-            number += 1
         known = self._known.get(trouble.id)
         if known is None:
-            self._used.add(name)
-        self._ids[id(episode)] = name if known is None else known.id
+            number = max(trouble.episode, self._numbers.get((kind, rule), 0) + 1)
+            self._numbers[kind, rule] = number
+        self._ids[id(episode)] = f"{trouble.run}/{kind}/{rule}/{number}" if known is None else known.id
         self._merged[id(episode)] = {}
         return episode
 

@@ -499,3 +499,22 @@ def test_who_takes_over_closes_what_only_hosts_that_are_gone_knew_of() -> None:
     run.passes(100, *run.hosts)
     assert [(one.id, one.resolution) for one in run.chat.got] == [(ledger[0].id, "unknown")]
     assert run.chat.got[0].opened_at == ledger[0].opened_at
+
+
+def test_who_takes_over_gives_no_id_a_second_time() -> None:
+    """Hosts count for themselves: the first stall of one may be the third of the run."""
+    run = Run()
+    for number in (1, 2):
+        run.hosts["n1"].has(incident(run.hosts["n1"].wall(), number, step=40 * number))
+        run.passes(4, *run.hosts)
+        ends(run, "n1")
+        run.passes(200, *run.hosts)
+        run.hosts["n1"].incidents.clear()
+    run.passes(3600, *run.hosts)
+    ledger = run.coordinator.take(run.hosts["n0"].report()).ledger
+    run.coordinator = run.another()
+    run.hosts["n0"].facts["ledger"] = ledger
+    run.post()
+    run.hosts["n2"].has(incident(run.hosts["n2"].wall(), 1, step=4000))
+    run.passes(4, *run.hosts)
+    assert [name.rpartition("/")[2] for name, stage in run.chat.stages if stage == "open"] == ["1", "2", "3"]

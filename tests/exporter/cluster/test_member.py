@@ -234,7 +234,7 @@ def test_what_a_warning_outlives_stays_in_the_ledger() -> None:
     agent.passes(12)
     agent.line.reply = Reply()
     agent.passes(1200)
-    assert [one.id for one in agent.line.posts[-1].ledger] == [over.id]
+    assert agent.line.posts[-1].ledger == [over]
     agent.closes(open_one)
-    agent.passes(40)
-    assert agent.line.posts[-1].ledger == []
+    agent.passes(1300)
+    assert [(one.id, one.aliases) for one in agent.line.posts[-1].ledger] == [(over.id, [])]
