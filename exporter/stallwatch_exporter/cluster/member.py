@@ -18,7 +18,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.backing import Backing, Refused
 from stallwatch_exporter.cluster.coordinator import in_brief, joined_ledgers, kept_ledger
 from stallwatch_exporter.cluster.identity import RunIdentity
-from stallwatch_exporter.cluster.merging import KEPT_SECONDS, qualified
+from stallwatch_exporter.cluster.merging import KEPT_SECONDS, number_of, qualified
 from stallwatch_exporter.cluster.wire import BEAT_SECONDS, QUIET_BEAT_SECONDS, AgentReport, Pace, Reply
 from stallwatch_exporter.incident import Incident, Sink
 from stallwatch_exporter.notices import Guard, surviving
@@ -107,7 +107,8 @@ class Member:
         self._closed_at: dict[str, float] = {}
         self._waiting: dict[str, float] = {}  # by id: since when a change waits to be acknowledged
         self._posted: dict[str, tuple[Incident, int]] = {}  # by id: in which report it was first
-        self._alone: dict[str, Incident] = {}  # by id: people were notified by us
+        self._names: dict[str, tuple[str, float]] = {}  # by id: as what people know it from us, since when
+        self._alone: dict[str, Incident] = {}  # by that id: people were notified by us
         self._ledger: dict[str, Incident] = {}
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
@@ -164,14 +165,26 @@ class Member:
             due = [name for name, since in self._waiting.items() if now - since >= limit]
             for name in due:
                 del self._waiting[name]
-            incidents = [msgspec.structs.replace(self._mine[name]) for name in due if name in self._mine]
+            incidents = [self._alone_as(self._mine[name]) for name in due if name in self._mine]
             for incident in incidents:
-                alias = [qualified(self._agent, incident)]
-                self._alone[incident.id] = msgspec.structs.replace(in_brief(incident), aliases=alias)
+                self._alone[incident.id] = in_brief(incident)
         for incident in incidents:
             for sink in self._sinks:
                 with self._guarded("telling of an incident"):
                     sink(incident)
+
+    def _alone_as(self, incident: Incident) -> Incident:
+        """Return an incident of ours as people know it: as the run's, or under a number not in use."""
+        alias = qualified(self._agent, incident)
+        if incident.id not in self._names:
+            known = list(self._ledger.values())
+            own = next((one for one in known if one.status == "open" and alias in one.aliases), None)
+            used = [number_of(one) for one in known if one.began_as == incident.began_as]
+            number = max([incident.episode, *(one + 1 for one in used)])
+            name = f"{incident.id.rpartition('/')[0]}/{number}"
+            self._names[incident.id] = (own.id, own.opened_at) if own else (name, incident.opened_at)
+        name, opened_at = self._names[incident.id]
+        return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
         """Report the last news, and let a coordinator of ours send what it has; never an error."""
@@ -258,6 +271,7 @@ class Member:
             elif qualified(self._agent, incident) in over or now - since > KEPT_SECONDS:
                 del self._closed_at[name], self._mine[name]
                 self._posted.pop(name, None)
+                self._names.pop(name, None)
 
     def report(self) -> AgentReport:
         """Return everything that this agent has to say now."""

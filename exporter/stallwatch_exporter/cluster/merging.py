@@ -42,6 +42,12 @@ def qualified(agent: str, incident: Incident) -> str:
     return f"{agent} {incident.id}"
 
 
+def number_of(incident: Incident) -> int:
+    """Return the last part of its id, which counts the incidents of its kind and rule."""
+    number = incident.id.rpartition("/")[2]
+    return int(number) if number.isascii() and number.isdecimal() else 0
+
+
 class RunEpisodes(Episodes):
     """`take` incidents of agents, each with its `qualified` id; `flush` reports those of the run."""
 
@@ -85,9 +91,7 @@ class RunEpisodes(Episodes):
 
     def _count(self, known: Incident) -> None:
         """Note that its number is in use, so that no later incident gets its id."""
-        number = known.id.rpartition("/")[2]
-        if number.isascii() and number.isdecimal():
-            self._numbers[known.began_as] = max(int(number), self._numbers.get(known.began_as, 0))
+        self._numbers[known.began_as] = max(number_of(known), self._numbers.get(known.began_as, 0))
 
     def has(self, name: str) -> bool:
         """Return whether an agent reports of the run's incident by this id."""

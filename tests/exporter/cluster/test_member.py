@@ -108,6 +108,34 @@ def test_what_nobody_acknowledges_the_agent_sends_itself() -> None:
     assert [one.aliases for one in agent.line.posts[-1].ledger] == [[f"n1-1 {found.id}"]]
 
 
+def test_what_it_sends_itself_has_no_id_that_the_run_had_before() -> None:
+    agent = Agent()
+    at = agent.clock.wall()
+    before = incident(at, 4, status="resolved", resolved_at=at, aliases=["n0-1 x"])
+    agent.line.reply = Reply(ledger=[before])
+    agent.passes(12)
+    agent.line.reply = None
+    mine = agent.opens()
+    agent.passes(ALONE_SECONDS + 1)
+    agent.closes(mine)
+    agent.passes(ALONE_SECONDS + 1)
+    sent = [(one.id.rpartition("/")[2], one.status) for one in agent.chat.got]
+    assert sent == [("5", "open"), ("5", "resolved")]
+
+
+def test_the_end_of_what_the_run_reported_is_sent_under_its_id() -> None:
+    agent = Agent()
+    mine = agent.opens()
+    opened = mine.opened_at - 3.0
+    run = incident(opened, 7, aliases=[f"n1-1 {mine.id}"])
+    agent.line.reply = Reply(ledger=[run])
+    agent.passes(12)
+    agent.line.reply = None
+    agent.closes(mine)
+    agent.passes(ALONE_SECONDS + 1)
+    assert [(one.id, one.opened_at, one.status) for one in agent.chat.got] == [(run.id, opened, "resolved")]
+
+
 def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
     agent = Agent()
     agent.line.reply, agent.trouble = None, "no space left"
