@@ -240,7 +240,7 @@ def on_hosts(make_run: MakeRun, home: Path, *hosts: dict[str, Any]) -> list[Path
     for node, facts in enumerate(hosts):
         host = f"n{node + 1}"
         made = make_run(f"made-{node}", lines=facts.pop("lines", None))
-        folder = made.path.rename(home / "runs" / ("sft-1" if node == 0 else f"sft-1@{host}"))
+        folder = made.path.rename(home / "runs" / ("sft-1" if node == 0 else f"sft-1+{host}"))
         known = {"run": "sft-1", "host": host, "job": "1", "key": "k" * 16, "node": node}
         info = msgspec.structs.replace(made.info, **known, **facts)
         (folder / "agent.json").write_bytes(msgspec.json.encode(info))

@@ -111,9 +111,9 @@ def test_nested_events_of_a_rank_hide_no_others(process: RankProcess) -> None:
 
 def test_numbers_beyond_a_float_are_infinite(process: RankProcess) -> None:
     """A counter of 400 digits must not end the thread that gathers stacks."""
-    text = '{"asked": "q", "counters": {"step": %s, "name": "\\ud800"}}' % ("9" * 400)
+    text = '{"asked": "7", "counters": {"step": %s, "name": "\\ud800"}}' % ("9" * 400)
     process.path.with_suffix(asking.ANSWER).write_text(text)
-    answer = asking.answer(process.path, "q")
+    answer = asking.answer(process.path, "7")
     assert answer is not None
     assert answer["counters"] == {"step": float("inf"), "name": "?"}
 
@@ -121,7 +121,7 @@ def test_numbers_beyond_a_float_are_infinite(process: RankProcess) -> None:
 def test_a_nested_answer_of_a_rank_is_none(process: RankProcess) -> None:
     """It is as if the rank had not answered: other ways of asking follow."""
     process.path.with_suffix(asking.ANSWER).write_bytes(DEEP)
-    assert asking.answer(process.path, "q") is None
+    assert asking.answer(process.path, "7") is None
     assert from_py_spy(DEEP) == ()
 
 
