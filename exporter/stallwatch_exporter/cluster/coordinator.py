@@ -247,7 +247,8 @@ class Coordinator:
 
     def _adopt(self, known: Incident) -> None:
         """Somebody else reported it: whoever was notified of it is not notified again."""
-        if known.id in self._unsent or self._has(known) or not self._episodes.adopt(known):
+        ago = self._wall() - known.resolved_at if known.resolved_at is not None else 0.0
+        if known.id in self._unsent or self._has(known) or not self._episodes.adopt(known, ago):
             return
         self._ledger[known.id] = known
         self._adopted_at.setdefault(known.id, self._clock())
@@ -277,11 +278,11 @@ class Coordinator:
         """Close what others reported of agents that are gone: nobody else knows that it is open."""
         for name, known in list(self._ledger.items()):
             is_new = now - self._adopted_at.get(name, now) <= _LOST_SECONDS
-            if known.status == "resolved" or is_new or name in self._unsent or self._episodes.has(name):
+            if is_new or not self._episodes.awaits(name):
                 continue
             at = self._wall()
             over = {"status": "resolved", "resolution": "unknown", "resolved_at": at, "updated_at": at}
-            self._report(msgspec.structs.replace(known, **over))
+            self._episodes.take(msgspec.structs.replace(known, **over))
 
     # ---- the run as a whole
 

@@ -70,11 +70,19 @@ class RunEpisodes(Episodes):
         self._numbers: dict[tuple[str, str], int] = {}  # by kind and rule: the highest in use
         super().__init__(report)
 
-    def adopt(self, known: Incident) -> bool:
-        """Learn that this incident of the run was reported before; return whether that is new."""
+    def adopt(self, known: Incident, ago: float = 0.0) -> bool:
+        """Learn that this incident was reported before, and closed so long `ago`; return whether that is new.
+
+        Until an agent reports of it, it stands in an episode for itself, which others may join.
+        """
         self._count(known)
         if self.has(known.id):
-            return False
+            waiting = next((one for one in self._episodes if known.id in one.troubles), None)
+            if waiting is None or waiting.closed or known.status == "open":
+                return False
+            waiting.troubles[known.id] = known
+            self._recognise(waiting, known)
+            return True
         before = next((one for one in self._known.values() if one.id == known.id), None)
         if before is not None and (before.status, before.severity) == (known.status, known.severity):
             return False
@@ -82,7 +90,19 @@ class RunEpisodes(Episodes):
         for episode in self._episodes:
             if not episode.troubles.keys().isdisjoint(known.aliases):
                 self._recognise(episode, known)
+        if not self.has(known.id) and (known.status == "open" or ago < LATE_SECONDS):
+            over = known.status == "resolved"
+            episode = Episode({known.id: known}, list(known.history), known, changed=False, closed=over)
+            self._episodes.append(episode)
+            self._ids[id(episode)], self._merged[id(episode)] = known.id, {}
+            self._began[id(episode)] = self._clock()
+            if over:
+                self._closed[id(episode)] = self._clock() - ago
         return True
+
+    def awaits(self, name: str) -> bool:
+        """Return whether no agent has reported of this open incident yet."""
+        return any(name in one.troubles and not one.closed for one in self._episodes)
 
     @property
     def has_news(self) -> bool:
@@ -94,7 +114,7 @@ class RunEpisodes(Episodes):
         self._numbers[known.began_as] = max(number_of(known), self._numbers.get(known.began_as, 0))
 
     def has(self, name: str) -> bool:
-        """Return whether an agent reports of the run's incident by this id."""
+        """Return whether the run's incident by this id is known."""
         return any(name == own or name in self._merged[key] for key, own in self._ids.items())
 
     def begin(self, trouble: Incident) -> Episode:
@@ -115,6 +135,7 @@ class RunEpisodes(Episodes):
         super().take(trouble)
         known, episode = self._known.get(trouble.id), self._of(trouble)
         if known is not None and episode is not None:
+            episode.troubles.pop(known.id, None)
             self._recognise(episode, known)
 
     def _recognise(self, episode: Episode, known: Incident) -> None:
@@ -194,7 +215,7 @@ class RunEpisodes(Episodes):
         folded.id = self._ids[id(episode)]
         if episode.reported is not None:  # by it, messages know what was sent: clocks are compared anew
             folded.opened_at = episode.reported.opened_at
-        folded.aliases = sorted(episode.troubles)
+        folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({one.host for one in episode.troubles.values()})
         if any(one.kind == "stall" for one in episode.troubles.values()):
             self._locate(folded, episode, view)

@@ -518,3 +518,43 @@ def test_who_takes_over_gives_no_id_a_second_time() -> None:
     run.hosts["n2"].has(incident(run.hosts["n2"].wall(), 1, step=4000))
     run.passes(4, *run.hosts)
     assert [name.rpartition("/")[2] for name, stage in run.chat.stages if stage == "open"] == ["1", "2", "3"]
+
+
+def crashes(run: Run, name: str, rule: str) -> None:
+    """The command of this host ends."""
+    host = run.hosts[name]
+    at, over = host.wall(), {"status": "resolved", "resolution": "run-failed"}
+    host.has(incident(at, kind="ended", rule=rule, resolved_at=at, **over))
+    host.facts["ending"] = Ending("failed", None)
+    run.post(name)
+
+
+def test_a_crash_that_reaches_others_after_the_first_host_left_is_one_incident() -> None:
+    run = Run()
+    run.passes(5, *run.hosts)
+    crashes(run, "n0", "cuda-oom")
+    run.passes(4, *run.hosts)
+    ledger = run.coordinator.take(run.hosts["n1"].report()).ledger
+    del run.hosts["n0"]
+    run.coordinator = run.another()
+    run.hosts["n1"].facts["ledger"] = ledger
+    run.passes(20, *run.hosts)
+    for name in ("n2", "n1"):
+        crashes(run, name, "peer-gone")
+        run.passes(5, *run.hosts)
+    assert run.chat.stages == [("sft-8123.0/ended/cuda-oom/1", "resolved")]
+
+
+def test_a_host_that_joins_a_hang_after_the_takeover_reports_no_other_one() -> None:
+    run = Run()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, *run.hosts)
+    ledger = run.coordinator.take(run.hosts["n2"].report()).ledger
+    run.coordinator = run.another()
+    run.hosts["n2"].facts["ledger"] = ledger
+    run.hosts["n2"].has(incident(run.hosts["n2"].wall()))
+    run.post("n2")
+    run.passes(1, *run.hosts)
+    ends(run, "n1", "n2")
+    run.passes(5, *run.hosts)
+    assert [stage for _, stage in run.chat.stages] == ["open", "resolved"]
