@@ -61,6 +61,7 @@ class _Agent:
         self.first_at = now
         self.beat = BEAT_SECONDS
         self.lost = False
+        self.told: frozenset[tuple[str, str]] = frozenset()  # of the ledger that it was answered
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
@@ -198,12 +199,14 @@ class Coordinator:
             return not self._agents and not self._unsent
 
     @property
-    def others_up(self) -> bool:
-        """Whether another agent of the run is up."""
+    def is_known(self) -> bool:
+        """Whether all other agents that are up know what left: one of them merges after us."""
         with self._lock:
             now = self._clock()
-            up = (each for each in self._agents.values() if each.report.ending is None)
-            return any(each.report.agent != self.name and not each.is_silent(now) for each in up)
+            others = [each for each in self._agents.values() if each.report.agent != self.name]
+            up = [each for each in others if each.report.ending is None and not each.is_silent(now)]
+            left = {(one.id, one.status) for one in self._ledger.values()}
+            return all(left <= each.told for each in up)
 
     def _count_hosts(self, now: float) -> None:
         there = [agent for agent in self._up() if agent.report.ending is None]
@@ -368,6 +371,7 @@ class Coordinator:
             hosts = {host: ", ".join(filter(None, ranks)) for host, ranks in by_host.items()}
             shared = _Shared(now, hosts, self._silent(now), self._members(), self._ruling(now))
             self._shared = shared
+        agent.told = frozenset((one.id, one.status) for one in self._ledger.values())
         return Reply(
             coordinator=self.name,
             acknowledged={agent.report.agent: agent.report.number},

@@ -68,6 +68,7 @@ def join_run(
         step=coordinator.step,
         leave=coordinator.leave,
         is_settled=lambda: coordinator.is_settled,
+        is_known=lambda: coordinator.is_known,
         alone_seconds=ALONE_SECONDS,
         notice=notice,
     )

@@ -70,6 +70,7 @@ class Member:
         step: Callable[[], None] = lambda: None,
         leave: Callable[[], None] = lambda: None,
         is_settled: Callable[[], bool] = lambda: True,
+        is_known: Callable[[], bool] = lambda: True,
         alone_seconds: float = ALONE_SECONDS,
         clock: Callable[[], float] = steady.now,
         wall: Callable[[], float] = time.time,
@@ -78,6 +79,7 @@ class Member:
     ) -> None:
         """`is_settled`: whether nothing waits in a coordinator of our own; `address`: where it listens.
 
+        `is_known`: whether the other hosts know what left from there.
         `leave` is called where another coordinator took our report.
 
         `alone_seconds`: how long nobody may answer until the agent notifies people itself.
@@ -89,7 +91,7 @@ class Member:
         self._agent, self._host, self._host_id, self._address = agent, host, host_id, address
         self._step = step
         self._leave = leave
-        self._is_settled = is_settled
+        self._is_settled, self._is_known = is_settled, is_known
         self._alone_seconds = alone_seconds
         self._clock = clock
         self._wall = wall
@@ -188,16 +190,19 @@ class Member:
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
         """Report the last news, and let a coordinator of ours send what it has; never an error."""
-        end = time.monotonic() + timeout
+        began = time.monotonic()
+        end = began + timeout
         while time.monotonic() < end and self._thread.is_alive():
             with self._lock:
                 done = not self._waiting and (self._ending is None or self._posted_at >= self._ended_at)
             if done and self._is_settled():
-                break
+                if self._is_known():
+                    break
+                end = began + timeout + BEAT_SECONDS  # else who merges next would send it again
             time.sleep(_LOOK_SECONDS)
         self._closing = True
         self._wake.set()
-        self._thread.join(max(0.0, end - time.monotonic()) + _LOOK_SECONDS)
+        self._thread.join(max(0.0, began + timeout - time.monotonic()) + _LOOK_SECONDS)
         with self._lock:
             now = self._clock()
             self._waiting = dict.fromkeys(self._waiting, now - _UNHEARD * self._alone_seconds)

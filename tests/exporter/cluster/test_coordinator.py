@@ -558,3 +558,18 @@ def test_a_host_that_joins_a_hang_after_the_takeover_reports_no_other_one() -> N
     ends(run, "n1", "n2")
     run.passes(5, *run.hosts)
     assert [stage for _, stage in run.chat.stages] == ["open", "resolved"]
+
+
+def test_who_leaves_waits_until_the_other_hosts_know_what_left() -> None:
+    run = Run()
+    run.passes(5, *run.hosts)
+    assert run.coordinator.is_known
+    crashes(run, "n0", "cuda-oom")
+    run.passes(4, "n0")
+    assert run.coordinator.is_settled
+    assert not run.coordinator.is_known
+    run.post("n1")
+    assert not run.coordinator.is_known
+    run.hosts["n2"].facts["ending"] = Ending("failed", None)
+    run.post("n2")
+    assert run.coordinator.is_known

@@ -266,3 +266,20 @@ def test_what_a_warning_outlives_stays_in_the_ledger() -> None:
     agent.closes(open_one)
     agent.passes(1300)
     assert [(one.id, one.aliases) for one in agent.line.posts[-1].ledger] == [(over.id, [])]
+
+
+def test_who_merged_stays_until_the_other_hosts_know_what_left() -> None:
+    line, asked = Line(), iter([False, False, True])
+    member = Member(
+        IDENTITY,
+        "sft-8123.0",
+        line,
+        [],
+        agent="n1-1",
+        host="n1",
+        host_id="id",
+        is_known=lambda: next(asked),
+    )
+    member.end(Ending("failed", None))
+    member.close()
+    assert next(asked, None) is None
