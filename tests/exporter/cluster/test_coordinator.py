@@ -331,8 +331,11 @@ def test_a_crash_after_a_stall_that_recovered_is_an_incident_of_its_own() -> Non
     run.passes(4, *run.hosts)
     ends(run, "n1")
     run.passes(60, *run.hosts)
-    at, over = host.wall(), {"status": "resolved", "resolution": "run-failed"}
-    host.has(incident(at, kind="ended", rule="cuda-oom", resolved_at=at, **over))
+    at = host.wall()
+    ended = incident(
+        at, kind="ended", rule="cuda-oom", status="resolved", resolution="run-failed", resolved_at=at
+    )
+    host.has(ended)
     host.facts["ending"] = Ending("failed", None)
     run.passes(6, *run.hosts)
     assert run.chat.stages[2:] == [("sft-8123.0/ended/cuda-oom/1", "resolved")]
@@ -523,8 +526,9 @@ def test_who_takes_over_gives_no_id_a_second_time() -> None:
 def crashes(run: Run, name: str, rule: str) -> None:
     """The command of this host ends."""
     host = run.hosts[name]
-    at, over = host.wall(), {"status": "resolved", "resolution": "run-failed"}
-    host.has(incident(at, kind="ended", rule=rule, resolved_at=at, **over))
+    at = host.wall()
+    ended = incident(at, kind="ended", rule=rule, status="resolved", resolution="run-failed", resolved_at=at)
+    host.has(ended)
     host.facts["ending"] = Ending("failed", None)
     run.post(name)
 
