@@ -117,6 +117,7 @@ class Coordinator:
         self._guarded = Guard(surviving(notice))
         self._lock = threading.RLock()
         self._agents: dict[str, _Agent] = {}
+        self._named: dict[str, set[str]] = {}  # by the name of a host: the ids of those called so
         self._episodes = self._no_episodes()
         self._present_at = clock()
         self._unsent: dict[str, Incident] = {}  # reported, and not seen to have left
@@ -138,6 +139,7 @@ class Coordinator:
                 if len(self._agents) >= _MOST_AGENTS:
                     return Reply(refused=f"the run has more than {_MOST_AGENTS:,} agents")
                 agent = self._agents[report.agent] = _Agent(report, now - report.age)
+                self._named.setdefault(report.host, set()).add(report.host_id)
             elif report.number <= agent.report.number:
                 return self._reply(agent, now)
             agent.update(report, now - report.age, self._wall() - report.age)
@@ -167,6 +169,7 @@ class Coordinator:
             if not self._agents:
                 return
             self._agents.clear()
+            self._named.clear()
             self._ledger.clear()
             self._adopted_at.clear()
             self._shared = None
@@ -223,6 +226,9 @@ class Coordinator:
         quiet = now - agent.at
         if quiet > (_FORGET_SECONDS if agent.report.ending is None else KEPT_SECONDS):
             del self._agents[agent.report.agent]
+            self._named = {}
+            for each in self._agents.values():
+                self._named.setdefault(each.report.host, set()).add(each.report.host_id)
         elif quiet > _LOST_SECONDS and not agent.lost and agent.report.ending is None:
             agent.lost = True
             at = self._wall()
@@ -341,8 +347,11 @@ class Coordinator:
     def _host(self, agent: _Agent) -> str:
         """Return the host's name; with its address where two hosts have the same name."""
         report = agent.report
-        same = {one.report.host_id for one in self._agents.values() if one.report.host == report.host}
-        return report.host if len(same) == 1 else f"{report.host} ({report.address or report.host_id})"
+        return (
+            report.host
+            if len(self._named.get(report.host, ())) < 2
+            else f"{report.host} ({report.address or report.host_id})"
+        )
 
     def _is_complete(self) -> bool:
         now = self._clock()

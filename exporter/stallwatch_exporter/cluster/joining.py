@@ -35,7 +35,7 @@ def join_run(
     host = socket.gethostname()
     own_id = host_id(host)
     agent = f"{own_id}-{os.getpid()}-{int(steady.wall(steady.now()))}"
-    coordinator = Coordinator([folder.append_run_incident, *sinks], name=agent, notice=notice, hosts=hosts)
+    coordinator = Coordinator([*sinks, folder.append_run_incident], name=agent, notice=notice, hosts=hosts)
     if engine is not None:
         return Member(
             identity,

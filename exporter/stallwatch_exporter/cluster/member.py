@@ -103,6 +103,8 @@ class Member:
         self._state = State()
         self._ending: Ending | None = None
         self._ended_at = 0.0
+        self._ended_in: int | None = None  # the first report that says so
+        self._end_is_known = False
         self._started = clock()
         self._number = 0
         self._mine: dict[str, Incident] = {}  # by id: open, or closed and perhaps not reported yet
@@ -194,7 +196,7 @@ class Member:
         end = began + timeout
         while time.monotonic() < end and self._thread.is_alive():
             with self._lock:
-                done = not self._waiting and (self._ending is None or self._posted_at >= self._ended_at)
+                done = not self._waiting and (self._ending is None or self._end_is_known)
             if done and self._is_settled():
                 if self._is_known():
                     break
@@ -225,7 +227,7 @@ class Member:
     def due_in(self) -> float:
         """Return the seconds until the next post."""
         with self._lock:
-            urgent = self._waiting or (self._ending is not None and self._posted_at < self._ended_at)
+            urgent = self._waiting or (self._ending is not None and not self._end_is_known)
             beat = _AGAIN_SECONDS if urgent else self._beat()
             return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
 
@@ -242,7 +244,7 @@ class Member:
         try:
             reply = self._backing.post(report)
         except Refused as error:
-            self._refused = str(error)
+            self._refused, self._end_is_known = str(error), True
             self._notice(f"{self._refused}; this agent notifies people by itself")
             return
         if reply is None:
@@ -257,6 +259,7 @@ class Member:
                 return
             self._answered_at = self._clock()
             acknowledged = reply.acknowledged.get(self._agent, 0)
+            self._end_is_known = self._ended_in is not None and self._ended_in <= acknowledged
             for name, (incident, number) in self._posted.items():
                 if number <= acknowledged and self._mine.get(name) is incident:  # else it changed since
                     self._waiting.pop(name, None)
@@ -282,6 +285,8 @@ class Member:
         """Return everything that this agent has to say now."""
         with self._lock:
             self._number += 1
+            if self._ending is not None and self._ended_in is None:
+                self._ended_in = self._number
             for name, one in self._mine.items():
                 if name not in self._posted or self._posted[name][0] is not one:
                     self._posted[name] = one, self._number

@@ -37,6 +37,10 @@ class View(msgspec.Struct, frozen=True):
     hosts: Mapping[int, str] = {}  #: by rank
 
 
+def _is_unknown(reported: Incident | None) -> bool:
+    return reported is not None and reported.resolution == "unknown"
+
+
 def qualified(agent: str, incident: Incident) -> str:
     """Return the id of an agent's incident among those of all agents."""
     return f"{agent} {incident.id}"
@@ -132,6 +136,11 @@ class RunEpisodes(Episodes):
 
     def take(self, trouble: Incident) -> None:
         """Take over what became of an agent's incident."""
+        lost = self._of(trouble)
+        if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
+            # Its agent was taken for gone, and is there again: this is another incident, with its own end.
+            lost.troubles[f"{trouble.id} lost"] = lost.troubles.pop(trouble.id)
+            self._known.pop(trouble.id, None)
         super().take(trouble)
         known, episode = self._known.get(trouble.id), self._of(trouble)
         if known is not None and episode is not None:

@@ -577,3 +577,26 @@ def test_who_leaves_waits_until_the_other_hosts_know_what_left() -> None:
     run.hosts["n2"].facts["ending"] = Ending("failed", None)
     run.post("n2")
     assert run.coordinator.is_known
+
+
+def test_an_agent_that_was_taken_for_gone_has_a_new_incident_with_an_end_of_its_own() -> None:
+    run = Run()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.post()
+    run.passes(3, *run.hosts)
+    run.passes(70, "n0", "n2")  # its link is down
+    run.passes(5, *run.hosts)
+    host, at = run.hosts["n1"], run.hosts["n1"].wall()
+    over = next(iter(host.incidents.values()))
+    host.has(
+        msgspec.structs.replace(
+            over, status="resolved", resolution="recovered", resolved_at=at, updated_at=at
+        )
+    )
+    run.passes(5, *run.hosts)
+    assert [(one[-1:], stage) for one, stage in run.chat.stages] == [
+        ("1", "open"),
+        ("1", "resolved"),
+        ("2", "open"),
+        ("2", "resolved"),
+    ]

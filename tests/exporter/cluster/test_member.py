@@ -218,6 +218,18 @@ def test_the_end_is_posted_at_once() -> None:
     assert agent.line.posts[-1].ended_age == 0.0
 
 
+def test_an_end_that_was_lost_on_the_way_is_posted_again() -> None:
+    agent = Agent()
+    agent.member.round()
+    answer, agent.line.reply = agent.line.reply, None
+    agent.clock.now += 1.0
+    agent.member.end(Ending("finished", None))
+    agent.member.round()
+    agent.line.reply = answer
+    agent.passes(2)
+    assert [post.ending is not None for post in agent.line.posts] == [False, True, True]
+
+
 def test_stacks_are_reported_once_and_not_with_each_incident() -> None:
     agent = Agent()
     found = incident(agent.clock.wall())
