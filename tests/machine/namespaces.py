@@ -87,12 +87,6 @@ class Host:
         found = [int(entry.name) for entry in entries if mine and _network_of(entry) == mine]
         return [pid for pid in found if pid != self.pid]
 
-    def end_processes(self) -> None:
-        """Kill whatever runs there but its process 1."""
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
     def power_off(self) -> None:
         """Cut it off without a word to the others, and kill all that runs there."""
         if self.alive:

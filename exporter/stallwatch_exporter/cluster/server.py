@@ -4,7 +4,6 @@
 |---|---|
 | POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, post to that agent |
 | GET /cluster/v1/hello | 200: `Hello`, who listens here |
-| GET /cluster/v1/runs/KEY | 200: the merged state, if the merger offers it |
 
 Refused: 400 malformed, 401 without a proof of belonging, 404 another run, 413 too large, 421 meant for
 another agent, 426 another version. Requests without proof are refused before their body is read. No check
@@ -35,7 +34,6 @@ from stallwatch_exporter.cluster.signing import (
     HELLO,
     REPLY_HEADER,
     REPORTS,
-    RUNS,
     UPGRADE,
     Answer,
     Elsewhere,
@@ -197,10 +195,6 @@ class OtherHosts:
             return HTTPStatus.MISDIRECTED_REQUEST, "it is meant for another agent"
         if (request.method, request.path) == ("POST", REPORTS):
             return self._reports(request, proof)
-        if (request.method, request.path) == ("GET", f"{RUNS}{proof.key}"):
-            state = getattr(self._of(proof.key).merges, "state", None)
-            if state is not None:
-                return HTTPStatus.OK, state()
         return HTTPStatus.NOT_FOUND, "nothing is here"
 
     def _reports(self, request: Request, proof: Proof) -> tuple[HTTPStatus, object]:

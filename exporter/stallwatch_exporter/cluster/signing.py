@@ -21,7 +21,7 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, MOST_REPORTS, VERSION, 
 from stallwatch_rules.decoding import from_json
 
 BASE = f"/cluster/v{VERSION}"
-REPORTS, HELLO, RUNS = f"{BASE}/reports", f"{BASE}/hello", f"{BASE}/runs/"
+REPORTS, HELLO = f"{BASE}/reports", f"{BASE}/hello"
 REPLY_HEADER = "Stallwatch-Signature"
 UPGRADE = f"it speaks version {VERSION} of the protocol; install the same Stallwatch on all hosts"
 

@@ -16,7 +16,6 @@ from stallwatch_rules.stacks.records import StallStacks
 
 VERSION = 1
 MOST_BYTES = 1 << 20  #: of a post or a reply, before compression
-MOST_RANKS = 4096  #: of one host
 MOST_REPORTS = 256  #: agents of one host in one post
 BEAT_SECONDS = 10.0  #: between two posts while all is well
 QUIET_BEAT_SECONDS = 1.0  #: once the run has been quiet for a third of its threshold
@@ -97,5 +96,4 @@ class Reply(msgspec.Struct, kw_only=True):
     #: The run's incidents of which messages left, the open ones and the last that closed, in brief: whoever
     #: takes over knows by them what not to send again.
     ledger: list[Incident] = []
-    run: str = ""  #: the run's label, where it is another than the agent's
     refused: str = ""  #: why the report was not taken, in one line for the agent's terminal

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from clusterhosts import Cluster, Recorder, cluster, hasty, report
+from clusterhosts import Cluster, cluster, hasty, report
 from ports import free_port
 from waiting import wait_until
 
@@ -268,20 +268,3 @@ def test_128_hosts_post_to_one(tmp_path: Path) -> None:
                 replies += pool.map(lambda host: host.post(), hosts[1:])
         assert sorted(hosts[0].merges.agents) == sorted(["agent0", *[host.agent for host in hosts[1:]] * 3])
         assert [reply.coordinator for reply in replies if reply] == ["agent0"] * (3 * 127)
-
-
-def test_the_merged_state_is_readable_with_a_proof(three: Cluster) -> None:
-    class Merged(Recorder):
-        def state(self) -> dict[str, int]:
-            return {"reports": len(self.reports)}
-
-    first, second = three.start(0, merges=Merged("agent0")), three.start(1)
-    assert first.post() and second.post()
-    (found,) = [one for one in second.backing._peers.values() if one.hello is not None]
-    signed = second.backing._signed
-    assert found._where is not None and signed is not None and found.hello is not None
-    connection = peer.Connection(found._where)
-    with connection.within(60):
-        status, content = peer._sent(connection, signed, "GET", f"/cluster/v1/runs/{second.key}", "agent0")
-    connection.close()
-    assert (status, content) == (200, b'{"reports":2}')
