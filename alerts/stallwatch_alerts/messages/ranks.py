@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from bisect import bisect_left
 from collections.abc import Sequence
 
 from stallwatch_alerts.neutral import neutralise
 from stallwatch_rules.locale import render, say, templates
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StackGroup, StallStacks
+from stallwatch_rules.stacks.spans import ranks_in
 from stallwatch_rules.stacks.words import placed
-from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.digest import fold_names, fold_ranks
 from stallwatch_rules.text.lazy import lazy
 
 _INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # frames that are shown: of any code, and of the user's
@@ -22,7 +22,6 @@ _GAP = "…"
 _RANKS_LIMIT, _HOSTS_LIMIT = 40, 48  # of a title
 _OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # why, with advice of its own
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
-_NUMBERED = lazy(r"(.*?)(\d{1,9})(\D*)")
 
 
 def who(stacks: StallStacks, language: str) -> str:
@@ -41,7 +40,7 @@ def who(stacks: StallStacks, language: str) -> str:
 
 
 def _of_hosts(stacks: StallStacks, language: str) -> str:
-    """Return what the hosts of a run tell together where no rank is to blame, or none for certain."""
+    """Return what the hosts of a run show together if no rank is to blame, or none for certain."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return say("alerts.unreachable", language, hosts=fold_hosts(hosts, language), count=len(hosts))
@@ -60,27 +59,16 @@ def answered(stacks: StallStacks, language: str) -> str:
     if not stacks.hosts:
         return ""
     every = {*stacks.hosts, *stacks.silent}
-    said = say("alerts.hosts-answered", language, count=len(every - set(stacks.silent)), every=len(every))
+    number = say("alerts.hosts-answered", language, count=len(every - set(stacks.silent)), every=len(every))
     if stacks.groups or not stacks.silent:  # else the sentence about the ranks names them
-        return said
-    return f"{said} {say('alerts.hosts-silent', language, hosts=fold_hosts(stacks.silent, language))}"
+        return number
+    return f"{number} {say('alerts.hosts-silent', language, hosts=fold_hosts(stacks.silent, language))}"
 
 
 def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
-    """The hosts of these ranks, in the order of the run's; empty for a run of one host."""
-    ordered = sorted(ranks)
-    return [host for host, spans in stacks.hosts.items() if _overlap(ordered, spans)]
-
-
-def _overlap(ordered: Sequence[int], spans: str) -> bool:
-    """Whether one of these ranks is among folded ones such as ``0-7,16``."""
-    for part in spans.split(","):
-        first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            at = bisect_left(ordered, int(first))
-            if at < len(ordered) and ordered[at] <= int(last or first):
-                return True
-    return False
+    """Return the hosts of these ranks, in the order of the run's; empty for a run of one host."""
+    wanted = set(ranks)
+    return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
 
 
 def _short(ranks: Sequence[int], language: str) -> str:
@@ -91,36 +79,9 @@ def _short(ranks: Sequence[int], language: str) -> str:
 
 
 def fold_hosts(hosts: Sequence[str], language: str) -> str:
-    """Names of hosts as Slurm folds them, such as ``n[1-3,7]``; how many if that is too long."""
-    parts = {host: _NUMBERED.fullmatch(host) for host in dict.fromkeys(hosts)}
-    padded = {(found[1], found[3]) for found in parts.values() if found and found[2][0] == "0" != found[2]}
-    families: dict[tuple[str, int, str], list[int]] = {}
-    whole: list[str] = []
-    for host, found in parts.items():
-        if found is None:
-            whole.append(host)
-        else:
-            width = len(found[2]) if (found[1], found[3]) in padded else 0
-            families.setdefault((found[1], width, found[3]), []).append(int(found[2]))
-    for (before, width, after), numbers in families.items():
-        spans = [
-            "-".join(f"{end:0{width}}" for end in dict.fromkeys((span[0], span[-1])))
-            for span in _spans(numbers)
-        ]
-        inside = ",".join(spans)
-        whole.append(f"{before}{inside if len(numbers) == 1 else f'[{inside}]'}{after}")
-    folded = neutralise(", ".join(whole), _HOSTS_LIMIT + 1)
+    """Names of hosts in a few words, such as ``n1–n3, n7``; how many if that is too long."""
+    folded = neutralise(fold_names(hosts), _HOSTS_LIMIT + 1)
     return folded if len(folded) <= _HOSTS_LIMIT else say("alerts.so-many-hosts", language, count=len(hosts))
-
-
-def _spans(numbers: Sequence[int]) -> list[list[int]]:
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][-1] == number - 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
-    return found
 
 
 def _holding(stacks: StallStacks) -> str:

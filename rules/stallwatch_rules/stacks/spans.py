@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stallwatch_rules.stacks.records import RankGroup
+from stallwatch_rules.text.digest import neighbours
 from stallwatch_rules.text.lazy import lazy
 
 MOST_RANKS = 1 << 17  #: of a job
@@ -15,13 +16,7 @@ _SPAN = lazy(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 def spans_of(ranks: Iterable[int]) -> str:
     """Fold ranks: ``[0, 1, 2, 16]`` is ``0-2,16``."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and parts[-1][1] == rank - 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in neighbours(ranks))
 
 
 def ranks_in(spans: str) -> tuple[int, ...]:

@@ -20,20 +20,25 @@ MAX_DIGEST = 12  #: lines; what many kinds of ends tell is no digest
 MAX_TITLE = 160
 
 
+def neighbours(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last number of each series without a gap."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
 def fold_ranks(ranks: Iterable[int]) -> str:
     """Ranks as ranges: ``[0, 1, 2, 3, 8]`` is ``0–3, 8``; two neighbours stay two numbers."""
-    ordered = sorted(set(ranks))
     parts: list[str] = []
-    start = 0
-    for index in range(1, len(ordered) + 1):
-        if index < len(ordered) and ordered[index] == ordered[index - 1] + 1:
-            continue
-        first, last = ordered[start], ordered[index - 1]
+    for first, last in neighbours(ranks):
         if last - first >= 2:
             parts.append(f"{first}–{last}")
         else:
-            parts += [str(rank) for rank in ordered[start:index]]
-        start = index
+            parts += [str(rank) for rank in range(first, last + 1)]
     return ", ".join(parts)
 
 
