@@ -237,7 +237,7 @@ def test_who_answers_in_the_place_of_the_coordinator_is_not_believed(two: Cluste
     assert reply is not None and reply.coordinator == "agent1"
     assert second.notes == [
         f"127.0.0.1:{two.port} does not take the reports of this host:"
-        " its answer is not of somebody who knows the secret of the run"
+        " its answer is not signed with the secret of the run"
     ]
 
 

@@ -355,7 +355,7 @@ def _sent(
     if status in (401, 426):
         raise _Refusal(_reason(status))
     if status in (200, 409):
-        raise _Refusal("its answer is not of somebody who knows the secret of the run")
+        raise _Refusal("its answer is not signed with the secret of the run")
     raise _Unknown
 
 
