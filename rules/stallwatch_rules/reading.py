@@ -104,8 +104,8 @@ class RunReading:
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources of which nothing was read, as there are too many
         self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
-        self.hosts: Mapping[str, str] = {}  #: source → the host that its name tells
-        self.ranks_on: Mapping[int, str] = {}  #: rank → the host that its source's name tells
+        self.hosts: Mapping[str, str] = {}  #: source → the host in its name
+        self.ranks_on: Mapping[int, str] = {}  #: rank → the host in its source's name
         self._streams_of: dict[str, int] = {}  # source → its streams
         self.splits_starts = starts
         self.starts = Starts()  #: that are over

@@ -37,7 +37,7 @@ def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) 
 
     Nothing is stopped, and a running agent is not disturbed. Ranks without a probe are read by py-spy.
 
-    Exit code: 0 if no rank is named, 1 if one holds up the others, 2 if no rank could be asked.
+    Exit code: 0 if no rank is named, 1 if one holds up the others, 2 if no rank could be read.
     """
     from stallwatch_exporter.stacks.targets import NoTargetError, find_target, look, read_snapshots
 
@@ -86,7 +86,7 @@ def _text(seen: Seen, name: str, language: str, *, everything: bool) -> str:
 
 
 def _json(found: StallStacks) -> str:
-    """Return it with the name of this host, by which snapshots of several hosts are told apart."""
+    """Return it with the name of this host, which distinguishes snapshots of several hosts."""
     import msgspec
 
     from stallwatch_exporter.rings.probing import without_secrets

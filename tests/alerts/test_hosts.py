@@ -76,7 +76,7 @@ def test_hosts_that_do_not_answer_are_counted_and_named_where_nothing_else_is_kn
             "hosts n2, n3 do not answer",
             "ping",
         ),
-        ({"odd": [], "why": "outside"}, "all ranks wait for something that is no rank", "MASTER_ADDR"),
+        ({"odd": [], "why": "outside"}, "all ranks wait for something other than a rank", "MASTER_ADDR"),
         ({"odd": [], "why": "frozen"}, "all ranks stopped at the same time", "suspended"),
         ({"odd": [], "why": "", "candidates": [1, 2]}, "one of ranks 1, 2", ""),
         ({"odd": [1], "why": "unfinished"}, "rank 1 on n2 holds up the run", "ibstat"),

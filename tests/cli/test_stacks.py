@@ -164,7 +164,7 @@ def test_files_that_are_no_snapshots_and_arguments_that_do_not_fit(
     stallwatch: Stallwatch, tmp_path: Path
 ) -> None:
     (tmp_path / "n1.json").write_text("{}")
-    for arguments, says in ((["n1.json"], "n1.json is nothing that"), (["sft", "n1.json"], "or only files")):
+    for arguments, says in ((["n1.json"], "n1.json is not output of"), (["sft", "n1.json"], "or only files")):
         shown = stallwatch("stacks", *arguments)
         assert shown.exit_code == 2 and says in shown.stderr, shown.output
 
@@ -177,11 +177,11 @@ def make_run(home: Path, name: str = "sft", **about: Any) -> Path:
 
 
 SAYS = [
-    ({"ended_at": 1.8e9}, "run sft is over; stallwatch diagnose says how it ended"),
+    ({"ended_at": 1.8e9}, "run sft has ended; to see how, use stallwatch diagnose"),
     ({"host": "n7"}, "run sft is watched on n7: run this command there"),
     ({"namespace": "x/pid:[1]"}, "run this command in that container"),
-    ({"pid": 2**22 + 1}, "no process of sft is a rank"),
-    ({}, "no process of sft is a rank"),
+    ({"pid": 2**22 + 1}, "sft has no rank"),
+    ({}, "sft has no rank"),
 ]
 
 
@@ -201,7 +201,7 @@ def test_a_name_that_is_no_run_or_may_be_several(stallwatch: Stallwatch, home: P
     for number in range(10):
         make_run(home, f"sft{number}")
     assert "name one of sft" in stallwatch("stacks").stderr
-    assert "no run dpo is known here; these are watched: sft" in stallwatch("stacks", "dpo").stderr
+    assert "run dpo is not known here; watched runs: sft" in stallwatch("stacks", "dpo").stderr
 
 
 def test_a_process_that_is_gone_or_another_accounts(
@@ -216,7 +216,7 @@ def test_a_process_that_is_gone_or_another_accounts(
 def test_a_process_without_ranks(stallwatch: Stallwatch) -> None:
     with subprocess.Popen(["sleep", "600"]) as other:
         try:
-            assert "no process of PID" in stallwatch("stacks", str(other.pid)).stderr
+            assert "has no rank" in stallwatch("stacks", str(other.pid)).stderr
         finally:
             other.kill()
 

@@ -107,7 +107,7 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
 @pytest.mark.parametrize(
     ("language", "facts"),
     [
-        ("en", ["rank 611 on n77", "127 of 128 hosts answered", "silent: n100", "97% certain"]),
+        ("en", ["rank 611 on n77", "127 of 128 hosts answered", "silent: n100", "confidence 97%"]),
         ("zh", ["n77 上的 rank 611", "128 台主机中 127 台已响应", "失联：n100", "置信度 97%"]),
     ],
 )
@@ -130,9 +130,9 @@ def test_a_run_over_hosts_says_which_host_and_how_many_answered(
 def test_who_it_may_be_is_named_while_nobody_can_tell(make_incident: Callable[..., Incident]) -> None:
     stacks = StallStacks(NOW, 2.0, hosts={"n1": "0-7", "n2": "8-15"}, candidates=[8, 9, 10])
     stall = make_incident(kind="stall", host="n1", hosts=["n1", "n2"], stacks=stacks)
-    assert "cannot tell who holds up the run: one of ranks 8–10" in told(row("stalled"), stall).facts
+    assert "cannot tell which rank holds up the run: one of ranks 8–10" in told(row("stalled"), stall).facts
     stacks.candidates = list(range(0, 1024, 2))
-    assert "cannot tell who holds up the run: one of 512 ranks" in told(row("stalled"), stall).facts
+    assert "cannot tell which rank holds up the run: one of 512 ranks" in told(row("stalled"), stall).facts
 
 
 def test_the_table_has_hosts_where_a_run_has_several(make_incident: Callable[..., Incident]) -> None:

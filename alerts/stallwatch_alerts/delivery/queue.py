@@ -89,7 +89,7 @@ class DeliveryQueue:
         self._worker.put(None)
 
     def note(self, letter: Letter) -> None:
-        """Note that somebody else sent it, so that it is not sent, and that its end is; never waits."""
+        """Note that another agent sent it: only its end is sent. Never waits."""
         self._notes.append(letter)
         self._worker.put(None)
 

@@ -28,7 +28,7 @@ HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule 
 _LIMIT = 280
 _SILENT_ROLES = {"notice"}
 # An incident that opens as the run ends is scraped once; what was said last counts for a while, but not when
-# the run was started anew: else the alert would go on, and tell nobody when the same happens again. Other
+# the run was restarted: else the alert would go on, and not notify anyone when the same happens again. Other
 # hosts of the same job that are still there are no new start.
 _OPEN = (
     "max by (run, rule, severity) (stallwatch_incident_open{%s}"

@@ -40,10 +40,10 @@ class Timing:
 
     answer: float = 4.0  #: a post takes no longer
     statement: float = 2.0  #: without an answer, the connection is given up
-    acknowledgement: float = 1.0  #: for whoever merges to take a report over, before its post returns
+    acknowledgement: float = 1.0  #: for the merging agent to take a report over, before its post returns
     reconnect: float = 0.5  #: between two attempts while a post waits
     gather: float = 0.1  #: what is posted in so short a time is merged together
-    beat: float = 0.5  #: whoever merges shows that it is there
+    beat: float = 0.5  #: between two signs of life of the merging agent
     step: float = 1.0  #: between two looks of the merger at the clock
     absent: float = 1.5  #: without a beat: others try to take the lock
     frozen: float = 4.0  #: without a beat: others end the connection that has the lock
@@ -68,7 +68,7 @@ class _LockLost(Exception):
 
 
 def is_cluster_engine(url: str) -> bool:
-    """Whether agents of one run can meet in this database."""
+    """Return whether agents of one run can meet in this database."""
     scheme, separator, _ = url.partition("://")
     return bool(separator) and scheme.partition("+")[0] == "postgresql"
 
@@ -235,7 +235,7 @@ class PostgresBacking:
             return None
 
     def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
-        """See what the post is answered; whoever merges may not have come to it yet."""
+        """Read the answer to the post; the merging agent may not have come to it yet."""
         waited = now - (posted.sent or now)
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:
@@ -321,8 +321,8 @@ class PostgresBacking:
 
     def _fail(self, error: Exception, works: bool) -> None:
         """Report what is wrong, once while it lasts. A connection that worked is made again first."""
-        said = hide_secrets(str(error), self._url).strip().splitlines()
-        reason = said[0] if said else type(error).__name__
+        lines = hide_secrets(str(error), self._url).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
         posted = self._posted
         if isinstance(error, ImportError):
             reason += " (pip install 'stallwatch[postgres]')"

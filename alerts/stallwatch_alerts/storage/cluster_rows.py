@@ -1,4 +1,4 @@
-"""What agents of one run read and write in PostgreSQL, over one connection each."""
+"""Rows that agents of one run read and write in PostgreSQL, over one connection each."""
 
 from __future__ import annotations
 
@@ -96,17 +96,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an agent finds after its post."""
+    """The answer to a post."""
 
     reply: bytes | None
-    silence: float  #: seconds since whoever merges was last there; infinite if nobody ever was
+    silence: float  #: seconds since the last sign of the merging agent; infinite if there was none
     refused: str
 
 
 class ClusterRows:
     """The tables of one run, for one agent. Any method raises if the server does not answer in time.
 
-    The connection is given up then, and with it the lock of whoever merges. Not thread-safe, but for
+    The connection is given up then, and with it the merging agent's lock. Not thread-safe, but for
     `interrupt`.
     """
 
@@ -161,7 +161,7 @@ class ClusterRows:
         return int(driver.fileno())
 
     def post(self, report: AgentReport, encoded: bytes, waited: float) -> None:
-        """Write this agent's report, which waited for so many seconds, and wake whoever merges."""
+        """Write this agent's report, which waited for so many seconds, and wake the merging agent."""
         self._execute(
             _POST,
             agent=report.agent,
@@ -227,11 +227,11 @@ class ClusterRows:
         self._news.update(agents)
 
     def has_news(self) -> bool:
-        """Whether an agent posted since `news` was called."""
+        """Return whether an agent posted since `news` was called."""
         return bool(self._news)
 
     def news(self) -> list[str]:
-        """Return the agents that posted since the last call, as far as the server has said so."""
+        """Return the agents that posted since the last call, as far as the server has notified us."""
         found = list(self._news)
         self._news.clear()
         return found
@@ -296,7 +296,7 @@ _FINAL_WORDS = (
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether the server refuses us for good: of a login, libpq has no code, only words (English ones)."""
+    """Return whether the server refuses us for good: for a login, libpq has only an English message."""
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None)

@@ -1,4 +1,4 @@
-"""Who is behind: a heat map of hosts or ranks over time, with whom the incidents blame drawn on it."""
+"""A heat map of how far hosts or ranks are behind over time, with those that incidents blame marked."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Row:
 
 
 def is_folded(hosts: Mapping[int, str]) -> bool:
-    """Whether the ranks of a run are on several hosts, so that its map has a row a host."""
+    """Return whether the ranks of a run are on several hosts, so that its map has a row for each host."""
     return len(set(hosts.values())) > 1
 
 
@@ -161,7 +161,7 @@ def _odd(incident: Incident) -> list[int]:
 
 
 def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -> list[int]:
-    """The rows of the ranks that hold up the run, or of their hosts; none where that is everybody."""
+    """The rows of the ranks that hold up the run, or of their hosts; none if that is all of them."""
     ranks = set(_odd(incident))
     guilty = {hosts[rank] for rank in ranks if rank in hosts}
     found = [

@@ -65,7 +65,7 @@ class Chart:
 
 
 class LagChart(Chart):
-    """Whom the others wait for: a row a host where the run has several, else a row a rank."""
+    """The map of ranks that are behind: a row for each host if the run has several, else for each rank."""
 
     def draw(
         self,

@@ -100,7 +100,7 @@ _MOST_FRESH = 16_000  #: points that a metric keeps apart, as tuples, until it i
 
 
 def _enough(series: int) -> int:
-    """How many points of a metric of so many series are kept."""
+    """Return how many points of a metric of so many series are kept."""
     return max(_LOADED_POINTS, min(_MOST_LOADED, EACH_POINTS * series))
 
 

@@ -168,7 +168,7 @@ _SUMMED = ("log_lines_total", "log_bytes_total", "dropped_records_total")  #: ea
 
 
 def fold(metric: str, values: Iterable[float]) -> float:
-    """What several agents of a run report of one series, as the recording rules and alerts fold it."""
+    """Fold the reports of several agents on one series as the recording rules and alerts do."""
     return sum(values) if metric.endswith(_SUMMED) else max(values)
 
 
@@ -242,7 +242,7 @@ def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
 
 
 def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
-    """What one agent of the run reports, for what a run has only one of: the first that is heard of."""
+    """Return the rows of the first agent that is heard of, for what a run has only once."""
     if frame["agent"].nunique() < 2:
         return frame
     last = frame.groupby("agent")["t"].max()

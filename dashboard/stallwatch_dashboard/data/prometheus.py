@@ -221,7 +221,7 @@ class PrometheusStore:
         values: dict[Which, list[float]] = defaultdict(list)
         for one in found:
             values[series_of(one["metric"])].append(float(one["value"][1]))
-        return {which: fold(metric, told) for which, told in values.items()}
+        return {which: fold(metric, reported) for which, reported in values.items()}
 
     def hosts(self, run: str) -> dict[str, float]:
         """When each host of a run of several was last heard of."""

@@ -215,7 +215,7 @@ class Source:
 def journal(*folders: Path) -> list[Incident]:
     """The incidents that the troubles in a run's ``incidents.jsonl`` make, newest first.
 
-    What several hosts tell of one incident is one: the newest word on it.
+    Reports of several hosts on one incident are one incident: the newest report counts.
     """
     found: dict[str, Incident] = {}
     for folder in folders:

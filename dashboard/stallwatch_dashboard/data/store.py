@@ -146,10 +146,10 @@ class MetricStore:
                 by_which.setdefault((rank, labels), []).append((agent, series.value))
         if metric.endswith(_LASTING) and not _over(by_which, there):
             return {}
-        return {which: fold(metric, [value for _, value in told]) for which, told in by_which.items()}
+        return {which: fold(metric, [value for _, value in reported]) for which, reported in by_which.items()}
 
     def _speaks(self, reading: Reading) -> bool:
-        """Whether its agent is the one that is taken for what a run has only one of."""
+        """Return whether its agent is the one whose values stand for the run."""
         agents = self._agents[reading.run]
         since = max(agents.values()) - SILENT_SECONDS
         return reading.agent == min(agent for agent, seen in agents.items() if seen >= since)
@@ -278,8 +278,8 @@ FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND 
 
 
 def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
-    """Whether a run is over: one of its agents reports a failure, or all that are there report an end."""
-    ended = {agent for told in endings.values() for agent, _ in told}
+    """Return whether a run is over: one agent reports a failure, or all that are there report an end."""
+    ended = {agent for reported in endings.values() for agent, _ in reported}
     return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 
 

@@ -148,7 +148,7 @@ def _phase(states: Mapping[Which, float]) -> str:
 def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
     if not moments:
         return "", None
-    # A host that failed tells how the run ended, whenever the others did.
+    # The end of a host that failed is that of the run, whenever the others ended.
     which = max(moments, key=lambda one: (label_of(one, "ending") not in ENDINGS, moments[one]))
     return label_of(which, "ending"), moments[which]
 
@@ -230,7 +230,7 @@ class Trends:
             self._trend(reading.run).loss(reading.value)
 
 
-#: What a run has only one of, of several agents the first one tells.
+#: Facts that a run has once: of several agents, the first reports them.
 _SPEAKS = """(rank IS NOT NULL OR agent = (
     SELECT min(agent) FROM series AS every WHERE every.run = series.run AND every.metric = series.metric
 ))"""

@@ -190,8 +190,8 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
         _hosts(row.run, found, hosts, blamed, silent)
     if not is_folded(found.hosts):
         return ""
-    told, names = st.query_params.get("host"), [say("no_ranks"), *hosts]
-    wanted = told if told in hosts else next(iter(blamed), "")
+    given, names = st.query_params.get("host"), [say("no_ranks"), *hosts]
+    wanted = given if given in hosts else next(iter(blamed), "")
     chosen = right.selectbox(
         say("ranks_of_host"),
         names,

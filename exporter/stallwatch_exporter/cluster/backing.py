@@ -8,21 +8,21 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 
 class Refused(Exception):
-    """The other side does not take our reports, and never will: a wrong secret, another version."""
+    """The other side refuses our reports for good: a wrong secret, another version."""
 
 
 class Backing(Protocol):
-    """Carries reports to whoever merges them."""
+    """Carries reports to the agent that merges them."""
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report; ``None`` if nobody answers within the time that a beat allows.
+        """Send a report; ``None`` without an answer within the time that a beat allows.
 
         Called from a thread of its own. Raises `Refused` with one line for the user.
         """
         ...
 
     def close(self) -> None:
-        """Leave; what is under way is given up."""
+        """Leave, and give up posts that are under way."""
         ...
 
 

@@ -1,7 +1,7 @@
 """The host that an agent is on: its id, and the Unix socket at which the agents of one run meet on it.
 
-Under ``srun … stallwatch run`` every rank has an agent. Whoever binds the socket posts for all of them; when
-its process ends, the kernel frees the name and another agent takes it.
+Under ``srun … stallwatch run`` every rank has an agent. The one that binds the socket posts for all of them;
+when its process ends, the kernel frees the name and another agent takes it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def host_id(hostname: str) -> str:
 
 
 def is_this_host(name: str, hostname: str) -> bool:
-    """Return whether a host's name or address, as a scheduler writes it, is ours; without asking a server.
+    """Return whether a host's name or address, as a scheduler writes it, is ours; without a DNS query.
 
-    The loopback address is that of whoever reads it, so it names nobody.
+    The loopback address means another host on each host, so it identifies none.
     """
     try:
         address = ipaddress.ip_address(name.strip("[]"))
@@ -79,7 +79,7 @@ def socket_name(folder: Path, key: str, host: str) -> str | None:
 
 
 def bind(name: str) -> socket.socket | None:
-    """Return the socket if nobody has it; ``None`` if another agent has. Raises `OSError` otherwise."""
+    """Bind the socket; ``None`` if another agent has it. Raises `OSError` otherwise."""
     if not name.startswith("\0"):
         Path(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -109,7 +109,7 @@ def _is_answered(name: str) -> bool:
 def is_own_peer(connection: socket.socket) -> bool:
     """Return whether the process at the other end of a Unix socket is of this account.
 
-    Where the system does not say, the folder of the socket lets in nobody else.
+    If the system does not report it, the mode of the socket's folder keeps others out.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return True

@@ -39,7 +39,7 @@ _PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
 
 
 class Signed(NamedTuple):
-    """Who signs our requests, and for which run."""
+    """The identity that signs our requests, and the run they are for."""
 
     key: str
     agent: str
@@ -48,12 +48,12 @@ class Signed(NamedTuple):
 
     @property
     def signer(self) -> Signer:
-        """For the run's secret."""
+        """Return a signer with the run's secret."""
         return Signer(self.secret.text, self.key)
 
 
 class _Refusal(Exception):
-    """An agent is there and does not take what we send; the text is for the user."""
+    """An agent is there and refuses our reports; the text is for the user."""
 
 
 class _Unknown(Exception):
@@ -89,7 +89,7 @@ class Connection(http.client.HTTPConnection):
             raise
 
     def end(self) -> None:
-        """Wake whoever waits for it, whatever it waits for."""
+        """Wake the thread that waits on this connection, in any call."""
         if self._raw is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.sock or self._raw, socket.SHUT_RDWR)
@@ -176,16 +176,16 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """As users read it."""
+        """Its address as users read it."""
         return join_address(self.host, self._where[1] if self._where is not None else self.ports[0])
 
     @property
     def is_new(self) -> bool:
-        """Whether nobody has looked for it to the end."""
+        """Return whether no search for it has ended."""
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Begin to look for it, unless somebody does, it is there, or it did not answer lately."""
+        """Start a search for it, unless one is under way, it is there, or it did not answer lately."""
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -240,7 +240,7 @@ class Peer:
     def post(
         self, reports: Sequence[AgentReport], signed: Signed, seconds: float
     ) -> Answer | Elsewhere | None:
-        """Post; ``None`` if it does not answer, or refuses what we send."""
+        """Post the reports; ``None`` if it does not answer, or refuses them."""
         body, encoding = pack(Post(reports=list(reports)))
         end = time.monotonic() + seconds
         for _ in range(3):
@@ -318,7 +318,7 @@ class Peer:
                         f"its certificate, or ours, is none of the run's ({error.reason})"
                     ) from error
                 except (*_PROBLEMS, _Unknown):
-                    continue  # nobody, another program, or an agent of another run
+                    continue  # nothing, another program, or an agent of another run
         return None
 
     def _greet(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello:
@@ -360,7 +360,7 @@ def _sent(
 
 
 def _reason(status: int) -> str:
-    """Return why a post is not taken. The words are ours: anybody may have written those that came."""
+    """Return why a post is refused, in our own words: the text of the answer is untrusted."""
     return {
         400: "it cannot read them",
         401: f"it has another secret; {HOW_TO_JOIN}",

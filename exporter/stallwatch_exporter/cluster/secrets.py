@@ -1,4 +1,4 @@
-"""What proves that an agent belongs to a run: a configured secret, certificates, or a shared file."""
+"""Proofs that an agent belongs to a run: a configured secret, certificates, or a shared file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NoSecret(Exception):
 
 @dataclass(frozen=True)
 class Secret:
-    """What proofs are made with, and the two sides of TLS if certificates are configured."""
+    """The secret that signs proofs, and both sides of TLS if certificates are configured."""
 
     text: bytes
     server: ssl.SSLContext | None = None
@@ -35,7 +35,7 @@ class Secret:
 
 
 def configured_secret(join: JoinSettings) -> Secret | None:
-    """Return what is configured; ``None`` if nothing is. Raises `NoSecret` if it cannot be used."""
+    """Return the configured secret; ``None`` if there is none. Raises `NoSecret` if it cannot be used."""
     server, client = _contexts(join)
     return Secret(join.secret.encode(), server, client) if join.secret or server is not None else None
 
@@ -105,7 +105,7 @@ def _folder(home: Path) -> Path:
 
 
 def _prune(folder: Path, but: str) -> None:
-    """Remove the files of runs that nobody has used for long."""
+    """Remove the files of runs that no agent has used for long."""
     oldest = time.time() - _KEPT_SECONDS
     with contextlib.suppress(OSError):
         for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Takes the posts of a run's agents: of other hosts with a proof, of this host by a Unix socket.
+"""The server for posts of a run's agents: of other hosts with a proof, of this host over a Unix socket.
 
 | request | answer |
 |---|---|
@@ -51,7 +51,7 @@ from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServe
 from stallwatch_rules.text.controls import printable
 
 MOST_RUNS = 1024  #: that one server merges at a time
-_MOST_AGENTS = 16_384  # whose newest number is known
+_MOST_AGENTS = 16_384  # of which the newest number is kept
 _MOST_CONNECTIONS = 4096
 _REPEATED_SECONDS = 600.0  # seconds after which a refusal is mentioned again
 _MOST_NOTICES = 200
@@ -67,7 +67,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def __call__(self, text: str, about: str = "") -> None:
-        """Mention it, unless the same was mentioned lately `about` the same."""
+        """Mention it, unless a problem `about` the same was mentioned lately."""
         text, now = printable(text), self._clock()
         with self._lock:
             self._mentioned = {key: at for key, at in self._mentioned.items() if now - at < _REPEATED_SECONDS}
@@ -111,7 +111,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What is answered."""
+    """The answer to a request."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -143,7 +143,7 @@ class OtherHosts:
         knows: Callable[[str], bool] = lambda _: True,
         elsewhere: Callable[[], Elsewhere | None] = lambda: None,
     ) -> None:
-        """`merges` gives the merger of a run that it `knows`; `elsewhere`: who merges in our place."""
+        """`merges` gives the merger of a run that it `knows`; `elsewhere`: the agent that merges instead."""
         self._secret = secret
         self._agent = agent
         self._host_id = host_id
@@ -323,7 +323,7 @@ class _Server(BoundedServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Mention whose certificate does not belong to the run; who hung up needs no word."""
+        """Report a certificate that does not belong to the run; a connection that was closed is normal."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]

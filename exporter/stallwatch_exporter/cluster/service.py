@@ -54,7 +54,7 @@ class CoordinatorService:
         return self._server.port
 
     def close(self) -> None:
-        """Take nothing more; what has been merged is handed to the sinks."""
+        """Stop serving; what has been merged is handed to the sinks."""
         self._server.close()
         self._closing.set()
         self._thread.join(_STEP_SECONDS)

@@ -1,8 +1,8 @@
-"""How a post travels: who signed it, how it is packed, and what is refused before anybody reads it.
+"""Signatures and encoding of posts, and what is refused before a body is read.
 
 HMAC-SHA256 (RFC 2104) with a key that is derived from the run's secret; the secret itself is never sent. A
-request is signed for one recipient and with a number that grows, so that nobody can send it again; a reply
-is signed together with its request, so that nobody can answer in the coordinator's place.
+request is signed for one recipient and with an increasing number, so that it cannot be replayed; a reply is
+signed together with its request, so that only the coordinator can answer it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Malformed(Exception):
 
 
 class Proof(NamedTuple):
-    """What the header ``Authorization`` of a request says."""
+    """The content of a request's ``Authorization`` header."""
 
     key: str  #: of the run
     agent: str  #: who sends it
@@ -57,7 +57,7 @@ class Proof(NamedTuple):
 
     @property
     def header(self) -> str:
-        """Its value."""
+        """Return the value of the header."""
         return (
             f"{_SCHEME} key={self.key}, agent={self.agent}, number={self.number}, to={self.to}, "
             f"body={self.digest}, signature={self.signature}"
@@ -65,7 +65,7 @@ class Proof(NamedTuple):
 
 
 def read_proof(header: str) -> Proof | None:
-    """Return what a header says; ``None`` for any that we do not write."""
+    """Parse a header; ``None`` for any that we do not write."""
     if (found := _PROOF.fullmatch(header)) is None:
         return None
     key, agent, number, to, digest, signature = found.groups()
@@ -78,7 +78,7 @@ def digest_of(body: bytes) -> str:
 
 
 class Signer:
-    """Signs for one run, and recognises signatures of those who know its secret."""
+    """Signs for one run, and verifies signatures made with its secret."""
 
     def __init__(self, secret: bytes, key: str) -> None:
         self._derived = hmac.digest(secret, f"stallwatch cluster {VERSION} {key}".encode(), "sha256")
@@ -89,7 +89,7 @@ class Signer:
         return proof._replace(signature=self._of(*_parts(method, path, proof)))
 
     def is_signed(self, method: str, path: str, proof: Proof) -> bool:
-        """Return whether the request is from somebody who knows the secret."""
+        """Return whether the request was signed with the secret."""
         return hmac.compare_digest(self._of(*_parts(method, path, proof)), proof.signature)
 
     def reply(self, request: Proof, status: int, body: bytes) -> str:
@@ -97,7 +97,7 @@ class Signer:
         return self._of(b"reply", request.signature.encode(), str(status).encode(), body)
 
     def is_reply(self, request: Proof, status: int, body: bytes, signature: str) -> bool:
-        """Return whether an answer is to this request, and from somebody who knows the secret."""
+        """Return whether an answer is to this request, and was signed with the secret."""
         return hmac.compare_digest(self.reply(request, status, body).encode(), signature.encode())
 
     def _of(self, *parts: bytes) -> str:
@@ -112,7 +112,7 @@ def _parts(method: str, path: str, proof: Proof) -> tuple[bytes, ...]:
 
 
 class Hello(msgspec.Struct, kw_only=True):
-    """Who listens at an address."""
+    """The agent that listens at an address."""
 
     v: int = VERSION
     agent: str

@@ -1,4 +1,4 @@
-"""What runs are called: the name that somebody gave, else the script's, as a label and as a folder."""
+"""Names of runs: the one that the user gave, else the script's, as a label and as a folder."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from stallwatch_rules.text.redact import redact
 LONGEST = 100  #: characters of a label, and of each part of a folder's name
 _LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
 _ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
-_SOME_SECRET = "x1234567"  # is masked behind a name that tells of a secret
+_SOME_SECRET = "x1234567"  # is masked behind the name of a secret
 
 
 def run_name(command: Sequence[str], now: float) -> str:
-    """A name for a run nobody named: the script's stem and the local time it started."""
+    """Return a name for a run without one: the script's stem and the local time it started."""
     return sanitise(f"{script_name(command)}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}")
 
 
 def script_name(command: Sequence[str]) -> str:
-    """What the command runs: the script's stem, or the program's name. It holds no secret."""
+    """Return what the command runs: the script's stem, or the program's name, without secrets."""
     return redact(_stem(redacted_command(command)))
 
 
 def _stem(command: Sequence[str]) -> str:
-    # Variables set for the command (env NAME=value …), and what was masked, are nobody's name.
+    # Variables set for the command (env NAME=value …), and masked words, are no names.
     command = [word for word in command if not re.match(r"\w+=", word) and "***" not in word]
     scripts = [Path(word).stem for word in command if word.endswith((".py", ".sh"))]
     if scripts:
@@ -64,7 +64,7 @@ def folder_names(label: str, host: str | None) -> Iterator[str]:
 
 
 def label_of(folder: str, label: str) -> str:
-    """The run's label, by what its record says, if the folder's name is one for it; else the folder's name.
+    """Return the label in the run's record if the folder's name belongs to it; else the folder's name.
 
     A record could lead out of the state folder otherwise.
     """
@@ -87,5 +87,5 @@ def _redacted_word(before: str, word: str) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    """Whether what follows this name is one."""
+    """Return whether the value that follows this name is a secret."""
     return _SOME_SECRET not in redact(name + _SOME_SECRET)

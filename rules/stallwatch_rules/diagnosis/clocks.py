@@ -1,4 +1,4 @@
-"""How far hosts' clocks are ahead of each other, by what several of them logged at the same moment.
+"""Estimate how far hosts' clocks are apart, from what several of them logged at the same moment.
 
 The ranks of a synchronous training finish a step together, and a collective times out in all of them at
 once. What a host logs of these earlier or later than the others, always by the same time, is its clock.

@@ -1,4 +1,4 @@
-"""On which hosts the ranks of a run are, and what that says of those that are missing."""
+"""Hosts of a run's ranks, also of ranks that are missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallwatch_rules.records import HostRanks
 from stallwatch_rules.stream import Key, StreamReading
 from stallwatch_rules.text.digest import natural_order
 
-LINES = 40  #: of a stream that are asked for its host
+LINES = 40  #: of a stream that are searched for its host
 
 
 class RunHosts(msgspec.Struct, frozen=True):

@@ -152,7 +152,7 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
     """The ranks that waited in another collective than most."""
     odd = apart(all_flights(streams))
-    if odd is None or not odd.ranks or not odd.others():  # nobody knows which of them went another way
+    if odd is None or not odd.ranks or not odd.others():  # it is not known which of them took another path
         return primary
     told = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     return _with_own_line(named(primary, odd.ranks, told, hosts), odd.ranks, streams)
@@ -171,7 +171,7 @@ def _odd_one(primary: Primary, run: Snapshot) -> Primary:
 def _with_own_line(
     primary: Primary, ranks: list[int], streams: Streams, rules: Collection[str] = ()
 ) -> Primary:
-    """The primary, at what the first of these ranks itself said of it."""
+    """Return the primary at the line of the first of these ranks itself."""
     lines = sorted(
         (hits.first.line.rank, hits.first.line.source, hits.first.line.number, hits.first.line.text)
         for (_, rank), stream in streams.items()
@@ -368,7 +368,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     spoke = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
     lines = [line for stream in spoke if (line := last_words(stream) or stream.last_advance) is not None]
     if len(absent) > 1 and run.hosts:
-        if not spoke:  # of a host that left no log, no line says where it was
+        if not spoke:  # without a log, no line shows where it was
             return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)
     elif len(absent) > 1:
         return primary

@@ -33,7 +33,7 @@ class RunContext(msgspec.Struct, frozen=True):
     elsewhere: bool = False
     watched: bool = False
     alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
-    sources: Mapping[str, str] = {}  #: source → the host that its name tells
+    sources: Mapping[str, str] = {}  #: source → the host in its name
     ranks_on: Mapping[int, str] = {}  #: rank → host, also of sources that were not read
 
     @property

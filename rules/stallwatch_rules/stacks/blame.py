@@ -1,10 +1,10 @@
-"""Which ranks of a run hold up the others, and why: one judgement, wherever what the ranks do was learnt.
+"""Judge which ranks of a run hold up the others, and why, from any source of what the ranks do.
 
 The ranks and the collectives of their process groups are a wait-for graph. A rank that waits in a collective
 of a group waits for the members that have joined fewer collectives of that group; in a pipeline, for the
-stages beside its own; if nobody counts, for ranks that do not wait. Most ranks of a stall are victims: those
-at the end of all paths, which wait for nobody, hold up the run. If paths end in a circle, ranks took
-different ways, and those are suspected that contradict most others.
+stages beside its own; if no rank counts collectives, for ranks that do not wait. Most ranks of a stall are
+victims: those at the end of all paths, which wait for no other, hold up the run. If paths end in a cycle,
+ranks took different paths, and those are suspected that contradict most others.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import msgspec
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, Why
 from stallwatch_rules.stacks.spans import MOST_RANKS, members_of, ranks_in
 
-AGREED = 0.97  #: what ranks count and their stacks agree; or the kernel says it
-COUNTED = 0.92  #: what ranks count alone says so
-STACKS = 0.8  #: the stacks of a small minority, what is done, or a circle of ranks that count, says so
+AGREED = 0.97  #: the ranks' counters and stacks agree, or the kernel reports it
+COUNTED = 0.92  #: by the ranks' counters alone
+STACKS = 0.8  #: by the stacks of a small minority, by what is done, or by a cycle of ranks that count
 SILENT = 0.85  #: at most, if a host is silent
 UNSURE = 0.6  #: at most, if as many ranks do one as the other, or if ranks are unknown
 _FEW = 0.25  # of all ranks: a minority
@@ -35,14 +35,14 @@ _OUTSIDE = (
     "lock",
     "network",
     "data",
-)  # kinds that depend on something that is no rank
+)  # kinds that depend on something other than a rank
 _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
 _PASSES = ("send", "recv", "p2p")  # parts of the names of operations between two pipeline stages
-_ANYBODY, _UNKNOWN = -1, -2  # nodes: whoever waits for nobody; whoever did not report
+_ANYBODY, _UNKNOWN = -1, -2  # nodes: any rank that waits for no other; any that did not report
 
 
 class Blame(msgspec.Struct, frozen=True):
-    """The judgement: no `ranks` if none is to blame, or if it cannot be said."""
+    """The judgement: no `ranks` if none is to blame, or if that is not known."""
 
     ranks: tuple[int, ...] = ()
     why: Why = ""
@@ -70,7 +70,7 @@ def blame(
 
 
 class _Run:
-    """What is known of the ranks of a run, by group of equals."""
+    """Facts about the ranks of a run, by group of equal ones."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _Run:
         self.pipelines = [self.members.get(one.id, ()) for one in layout if one.axis == "pp"]
         #: Ranks meet in several ways, so of those that all wait some may wait for other groups.
         self.mixed = len({one.axis for one in layout if one.axis not in ("", "world", "dp")}) > 0
-        #: Of these groups nobody knows the members: who counts nothing at all may be one.
+        #: Groups whose members are not known: a rank that counts nothing may be a member.
         self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
         for id in self.open:
             some = (each.ranks for each in self.groups if id in each.collectives or not each.collectives)
@@ -116,7 +116,7 @@ class _Run:
 
 
 def _by_condition(run: _Run) -> Blame | None:
-    """Judge by what the kernel says of processes, which is the surest."""
+    """Judge by the state of processes in the kernel, the surest evidence."""
     conditions = {group.condition for group in run.groups}
     if not run.groups:
         return Blame(tuple(sorted(run.silent)), "unreachable", (), UNSURE) if run.is_silent else Blame()
@@ -143,7 +143,7 @@ class _Split(msgspec.Struct):
 
 
 class _Graph:
-    """Who waits for whom: edges from ranks to collectives (negative), from those to who has not joined."""
+    """The wait-for graph: edges from ranks to collectives (negative), from those to absent ranks."""
 
     def __init__(self, run: _Run) -> None:
         self.run = run
@@ -207,7 +207,7 @@ class _Graph:
             self.splits.append(_Split(passed - ahead, ahead))
 
     def _pends(self, at: int, count: Collectives) -> bool:
-        """Whether a collective of the group may be what these ranks wait for."""
+        """Return whether these ranks may wait for a collective of the group."""
         if count.operation or (count.done is not None and count.done < count.joined):
             return self.run.groups[at].condition in ("alive", "blocked")
         return count.done is None and self.run.waits(at)
@@ -235,7 +235,7 @@ class _Graph:
                     self.edges[rank].append(_UNKNOWN)
 
     def ends(self) -> set[int]:
-        """Return the nodes that somebody waits for, and that wait for nobody."""
+        """Return the nodes that others wait for, and that wait for none."""
         waited_for = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
         new = [node for node in waited_for if node < 0]
         while new:
@@ -347,7 +347,7 @@ def _elsewhere(run: _Run, busy: set[int], missed: set[int], *, somebody_waits: b
 
 
 def _late(run: _Run, graph: _Graph, late: set[int]) -> Blame:
-    """Judge ranks that wait for nobody, though they wait, and that others miss."""
+    """Judge ranks that wait, but for no rank, and that others miss."""
     different = _different_operations(run, late)
     if different is not None:
         return different
@@ -451,7 +451,7 @@ def _different_operations(run: _Run, among: Iterable[int]) -> Blame | None:
         for id, count in group.collectives.items():
             operation = count.operation.replace("_", "").lower()
             if not operation and count.done is None and id in whole and run.waits(at):
-                operation = f"{group.what} {group.place}"  # all of them wait, and for nobody else
+                operation = f"{group.what} {group.place}"  # all of them wait, and for no other rank
             if operation and group.condition != "ended":
                 called[id, count.joined][operation].update(members[id].intersection(group.ranks) & within)
     odd: set[int] = set()
@@ -460,7 +460,7 @@ def _different_operations(run: _Run, among: Iterable[int]) -> Blame | None:
         sizes = sorted((len(ranks) for ranks in operations.values() if ranks), reverse=True)
         if len(sizes) < 2:
             continue
-        if sizes[0] == sizes[1]:  # nobody knows which of them took the wrong way
+        if sizes[0] == sizes[1]:  # it is not known which of them took the wrong path
             even.update(*operations.values())
         else:
             odd.update(*(ranks for ranks in operations.values() if len(ranks) < sizes[0]))

@@ -45,7 +45,7 @@ def over_hosts(
 ) -> StallStacks:
     """Join the stacks of all hosts of a run, by host. `silent`: hosts that do not answer.
 
-    A rank that two hosts report is nobody's: it is left out, and a candidate.
+    A rank that two hosts report belongs to neither: it is left out, and a candidate.
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():
@@ -135,7 +135,7 @@ def _collectives(rank: Asked, layout: Mapping[tuple[str, int], RankGroup]) -> di
         joined = counts.joined if counts is not None else wait.number if wait is not None else 0
         done = counts.done if counts is not None else None
         if done is not None and done < 0:
-            done = 0 if wait is not None else None  # before the first collective; or nobody counts them
+            done = 0 if wait is not None else None  # before the first collective; or they are not counted
         operation = wait.operation if wait is not None else ""
         found[group.id if group is not None else name] = Collectives(joined, done, operation)
     return found

@@ -67,7 +67,7 @@ def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Me
         hosts_of = {host_of[rank] for rank in group.ranks if rank in host_of}
         number = len(group.ranks)
         if len(hosts_of) == 1:
-            who = message("stacks.on", who=_ranks(group.ranks), host=min(hosts_of))
+            who = message("stacks.on", who=_ranks(group.ranks), count=number, host=min(hosts_of))
         else:
             whole = len(rest) == 1 and len(stacks.groups) == len(odd) + 1 and group in rest
             every = "stacks.rest" if clauses else "stacks.over" if stacks.elsewhere else "stacks.every"

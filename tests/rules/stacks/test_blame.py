@@ -278,7 +278,7 @@ def test_the_sentence_names_a_host_that_does_not_answer() -> None:
     )
     assert render(sentence(found), "zh").startswith("主机 n2 没有应答（rank 8–15）；")
     quiet = over_hosts(parts, world=16)
-    assert quiet.odd == [] and render(sentence(quiet)).endswith("; nothing is known of 8 ranks.")
+    assert quiet.odd == [] and render(sentence(quiet)).endswith("; nothing is known about 8 ranks.")
     many = over_hosts(parts, silent=[f"n{at}" for at in range(2, 9)], world=64)
     assert render(sentence(many)).startswith("Hosts n2, n3, n4, n5, 3 more hosts do not answer")
 
