@@ -16,7 +16,7 @@ import pytest
 from stallwatch_dashboard.charts.base import Drawing, Span, milliseconds
 from stallwatch_dashboard.charts.by_step import compared, of_diagnosis
 from stallwatch_dashboard.charts.lag import blamed_hosts, lag, silent_hosts
-from stallwatch_dashboard.charts.run import BOARD, OPEN_HOST, top
+from stallwatch_dashboard.charts.run import BOARD, ranks_of_host, top
 from stallwatch_dashboard.data.frames import COLUMNS, RunFrames
 from stallwatch_dashboard.theme import DARK, LIGHT, Look
 from stallwatch_dashboard.words import Reader
@@ -267,7 +267,7 @@ def test_ranks_of_several_hosts_are_folded_to_a_row_a_host() -> None:
 
 def test_the_ranks_of_the_open_host_have_rows_of_their_own() -> None:
     span = Span(NOW - 100, NOW, True)
-    chart = checked(OPEN_HOST.draw(hosts_of_two(), (), span, LOOK, Reader("en").say, "n2"))
+    chart = checked(ranks_of_host("n2").draw(hosts_of_two(), (), span, LOOK, Reader("en").say))
     (heat,) = chart.data
     assert [row[0] for row in heat.customdata] == [f"rank {rank}" for rank in range(8, 16)]
     assert list(np.nanmax(heat.z, axis=1)) == [0, 0, 0, 2, 0, 0, 0, 0]
@@ -285,7 +285,7 @@ def test_who_holds_up_the_run_is_framed_while_the_incident_lasts(
     assert list(chart.layout.yaxis.ticktext) == ["n1", "▶ ? n2"]
     assert blamed_hosts([stall], found.hosts) == ["n2"]
     span = Span(NOW - 100, NOW, True)
-    ranks = checked(OPEN_HOST.draw(found, [stall], span, LOOK, Reader("en").say, "n2"))
+    ranks = checked(ranks_of_host("n2").draw(found, [stall], span, LOOK, Reader("en").say))
     assert [name for name in ranks.layout.yaxis.ticktext if "▶" in name] == ["▶ ? rank 11"]
     # Its band must not colour the map, whose colour tells how far a row is behind.
     (band,) = [shape for shape in chart.layout.shapes if shape.yref == "paper"]

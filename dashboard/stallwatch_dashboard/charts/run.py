@@ -51,47 +51,24 @@ class Chart:
         return any(len(getattr(found, name)) for name in self.needs)
 
     def draw(
-        self,
-        found: RunFrames,
-        incidents: Sequence[Incident],
-        span: Span,
-        look: Look,
-        say: Say,
-        open_host: str = "",  # noqa: ARG002 - of a chart that folds ranks by host
+        self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
     ) -> Drawing:
         chart = figure(look, span, incidents, say)
         self.fill(chart, found, span, look, say)
         return chart
 
 
+@dataclass(frozen=True)
 class LagChart(Chart):
     """The map of ranks that are behind: a row for each host if the run has several, else for each rank."""
 
-    def draw(
-        self,
-        found: RunFrames,
-        incidents: Sequence[Incident],
-        span: Span,
-        look: Look,
-        say: Say,
-        open_host: str = "",  # noqa: ARG002 - folded
-    ) -> Drawing:
-        return draw_lag(found, folded_rows(found), incidents, span, look, say)
-
-
-class HostLagChart(Chart):
-    """The ranks of one host of several."""
+    host: str = ""  #: of a run over several: the one whose ranks have rows
 
     def draw(
-        self,
-        found: RunFrames,
-        incidents: Sequence[Incident],
-        span: Span,
-        look: Look,
-        say: Say,
-        open_host: str = "",
+        self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
     ) -> Drawing:
-        return draw_lag(found, rows_of_host(found, open_host), incidents, span, look, say)
+        rows = rows_of_host(found, self.host) if self.host else folded_rows(found)
+        return draw_lag(found, rows, incidents, span, look, say)
 
 
 def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
@@ -225,7 +202,10 @@ BOARD = (
     Chart("phases", "phases", ("phases",), _phases),
     LagChart("lag", "chart_lag", ("rank_steps",)),
 )
-#: Drawn below the map of hosts, for the host that the reader opened.
-OPEN_HOST = HostLagChart("lag_ranks", "chart_lag_ranks", ("rank_steps",))
 #: Charts that take the whole width. They need a probe in the ranks: without one, they are not missed.
 WIDE = ("phases", "lag", "lag_ranks")
+
+
+def ranks_of_host(host: str) -> Chart:
+    """Return the chart that is drawn below the map of hosts, for the host that the reader opened."""
+    return LagChart("lag_ranks", "chart_lag_ranks", ("rank_steps",), host=host)

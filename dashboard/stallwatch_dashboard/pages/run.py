@@ -10,7 +10,7 @@ from stallwatch_dashboard import formats, verdict
 from stallwatch_dashboard.charts.base import Span
 from stallwatch_dashboard.charts.by_step import compared
 from stallwatch_dashboard.charts.lag import blamed_hosts, is_folded, silent_hosts
-from stallwatch_dashboard.charts.run import BOARD, OPEN_HOST, WIDE
+from stallwatch_dashboard.charts.run import BOARD, WIDE, ranks_of_host
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.data.overview import RunRow, began, later_attempt, stood_since
@@ -151,12 +151,11 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     if is_folded(found.hosts):  # below what opens a host
         ready = (
             [one for one in ready if one.key == "lag"]
-            + [OPEN_HOST] * bool(host)
+            + ([ranks_of_host(host)] if host else [])
             + [one for one in ready if one.key != "lag"]
         )
     drawn = [
-        (one.key, say(one.title, plain(host)), one.draw(found, incidents, span, eye, say, host))
-        for one in ready
+        (one.key, say(one.title, plain(host)), one.draw(found, incidents, span, eye, say)) for one in ready
     ]
     if drawn and (clicked := draw_board(drawn, key=f"board-{row.run}", say=say, wide=WIDE)):
         st.session_state["open_incident"] = clicked
