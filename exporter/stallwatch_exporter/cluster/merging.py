@@ -231,13 +231,18 @@ class RunEpisodes(Episodes):
         return folded
 
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
-        """Fill in where the ranks of all hosts are; those of a stall that is over stay as reported."""
-        reported = episode.reported
-        going = [one for one in episode.troubles.values() if one.kind == "stall" and not is_over(one)]
-        if going and view.stacks is not None:
+        """Fill in where the ranks of all hosts are.
+
+        What was reported stays once the stall is over, and while later looks are less sure of whom to blame:
+        a host whose posts are lost is soon taken for silent, and victims of a hang begin to end.
+        """
+        before = episode.reported.stacks if episode.reported is not None else None
+        going = any(one.kind == "stall" and not is_over(one) for one in episode.troubles.values())
+        is_surer = before is None or (view.stacks is not None and view.stacks.confidence >= before.confidence)
+        if going and view.stacks is not None and is_surer:
             folded.stacks = view.stacks
-        elif reported is not None:
-            folded.stacks = reported.stacks or folded.stacks
+        else:
+            folded.stacks = before or folded.stacks
         stacks = folded.stacks
         if stacks is not None and stacks.odd and folded.kind == "stall" and folded.rule in STANDSTILLS:
             folded.rank = stacks.odd[0]

@@ -12,6 +12,7 @@ from stallwatch_exporter.cluster.coordinator import Coordinator
 from stallwatch_exporter.cluster.merging import GATHER_SECONDS
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.stacks.patience import Ruling
+from stallwatch_rules.stacks.records import Collectives
 
 
 class Run:
@@ -460,8 +461,9 @@ def test_looks_that_show_nothing_new_are_reported_once_a_minute() -> None:
             host.facts["stacks"] = msgspec.structs.replace(look, time=float(second))
         run.passes(1, *run.hosts)
     assert len(run.chat.got) == sent
-    host = run.hosts["n1"]
-    host.facts["stacks"] = stacks("train.py:30 in step", host.rank, kind="collective")
+    guilty, other = run.hosts["n1"], run.hosts["n2"]
+    guilty.facts["stacks"] = stacks("train.py:30 in step", guilty.rank, kind="collective")
+    other.facts["stacks"] = stacks("train.py:11 in score", other.rank)
     run.passes(1, *run.hosts)
     assert len(run.chat.got) == sent + 1
 
@@ -600,3 +602,20 @@ def test_an_agent_that_was_taken_for_gone_has_a_new_incident_with_an_end_of_its_
         ("2", "open"),
         ("2", "resolved"),
     ]
+
+
+def test_a_blame_is_not_replaced_by_one_that_is_less_sure() -> None:
+    run = Run()
+    run.hangs()
+    for host in run.hosts.values():
+        counts = {"0": Collectives(59 if host.name == "n1" else 60)}
+        host.facts["stacks"].groups[0].collectives = counts
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(3, *run.hosts)
+    victim = run.hosts["n0"]
+    run.passes(20, "n0", "n2")  # the posts of n1 are lost
+    victim.has(incident(victim.wall()))
+    run.passes(20, "n0", "n2")
+    assert run.chat.got[-1].hosts == ["n0", "n1"]
+    found = [one.stacks for one in run.chat.got if one.stacks is not None]
+    assert {(one.why, *one.odd, one.confidence) for one in found} == {("elsewhere", 1, 0.97)}
