@@ -26,6 +26,7 @@ class Own(NamedTuple):
 
     own: float  #: seconds from the end of the step before to its backward pass
     whole: float  #: seconds that the step took
+    tokens: float = 0.0  #: that it was of; 0: not counted
 
 
 class LateRank(NamedTuple):

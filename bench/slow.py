@@ -1,0 +1,268 @@
+"""How soon a host that becomes slow is found, and how often a healthy one is called slow.
+
+    python bench/slow.py [--hosts 128] [--trials 300] [--hours 1000] [--seed 1]
+
+Hosts take 1 s a step, of which each spends 0.7 s by itself, times its noise: independent Gaussian or
+log-normal, or Gaussian that is autocorrelated with 0.7 from step to step (AR(1)). σ is that of a host and
+step.
+
+* Slow-downs: after 64 steps one host takes 10 % longer. Every number goes through ``SlowHosts`` itself.
+* False alarms: hours of healthy runs go through ``Twin``, which does the same for many runs at once with
+  numpy. Before, the two are compared step by step on runs in which hosts do become slow: a difference is an
+  error. An alarm counts once in 640 steps. ``SlowHosts`` also leaves out what costs less than 1 % of the
+  throughput; the twin does not, so it alarms at least as often.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from stallwatch_rules.judgements import slow_hosts
+from stallwatch_rules.judgements.late_rank import Own
+from stallwatch_rules.judgements.slow_hosts import FIRST, LEAST, POSITIVE, WINDOWS, Comparison, SlowHosts, Z
+
+SIGMAS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.20, 0.50)
+NOISES = ("gaussian", "log-normal", "AR(1)")
+CORRELATION = 0.7  # of AR(1)
+WARM = 64  # healthy steps before the slow-down
+SLOWER = 0.10
+MOST = 2000  # steps that a slow-down may take to be found
+OWN_SECONDS, STEP_SECONDS = 0.7, 1.0
+_APART = 640  # steps after an alarm in which the same run's count as the same
+
+Array = Any  # numpy's, of runs × hosts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=128)
+    parser.add_argument("--trials", type=int, default=300, help="slow-downs for each noise and σ up to 3 %%")
+    parser.add_argument("--hours", type=float, default=1000.0, help="healthy hours for each noise and σ")
+    parser.add_argument("--runs", type=int, default=64, help="that the twin follows at once")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    began = time.monotonic()
+    print(f"{given.hosts} hosts, seed {given.seed}")
+    print("slow-downs of 10 %: steps until found (share within 10 steps)")
+    for noise in NOISES:
+        for sigma in SIGMAS:
+            trials = given.trials if sigma <= 0.03 else max(1, given.trials // 15)
+            print(
+                line_of(noise, sigma, slow_downs(noise, sigma, given.hosts, trials, given.seed)), flush=True
+            )
+    print(f"twin and product agree on {compare_twin(given.hosts, given.seed):,} judgements")
+    print("false alarms")
+    for noise in NOISES:
+        for sigma in SIGMAS:
+            alarms, hours = false_alarms(noise, sigma, given.hosts, given.hours, given.runs, given.seed)
+            rate = 1000 * alarms / hours
+            print(
+                f"  {noise:10} σ {sigma:4.0%}  {alarms:3} in {hours:,.0f} h: {rate:.2f} in 1,000 h",
+                flush=True,
+            )
+    print(f"{time.monotonic() - began:.0f} s")
+
+
+def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
+    """One line of the table of slow-downs."""
+    steps = sorted(math.inf if one is None else one for one in found)
+    soon = sum(one <= 10 for one in steps) / len(steps)
+    middle, last = statistics.median(steps), steps[math.ceil(0.99 * len(steps)) - 1]
+    shown = [f"{one:,.0f}" if one < math.inf else f"> {MOST:,}" for one in (middle, last)]
+    return (
+        f"  {noise:10} σ {sigma:4.0%}  median {shown[0]:>7}  99 % {shown[1]:>7}  ({soon:.1%} of {len(steps)})"
+    )
+
+
+def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Iterator[Array]:
+    """How long each host's own part takes in each step, as a factor."""
+    correlation = CORRELATION if noise == "AR(1)" else 0.0
+    state = draw.standard_normal(shape)
+    while True:
+        state = correlation * state + math.sqrt(1 - correlation**2) * draw.standard_normal(shape)
+        yield np.exp(sigma * state) if noise == "log-normal" else np.maximum(0.02, 1 + sigma * state)
+
+
+# ---- slow-downs, by the product
+
+
+def slow_downs(noise: str, sigma: float, hosts: int, trials: int, seed: int) -> list[int | None]:
+    """The steps until each slow-down was found; ``None`` for one that was not, or was blamed on another."""
+    draw = np.random.default_rng([seed, NOISES.index(noise), round(1000 * sigma)])
+    return [
+        slow_down(noise_of(noise, sigma, (hosts,), draw), int(draw.integers(hosts))) for _ in range(trials)
+    ]
+
+
+def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
+    """The steps until this host was found to be slow."""
+    watched = SlowHosts()
+    for step in range(WARM + MOST):
+        own = OWN_SECONDS * next(factors)
+        if step >= WARM:
+            own[guilty] *= 1 + SLOWER
+        whole = STEP_SECONDS - OWN_SECONDS + float(own.max())
+        for rank, seconds in enumerate(own.tolist()):
+            watched.see(f"n{rank}", rank, step, Own(seconds, whole))
+        if watched.slow is not None:
+            return step - WARM + 1 if watched.slow.host == f"n{guilty}" and step >= WARM else None
+    return None
+
+
+# ---- false alarms, by the twin
+
+
+class Twin:
+    """``Comparison`` for many runs at once: whether each alarms in this step."""
+
+    def __init__(self, runs: int, hosts: int) -> None:
+        self.shape = runs, hosts
+        self.memory = max(slow_hosts._MEMORY, slow_hosts._VALUES // hosts)
+        self.steps = 0
+        self.sums = np.zeros((WINDOWS[-1] + 1, runs, hosts))
+        self.positive = np.zeros((WINDOWS[-1] + 1, runs, hosts), dtype=np.int32)
+        self.noise = np.zeros((runs, hosts))
+        self.before: list[Array] = []
+        self.differences = 0
+        self.one, self.two, self.quick = np.zeros(runs), np.zeros(runs), np.zeros(runs)
+
+    def see(self, values: Array) -> Array:
+        deviation = values - others_median(values)
+        self._learn(deviation)
+        clip = np.full(self.shape[0], slow_hosts._LEAST_CLIP)
+        if self.differences:
+            correlated = self._correlation()
+            clip = np.maximum(clip, slow_hosts._CLIP * np.sqrt(self._square() / (2 * (1 - correlated))))
+        size = len(self.sums)
+        here, there = self.steps % size, (self.steps + 1) % size
+        clipped = np.clip(deviation, -clip[:, None], clip[:, None])
+        np.add(self.sums[here], clipped, out=self.sums[there])
+        np.add(self.positive[here], deviation > 0, out=self.positive[there])
+        self.steps += 1
+        return self._judge(deviation) if self.steps >= FIRST else np.zeros(self.shape[0], dtype=bool)
+
+    def _learn(self, deviation: Array) -> None:
+        if self.before:
+            ones = (deviation - self.before[0]) ** 2
+            most = slow_hosts._CLIP**2 * np.maximum(self.one, middle(ones) / slow_hosts._MEDIAN_TO_SD**2)
+            self.differences += 1
+            mean = np.minimum(ones, most[:, None]).mean(axis=1)
+            quick = max(slow_hosts._LEAST_QUICK, slow_hosts._QUICK // self.shape[1])
+            self.one += (mean - self.one) / min(self.differences, self.memory)
+            self.quick += (mean - self.quick) / min(self.differences, quick, slow_hosts._MEMORY)
+            if len(self.before) > 1:
+                mean = np.minimum((deviation - self.before[1]) ** 2, 2 * most[:, None]).mean(axis=1)
+                self.two += (mean - self.two) / min(max(1, self.differences - 1), self.memory)
+            most = slow_hosts._CLIP**2 * np.maximum(self.one[:, None], self.noise)
+            self.noise += (np.minimum(ones, most) - self.noise) / min(self.steps, slow_hosts._OWN_MEMORY)
+        self.before = [deviation, *self.before[:1]]
+
+    def _samples(self) -> float:
+        return max(1.0, (self.shape[1] - 1) * min(self.differences, 2 * self.memory - 1) / 2)
+
+    def _correlation(self) -> Array:
+        given = self.two / np.maximum(self.one, 1e-300) - 1 + 3 / math.sqrt(self._samples())
+        return np.clip(given, 0.0, slow_hosts._MOST_CORRELATED)
+
+    def _square(self) -> Array:
+        return np.maximum(self.one, self.quick)
+
+    def _judge(self, deviation: Array) -> Array:
+        found = np.zeros(self.shape[0], dtype=bool)
+        now = self.steps % len(self.sums)
+        for steps in WINDOWS:
+            if steps > self.steps:
+                break
+            if self.steps % max(1, steps // 32):
+                continue
+            then = (self.steps - steps) % len(self.sums)
+            mean = (self.sums[now] - self.sums[then]) / steps
+            runs, hosts = np.nonzero((mean >= LEAST) & (deviation > 0))
+            if not len(runs):
+                continue
+            score = self._score(mean[runs, hosts], runs, hosts, steps)
+            positive = self.positive[now, runs, hosts] - self.positive[then, runs, hosts]
+            found[runs[(score >= Z) & (positive >= POSITIVE * steps)]] = True
+        return found
+
+    def _score(self, mean: Array, runs: Array, hosts: Array, steps: int) -> Array:
+        seen = min(self.steps - 1, slow_hosts._OWN_MEMORY)
+        own = self.noise[runs, hosts] * max(0.0, 1 - 3 / math.sqrt(seen))
+        correlated = self._correlation()[runs]
+        rest = 1 - correlated
+        spread = (1 + correlated) / rest - 2 * correlated * (1 - correlated**steps) / (steps * rest**2)
+        error = np.sqrt(np.maximum(self._square()[runs], own) / (2 * rest) * spread / steps)
+        return np.sqrt(self._samples() * np.log1p((mean / error) ** 2 / self._samples()))
+
+
+def others_median(values: Array) -> Array:
+    """For each value of a run, the median of the others."""
+    others = values.shape[1] - 1
+    half, odd = divmod(others, 2)
+    wanted = [half - 1, half, half + 1] if half else [half, half + 1]
+    ordered = np.partition(values, wanted, axis=1)
+    upper = np.where(values > ordered[:, half, None], ordered[:, half, None], ordered[:, half + 1, None])
+    if odd:
+        return upper
+    below = ordered[:, half - 1, None]
+    return (upper + np.where(values > below, below, ordered[:, half, None])) / 2
+
+
+def middle(values: Array) -> Array:
+    """The median of each run."""
+    return np.median(values, axis=1)
+
+
+def compare_twin(hosts: int, seed: int, runs: int = 4, steps: int = 300) -> int:
+    """Have both judge the same runs, with a slow host in some; return how many judgements agreed."""
+    draw = np.random.default_rng([seed, 99])
+    agreed = 0
+    for noise, sigma in (("gaussian", 0.03), ("log-normal", 0.2), ("AR(1)", 0.05)):
+        factors = noise_of(noise, sigma, (runs, hosts), draw)
+        twin, products = Twin(runs, hosts), [Comparison[int]() for _ in range(runs)]
+        for step in range(steps):
+            values = next(factors)
+            if step >= WARM:
+                values[::2, 0] *= 1 + 4 * sigma
+            values = np.log(values)
+            by_twin = twin.see(values).tolist()
+            for run, product in enumerate(products):
+                row = slow_hosts.deviations(dict(enumerate(values[run].tolist())))
+                if (product.see(row) is not None) != by_twin[run]:
+                    raise AssertionError(f"{noise}, σ {sigma}: run {run} differs in step {step}")
+                agreed += 1
+    return agreed
+
+
+def false_alarms(
+    noise: str,
+    sigma: float,
+    hosts: int,
+    hours: float,
+    runs: int,
+    seed: int,
+    note: Callable[[int], None] = lambda _: None,
+) -> tuple[int, float]:
+    """How many alarms there were in healthy runs, and in how many hours."""
+    draw = np.random.default_rng([seed, 7, NOISES.index(noise), round(1000 * sigma)])
+    twin, factors = Twin(runs, hosts), noise_of(noise, sigma, (runs, hosts), draw)
+    alarms, last = 0, np.full(runs, -_APART)
+    steps = math.ceil(hours * 3600 / runs)
+    for step in range(steps):
+        for run in np.nonzero(twin.see(np.log(next(factors))))[0]:
+            if step - last[run] >= _APART:
+                alarms += 1
+                note(step)
+            last[run] = step
+    return alarms, steps * runs / 3600
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,426 @@
+"""The host, or the rank, that all hosts of a run wait for: a sequential test over windows of steps.
+
+As in ``late_rank``, what counts is each rank's own time before the ranks meet in the collectives of the
+backward pass. A rank's number for a step is the logarithm of that time, less what its number of tokens
+explains. Its deviation is that number less the median of the other hosts' (or ranks') that do the same work.
+A host is slow if the mean deviation of a window of steps is larger than the least slow-down that matters, and
+larger than the noise of the run can make it. The noise comes from differences of successive deviations, which
+a slow host hardly changes. It is taken to be autocorrelated of first order.
+
+Everything takes one pass and a bounded memory.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+from stallwatch_rules.judgements.late_rank import Own
+from stallwatch_rules.stacks.records import RankGroup
+from stallwatch_rules.stacks.spans import ranks_in
+
+WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: steps over which the mean is judged
+OF_RANKS = WINDOWS[:4]  #: those of single ranks, of which there are many
+LEAST = math.log(1.065)  #: mean deviation that matters
+Z = 6.5  #: standard errors that it must be above zero: so far, noise is one time in 2.5 × 10¹⁰
+POSITIVE = 0.8  #: of the steps must deviate upwards
+LEAST_COST = 0.01  #: of the throughput
+FIRST = 16  #: steps before the first verdict
+OVER = 20  #: steps, at least, over which it must have caught up
+_CLIP = 4.0  # standard deviations that one step counts for at most, but always …
+_LEAST_CLIP = 2 * LEAST  # … as much as two just relevant ones
+_MEMORY = 64  # steps of the noise of all, at least
+_VALUES = 1024  # values that make it known well: of few hosts, more steps
+_QUICK = 512  # values that make it known roughly, as where a run becomes noisier: of many hosts, few steps
+_LEAST_QUICK = 5
+_OWN_MEMORY = 256  # steps of the noise of one
+_MOST_CORRELATED = 0.95
+_RECENT = 32  # steps whose times are known one by one
+_MOST_RANKS = 16_384
+_MOST_OPEN = 512  # steps that some rank has not reported yet; a rank so far from the others is gone
+_TOKENS_VARY = 0.05  # relative; where tokens vary less, time is taken to be proportional to them
+_MOST_SLOPE = 2.0  # attention grows with the square of the length
+_MEDIAN_TO_SD = 0.6745
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class SlowHost(NamedTuple):
+    """The host that the others wait for."""
+
+    host: str
+    rank: int | None  #: if only that one of its ranks is late, or if it has one
+    share: float  #: by which its own work takes longer than that of the others
+    cost: float  #: share of the run's throughput that it costs
+    steps: int  #: over how many that was seen
+    kind: Literal["slow", "imbalance"]  #: imbalance: it has more tokens to work on than the others
+
+
+class Lag(NamedTuple, Generic[_Key]):
+    """What lags behind the others of its kind."""
+
+    key: _Key
+    mean: float  #: deviation, as a logarithm
+    steps: int
+
+
+class _Series:
+    """The deviations of one host or rank."""
+
+    __slots__ = ("_positive", "_sums", "_times", "before", "noise", "recent", "seen", "steps")
+
+    def __init__(self, most: int) -> None:
+        self.steps = 0
+        self._sums = array("d", bytes(8 * (most + 1)))  # of clipped deviations up to a step
+        self._positive = array("q", bytes(8 * (most + 1)))  # how many were above zero
+        self.recent: deque[float] = deque(maxlen=_RECENT)
+        self.before: tuple[float, float] | None = None  # the last two
+        self.noise = 0.0  # of its own: mean square of differences of successive ones …
+        self.seen = 0  # … of so many, or more
+
+    def add(self, deviation: float, clip: float) -> None:
+        size = len(self._sums)
+        here, there = self.steps % size, (self.steps + 1) % size
+        clipped = max(-clip, min(clip, deviation))
+        self._sums[there] = self._sums[here] + clipped
+        self._positive[there] = self._positive[here] + (deviation > 0)
+        self.steps += 1
+        self.recent.append(deviation)
+
+    def mean(self, steps: int) -> float:
+        size = len(self._sums)
+        return (self._sums[self.steps % size] - self._sums[(self.steps - steps) % size]) / steps
+
+    def positive(self, steps: int) -> int:
+        size = len(self._positive)
+        return self._positive[self.steps % size] - self._positive[(self.steps - steps) % size]
+
+    def typical(self, steps: int) -> float:
+        """The deviation that people are shown: of a few steps without the clipping."""
+        if steps <= _RECENT:
+            return median(list(self.recent)[-steps:])
+        return self.mean(min(steps, len(self._sums) - 1))
+
+
+class Comparison(Generic[_Key]):
+    """Takes the deviations of each step and finds what lags. All values of a step come together."""
+
+    def __init__(self, windows: Sequence[int] = WINDOWS) -> None:
+        self._windows = windows
+        self._series: dict[_Key, _Series] = {}
+        self._steps = 0  # that there are differences of
+        self._one = 0.0  # mean square of differences of deviations one step apart …
+        self._two = 0.0  # … and two steps apart
+        self._quick = 0.0  # as `_one`, over fewer steps
+
+    def see(self, deviations: Mapping[_Key, float]) -> Lag[_Key] | None:
+        """Take a step; return what lags most."""
+        if self._series.keys() != deviations.keys():
+            self._series = {key: self._series.get(key) or _Series(self._windows[-1]) for key in deviations}
+        self._learn(deviations)
+        clip = max(_LEAST_CLIP, _CLIP * self._scale()) if self._steps else _LEAST_CLIP
+        worst: Lag[_Key] | None = None
+        for key, deviation in deviations.items():
+            series = self._series[key]
+            series.add(deviation, clip)
+            if deviation > 0 and series.steps >= FIRST:
+                found = self._judge(key, series)
+                if found is not None and (worst is None or found.mean > worst.mean):
+                    worst = found
+        return worst
+
+    def lag(self, key: _Key, steps: int) -> float | None:
+        """Return its typical deviation over the last steps."""
+        series = self._series.get(key)
+        return None if series is None or not series.steps else series.typical(min(steps, series.steps))
+
+    def size(self, key: _Key, steps: int) -> float:
+        """Return by how much it lags since it does: not all of the window's steps need be late."""
+        recent = list(self._series[key].recent)[-steps:]
+        ends = [(median(recent[-count:]), count) for count in range(_LEAST_QUICK, len(recent) + 1)]
+        lag = max(ends, key=lambda one: one[0] * math.sqrt(one[1]), default=(0.0, 0))[0]
+        return max(lag, self._series[key].mean(steps))
+
+    def restart(self, keys: Iterable[_Key]) -> None:
+        """Judge these anew: what they were is over. How noisy they are stays known."""
+        for key in keys:
+            if (series := self._series.get(key)) is not None:
+                series.steps = 0
+                series.recent.clear()
+
+    def _learn(self, deviations: Mapping[_Key, float]) -> None:
+        """Learn how noisy the run is. Where a value is missing, as after a restart, none is made up."""
+        ones: list[tuple[_Series, float]] = []
+        twos: list[float] = []
+        for key, deviation in deviations.items():
+            series = self._series[key]
+            if series.before is not None:
+                last, last_but_one = series.before
+                ones.append((series, (deviation - last) ** 2))
+                if not math.isnan(last_but_one):
+                    twos.append((deviation - last_but_one) ** 2)
+                series.before = deviation, last
+            else:
+                series.before = deviation, math.nan
+        if not ones:
+            return
+        usual = median(square for _, square in ones) / _MEDIAN_TO_SD**2
+        most = _CLIP**2 * max(self._one, usual)
+        self._steps += 1
+        mean = sum(min(square, most) for _, square in ones) / len(ones)
+        quick = max(_LEAST_QUICK, _QUICK // len(ones))
+        self._one += (mean - self._one) / min(self._steps, self._memory)
+        self._quick += (mean - self._quick) / min(self._steps, quick, _MEMORY)
+        if twos:
+            mean = sum(min(square, 2 * most) for square in twos) / len(twos)
+            self._two += (mean - self._two) / min(max(1, self._steps - 1), self._memory)
+        for series, square in ones:
+            most = _CLIP**2 * max(self._one, series.noise)
+            series.seen = min(series.seen + 1, _OWN_MEMORY)
+            series.noise += (min(square, most) - series.noise) / series.seen
+
+    @property
+    def _memory(self) -> int:
+        return max(_MEMORY, _VALUES // max(1, len(self._series)))
+
+    def _samples(self) -> float:
+        """How many independent values the noise is known from, about."""
+        return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
+
+    def _correlation(self) -> float:
+        """From one step to the next, as much as it may be. Squares of differences grow by 1 + it."""
+        if not self._one:
+            return 0.0
+        given = self._two / self._one - 1 + 3 / math.sqrt(self._samples())
+        return min(_MOST_CORRELATED, max(0.0, given))
+
+    def _scale(self, own: float = 0.0) -> float:
+        """Standard deviation of one value; `own`: the mean square of its own differences."""
+        square = max(self._one, self._quick, own)
+        return math.sqrt(square / (2 * (1 - self._correlation())))
+
+    def _judge(self, key: _Key, series: _Series) -> Lag[_Key] | None:
+        best: Lag[_Key] | None = None
+        for steps in self._windows:
+            if steps > series.steps:
+                break
+            if series.steps % max(1, steps // 32):
+                continue  # a long window changes little in a step
+            mean = series.mean(steps)
+            if (
+                mean >= LEAST
+                and (best is None or mean > best.mean)
+                and series.positive(steps) >= POSITIVE * steps
+                and self._score(series, mean, steps) >= Z
+            ):
+                best = Lag(key, mean, steps)
+        return best
+
+    def _score(self, series: _Series, mean: float, steps: int) -> float:
+        """How many standard errors the mean is above zero, were the noise known exactly.
+
+        It is known from some values only, so the score is of Student's distribution, as a normal one
+        (approximation of D. L. Wallace, 1959).
+        """
+        own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # as much as it surely is
+        correlated = self._correlation()
+        rest = 1 - correlated
+        spread = (1 + correlated) / rest - 2 * correlated * (1 - correlated**steps) / (steps * rest**2)
+        error = self._scale(own) * math.sqrt(spread / steps)
+        if error == 0:
+            return math.inf
+        samples = self._samples()
+        return math.sqrt(samples * math.log1p((mean / error) ** 2 / samples))
+
+
+class SlowHosts:
+    """Takes the steps of all ranks, in any order, and knows whether a host holds the others up."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, dict[int, Own]] = {}  # by step, then by rank
+        self._at: dict[int, int] = {}  # by rank: the last step that it reported
+        self._host: dict[int, str] = {}
+        self._group: dict[int, str] = {}  # of a rank: those that do the same work, if it is known
+        self._hosts: Comparison[str] = Comparison()
+        self._ranks: Comparison[int] = Comparison(OF_RANKS)
+        self._raw: Comparison[str] = Comparison()  # tokens are not taken into account
+        self._own: dict[int, float] = {}  # by rank: seconds, as a mean of the last steps
+        self._whole: dict[int, float] = {}
+        self._explained = self._varied = 0.0  # covariance of times and tokens, and the variance of tokens
+        self._since = 0  # steps since something was found to be slow
+        self.steps = 0  #: that were compared
+        self.slow: SlowHost | None = None
+
+    def layout(self, groups: Iterable[RankGroup]) -> None:
+        """Take the process groups: only members of a data-parallel group do the same work."""
+        same = {rank: one.id for one in groups if one.axis == "dp" for rank in ranks_in(one.ranks)}
+        if same and same != self._group:
+            self._group = same
+            self._hosts, self._ranks, self._raw = Comparison(), Comparison(OF_RANKS), Comparison()
+
+    def join(self, host: str, rank: int, step: int) -> None:
+        """Count on this rank's steps from here on: no step is compared without one of them."""
+        self._at[rank], self._host[rank] = step, host
+
+    def see(self, host: str, rank: int, step: int, own: Own) -> bool:
+        """Take a step of a rank; return whether the answer in ``slow`` changed."""
+        if rank not in self._at and len(self._at) >= _MOST_RANKS:
+            return False
+        if not (0 < own.own < math.inf and 0 < own.whole < math.inf and own.tokens >= 0):
+            return False
+        before = self.slow
+        if step not in self._open:
+            self._forget(step)
+        self.join(host, rank, step)
+        reported = self._open.setdefault(step, {})
+        reported[rank] = own
+        if len(self._open) > _MOST_OPEN:
+            del self._open[next(iter(self._open))]  # the oldest; a restart may have gone back to lower ones
+        if len(self._at) >= 2 and len(reported) >= len(self._at):
+            self._compare(self._open.pop(step))
+        return self.slow != before
+
+    def leave(self, host: str) -> bool:
+        """Forget a host that is gone; return whether the answer changed."""
+        return self._keep({rank for rank in self._at if self._host[rank] != host})
+
+    def _forget(self, step: int) -> None:
+        """Drop the ranks that are gone, such as those that a restart did without."""
+        self._keep({rank for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN})
+
+    def _keep(self, ranks: set[int]) -> bool:
+        if len(ranks) < len(self._at):
+            for known in (self._at, self._host, self._own, self._whole):
+                for rank in known.keys() - ranks:
+                    del known[rank]
+            self._open = {
+                step: {rank: own for rank, own in reported.items() if rank in ranks}
+                for step, reported in self._open.items()
+                if not ranks <= reported.keys()
+            }
+        if self.slow is not None and self.slow.host not in self._host.values():
+            self.slow = None
+            return True
+        return False
+
+    # ---- a step that all have reported
+
+    def _compare(self, step: Mapping[int, Own]) -> None:
+        self.steps += 1
+        for rank, one in step.items():
+            for means, value in ((self._own, one.own), (self._whole, one.whole)):
+                means[rank] = means.get(rank, value) + (value - means.get(rank, value)) / 8
+        raw = {rank: math.log(one.own) for rank, one in step.items()}
+        values = raw
+        counted = all(one.tokens > 0 for one in step.values())
+        if counted:
+            tokens = {rank: math.log(one.tokens) for rank, one in step.items()}
+            slope = self._slope(raw, tokens)
+            values = {rank: raw[rank] - slope * tokens[rank] for rank in raw}
+        lags: list[Lag[str] | Lag[int] | None] = [self._hosts.see(self._of_hosts(values))]
+        if len(set(self._host.values())) < len(step):  # else hosts are ranks
+            lags.append(self._ranks.see(self._of_ranks(values)))
+        imbalance = self._raw.see(self._of_hosts(raw)) if counted else None
+        self._since += 1
+        if self.slow is not None:
+            if self._since >= OVER and self._has_caught_up(self.slow):
+                host, self.slow = self.slow.host, None
+                self._hosts.restart([host])
+                self._raw.restart([host])
+                self._ranks.restart(rank for rank, where in self._host.items() if where == host)
+            return
+        found = next((lag for lag in lags if lag is not None), None)
+        if found is not None:
+            host = found.key if isinstance(found.key, str) else self._host[found.key]
+            self._name(host, found, "slow")
+        elif imbalance is not None:
+            explained = imbalance.mean - (self._hosts.lag(imbalance.key, imbalance.steps) or 0.0)
+            if explained >= imbalance.mean / 2:
+                self._name(imbalance.key, imbalance, "imbalance")
+
+    def _slope(self, raw: Mapping[int, float], tokens: Mapping[int, float]) -> float:
+        """How much of the time grows with the tokens: 0 for a fixed time, 1 for a proportional one."""
+        usual, usual_tokens = median(raw.values()), median(tokens.values())
+        explained = varied = 0.0
+        for rank, value in raw.items():
+            more = tokens[rank] - usual_tokens
+            explained += max(-0.5, min(0.5, value - usual)) * more
+            varied += more * more
+        kept = 1 - 1 / min(self.steps, _MEMORY)
+        self._explained = kept * self._explained + (1 - kept) * explained / len(raw)
+        self._varied = kept * self._varied + (1 - kept) * varied / len(raw)
+        prior = _TOKENS_VARY**2
+        return max(0.0, min(_MOST_SLOPE, (self._explained + prior) / (self._varied + prior)))
+
+    def _of_ranks(self, values: Mapping[int, float]) -> dict[int, float]:
+        groups: dict[str, dict[int, float]] = {}
+        for rank, value in values.items():
+            groups.setdefault(self._group.get(rank, ""), {})[rank] = value
+        return {rank: each for group in groups.values() for rank, each in deviations(group).items()}
+
+    def _of_hosts(self, values: Mapping[int, float]) -> dict[str, float]:
+        """A host deviates as its ranks do, each from what other hosts' ranks of its group need."""
+        groups: dict[str, dict[str, list[float]]] = {}
+        for rank, value in values.items():
+            hosts = groups.setdefault(self._group.get(rank, ""), {})
+            hosts.setdefault(self._host[rank], []).append(value)
+        found: dict[str, list[float]] = {}
+        for hosts in groups.values():
+            for host, each in deviations({host: median(each) for host, each in hosts.items()}).items():
+                found.setdefault(host, []).append(each)
+        return {host: median(each) for host, each in found.items()}
+
+    def _name(self, host: str, lag: Lag[str] | Lag[int], kind: Literal["slow", "imbalance"]) -> None:
+        mine = [rank for rank, where in self._host.items() if where == host]
+        late = mine if len(mine) == 1 else [one for one in mine if self._rank_lags(one, lag)]
+        if isinstance(lag.key, int):
+            rank = lag.key if len(late) <= max(1, len(mine) // 2) else None
+            more = self._ranks.size(lag.key, lag.steps)
+        else:
+            rank = late[0] if len(late) == 1 else None
+            more = (self._raw if kind == "imbalance" else self._hosts).size(lag.key, lag.steps)
+            if rank is not None and len(mine) > 1:
+                more = max(more, self._ranks.lag(rank, lag.steps) or 0.0)
+        who = mine if rank is None else [rank]
+        later = median(self._own[one] for one in who) * (1 - math.exp(-more))
+        whole = median(self._whole.values())
+        alone = median(self._whole[one] for one in who) - whole  # by so much, nobody waits for it
+        if alone < later / 2 and later / whole >= LEAST_COST:
+            self._since = 0
+            cost = min(1.0, later / whole)
+            self.slow = SlowHost(host, rank, math.exp(more) - 1, cost, lag.steps, kind)
+
+    def _rank_lags(self, rank: int, lag: Lag[str] | Lag[int]) -> bool:
+        typical = self._ranks.lag(rank, lag.steps)
+        return typical is not None and typical >= lag.mean / 2
+
+    def _has_caught_up(self, slow: SlowHost) -> bool:
+        steps = max(OVER, slow.steps)
+        if slow.kind == "imbalance":
+            lag = self._raw.lag(slow.host, steps)
+        elif slow.rank is not None and (of_rank := self._ranks.lag(slow.rank, steps)) is not None:
+            lag = of_rank
+        else:
+            lag = self._hosts.lag(slow.host, steps)
+        return lag is None or lag < LEAST / 2
+
+
+def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
+    """Return by how much each value is above the median of the others; nothing for one alone."""
+    others = len(values) - 1
+    if others < 1:
+        return {}
+    ordered = sorted(values.values())
+    middle, odd = divmod(others, 2)
+    found: dict[_Key, float] = {}
+    for key, value in values.items():
+        at = bisect_left(ordered, value)
+        upper = ordered[middle if middle < at else middle + 1]
+        lower = upper if odd else ordered[middle - 1 if middle - 1 < at else middle]
+        found[key] = value - (upper + lower) / 2
+    return found

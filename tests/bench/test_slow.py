@@ -1,0 +1,38 @@
+"""The simulation behind ``bench/slow.py``, in small."""
+
+from __future__ import annotations
+
+import pytest
+import slow
+
+from stallwatch_rules.judgements import slow_hosts
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "log-normal"])
+def test_a_tenth_is_found_within_ten_steps(noise: str) -> None:
+    found = slow.slow_downs(noise, 0.03, 128, 4, seed=1)
+    assert all(one is not None and one <= 10 for one in found)
+    assert "100.0% of 4" in slow.line_of(noise, 0.03, found)
+
+
+@pytest.mark.parametrize("hosts", [2, 5, 24])
+def test_the_twin_judges_as_the_product_does(hosts: int) -> None:
+    assert slow.compare_twin(hosts, seed=2, runs=2, steps=150) == 3 * 2 * 150
+
+
+@pytest.mark.parametrize("noise", slow.NOISES)
+@pytest.mark.parametrize("sigma", [0.03, 0.5])
+def test_healthy_hosts_are_not_called_slow(noise: str, sigma: float) -> None:
+    alarms, hours = slow.false_alarms(noise, sigma, 16, 10.0, 64, seed=1)
+    assert hours >= 10.0
+    assert alarms == 0
+
+
+def test_a_test_that_is_too_hasty_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulation can fail."""
+    monkeypatch.setattr(slow, "Z", 3.0)
+    alarms, _ = slow.false_alarms("gaussian", 0.2, 16, 2.0, 16, seed=1)
+    assert alarms > 0
+    monkeypatch.setattr(slow_hosts, "Z", 1.0)
+    with pytest.raises(AssertionError, match="differs"):
+        slow.compare_twin(5, seed=2, runs=2, steps=150)
