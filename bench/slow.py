@@ -26,7 +26,15 @@ import numpy as np
 
 from stallwatch_rules.judgements import slow_hosts
 from stallwatch_rules.judgements.late_rank import Own
-from stallwatch_rules.judgements.slow_hosts import FIRST, LEAST, POSITIVE, WINDOWS, Comparison, SlowHosts, Z
+from stallwatch_rules.judgements.slow_hosts import (
+    FIRST,
+    LEAST,
+    WINDOWS,
+    Comparison,
+    SlowHosts,
+    Z,
+    least_positive,
+)
 
 SIGMAS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.20, 0.50)
 NOISES = ("gaussian", "log-normal", "AR(1)")
@@ -189,7 +197,7 @@ class Twin:
                 continue
             score = self._score(mean[runs, hosts], runs, hosts, steps)
             positive = self.positive[now, runs, hosts] - self.positive[then, runs, hosts]
-            found[runs[(score >= Z) & (positive >= POSITIVE * steps)]] = True
+            found[runs[(score >= Z) & (positive >= least_positive(steps))]] = True
         return found
 
     def _score(self, mean: Array, runs: Array, hosts: Array, steps: int) -> Array:

@@ -52,6 +52,7 @@ def full() -> RunMetrics:
     metrics.ended(1300.0, "failed")
     metrics.ranks({0: True, 1: False})
     metrics.dropped(2)
+    metrics.slowdown(0.09)
     metrics.hosts(3, 2, 1)
     metrics.identity(agent("node1", job="8123.0", attempt=1, node=0), {"torch": "2.13.0"})
     return metrics

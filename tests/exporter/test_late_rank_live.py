@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.cluster.member import Member
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.probe.draft import INDEX
+from stallwatch_exporter.watching.agent import Agent
 from stallwatch_rules.locale import render
 
 
@@ -32,6 +35,21 @@ def test_the_rank_is_named_and_the_incident_closes_when_it_keeps_up(
     assert "rank 1" in (note := render(incident.note)) and "40%" in note
     train(probed, 60, 0.0)
     assert (run.told[-1].status, run.told[-1].resolution) == ("resolved", "recovered")
+
+
+def test_steps_of_a_run_over_hosts_are_reported_to_whoever_merges(probed: tuple[Any, list[Probe]]) -> None:
+    run, _ = probed
+    identity, nobody = RunIdentity(key="5f", job="8123.0", origin="slurm"), cast(Any, None)
+    member = Member(identity, "sft", nobody, [], agent="a", host="n1", host_id="id", start=False)
+    probing = run.agent._probing
+    run.agent = Agent(
+        run.folder, run.settings, run.catalogue, [], clock=lambda: run.now, probing=probing, member=member
+    )
+    train(probed, 5, 0.3)
+    paces = {one.rank: one for one in member.report().paces}
+    assert sorted(paces) == [0, 1]
+    assert paces[1].steps == paces[0].steps == [2, 3, 4]
+    assert paces[1].own[-1] == 0.8
 
 
 def test_slower_steps_are_one_incident_that_names_the_rank(probed: tuple[Any, list[Probe]]) -> None:

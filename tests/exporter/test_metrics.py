@@ -218,7 +218,7 @@ def test_promtool_accepts_the_live_endpoint() -> None:
     with urllib.request.urlopen(server.url, timeout=120) as answer:
         text = answer.read()
     server.close()
-    assert text.count(b"# TYPE stallwatch_") == 38
+    assert text.count(b"# TYPE stallwatch_") == 39
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=120)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 

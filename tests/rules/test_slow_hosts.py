@@ -70,6 +70,12 @@ def test_a_tenth_is_found_within_ten_steps() -> None:
     assert changes[0][0] < 64 + 10
 
 
+def test_in_noise_of_a_fifth_a_tenth_is_found_after_hundreds_of_steps() -> None:
+    ((step, slow),) = named_in(slow_from(64, 0.1, noisy(0.2), 5), 16, steps=900)
+    assert slow is not None and slow.host == "n5"
+    assert step > 150
+
+
 @pytest.mark.parametrize(("guilty", "rank"), [((9,), 9), ((8, 9, 10, 11), None), ((8, 9, 10), None)])
 def test_a_late_rank_is_told_from_a_host_whose_ranks_are_all_late(
     guilty: tuple[int, ...], rank: int | None
@@ -82,6 +88,13 @@ def test_it_is_over_when_the_host_keeps_up_again() -> None:
     changes = named_in(slow_from(100, 0.3, noisy(0.03), 1, until=200))
     assert [slow is not None for _, slow in changes] == [True, False]
     assert 200 + OVER / 2 - 1 <= changes[1][0] <= 200 + 2 * OVER
+
+
+def test_a_host_that_becomes_a_lot_slower_is_reported_anew() -> None:
+    usual = noisy(0.02)
+    changes = named_in(lambda rank, step: usual(rank, step) * ((1.2, 1.6)[step >= 100] if rank == 1 else 1.0))
+    shares = [slow.share for _, slow in changes if slow is not None]
+    assert shares == [pytest.approx(0.2, abs=0.04), pytest.approx(0.6, abs=0.04)]
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 32])
@@ -148,6 +161,12 @@ def test_longer_sequences_are_an_imbalance(sigma: float, power: float) -> None:
         lambda rank, step: usual(rank, step) * (tokens(rank, step) / 4096) ** power, 32, tokens=tokens
     )
     assert [(slow.host, slow.kind) for _, slow in changes if slow is not None] == [("n1", "imbalance")]
+
+
+def test_a_slow_host_with_so_little_to_do_that_nobody_waits_is_not_reported() -> None:
+    usual, tokens = noisy(0.02), lengths(0.1, longer=0.6)
+    own = slow_from(100, 0.15, lambda rank, step: usual(rank, step) * tokens(rank, step) / 4096, 1)
+    assert named_in(own, 16, steps=300, tokens=tokens) == []
 
 
 def test_few_tokens_do_not_make_a_host_slow_whose_time_is_fixed() -> None:

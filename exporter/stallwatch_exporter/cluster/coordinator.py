@@ -12,6 +12,7 @@ import msgspec
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.merging import KEPT_SECONDS, RunEpisodes, View, on_run_clock
+from stallwatch_exporter.cluster.slowness import Slowness
 from stallwatch_exporter.cluster.wire import (
     BEAT_SECONDS,
     QUIET_BEAT_SECONDS,
@@ -106,8 +107,12 @@ class Coordinator:
         wall: Callable[[], float] = time.time,
         notice: Callable[[str], None] = lambda _: None,
         hosts: HostCounts = lambda _expected, _reporting, _silent: None,
+        slowdown: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`name`: of the agent, or the service, that merges; `hosts` gets how many are expected and so on."""
+        """`name`: of the agent, or the service, that merges; `hosts` gets how many are expected and so on.
+
+        `slowdown` gets the share of the throughput that a slow host costs.
+        """
         self.name = name
         self._sinks = sinks
         self._clock = clock
@@ -118,7 +123,9 @@ class Coordinator:
         self._lock = threading.RLock()
         self._agents: dict[str, _Agent] = {}
         self._named: dict[str, set[str]] = {}  # by the name of a host: the ids of those called so
+        self._slowdown = slowdown
         self._episodes = self._no_episodes()
+        self._slowness = self._no_slowness()
         self._present_at = clock()
         self._unsent: dict[str, Incident] = {}  # reported, and not seen to have left
         self._ledger: dict[str, Incident] = {}  # those that left, by id
@@ -150,6 +157,8 @@ class Coordinator:
                 if before.get(incident.id) != incident:
                     self._newest_at = now
                 self._episodes.take(on_run_clock(incident, report.agent, agent.ahead))
+            if report.paces or report.ending is not None:
+                self._slowness.take(report, self._host(agent), self._ledger.values())
             return self._reply(agent, now)
 
     def step(self) -> None:
@@ -159,6 +168,8 @@ class Coordinator:
             for agent in list(self._agents.values()):
                 self._look(agent, now)
             self._close_orphans(now)
+            if all(agent.report.ending is not None for agent in self._agents.values()):
+                self._slowness.end([one.report.ending for one in self._agents.values() if one.report.ending])
             self._episodes.flush()
             self._note_sent()
             self._count_hosts(now)
@@ -175,11 +186,15 @@ class Coordinator:
             self._shared = None
             self._hosts(None, None, None)
             self._episodes = self._no_episodes()
+            self._slowness = self._no_slowness()
             for known in self._unsent.values():
                 self._episodes.adopt(known)
 
     def _no_episodes(self) -> RunEpisodes:
         return RunEpisodes(self._report, self._view, self._is_complete, self._clock)
+
+    def _no_slowness(self) -> Slowness:
+        return Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
 
     def _present(self) -> float:
         """Return the time. If we were stopped, others have merged since: nobody was silent but we."""
@@ -231,6 +246,7 @@ class Coordinator:
                 self._named.setdefault(each.report.host, set()).add(each.report.host_id)
         elif quiet > _LOST_SECONDS and not agent.lost and agent.report.ending is None:
             agent.lost = True
+            self._slowness.leave(agent.report.agent, self._host(agent))
             at = self._wall()
             for incident in agent.report.incidents:
                 if incident.status == "open":

@@ -29,13 +29,20 @@ def join_run(
     *,
     notice: Callable[[str], None],
     hosts: HostCounts,
+    slowdown: Callable[[float], None],
     engine: Engine | None = None,
 ) -> Member:
-    """Make this agent a member of the run. `hosts` gets how many are expected, report, and are silent."""
+    """Make this agent a member of the run.
+
+    If it merges, `hosts` gets how many are expected, report, and are silent, and `slowdown` the share of the
+    throughput that a slow host costs.
+    """
     host = socket.gethostname()
     own_id = host_id(host)
     agent = f"{own_id}-{os.getpid()}-{int(steady.wall(steady.now()))}"
-    coordinator = Coordinator([*sinks, folder.append_run_incident], name=agent, notice=notice, hosts=hosts)
+    coordinator = Coordinator(
+        [*sinks, folder.append_run_incident], name=agent, notice=notice, hosts=hosts, slowdown=slowdown
+    )
     if engine is not None:
         return Member(
             identity,

@@ -19,7 +19,8 @@ from stallwatch_exporter.cluster.backing import Backing, Refused
 from stallwatch_exporter.cluster.coordinator import in_brief, joined_ledgers, kept_ledger
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.merging import KEPT_SECONDS, number_of, qualified
-from stallwatch_exporter.cluster.wire import BEAT_SECONDS, QUIET_BEAT_SECONDS, AgentReport, Pace, Reply
+from stallwatch_exporter.cluster.slowness import PaceBook
+from stallwatch_exporter.cluster.wire import BEAT_SECONDS, QUIET_BEAT_SECONDS, AgentReport, Reply
 from stallwatch_exporter.incident import Incident, Sink
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.endings import Ending
@@ -47,7 +48,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     ruling: Ruling | None = None
     stacks: StallStacks | None = None
     stacks_at: float = 0.0
-    paces: Sequence[Pace] = ()
 
 
 class Member:
@@ -106,6 +106,7 @@ class Member:
         self._ended_in: int | None = None  # the first report that says so
         self._end_is_known = False
         self._started = clock()
+        self.paces = PaceBook()  #: takes the steps of the ranks here
         self._number = 0
         self._mine: dict[str, Incident] = {}  # by id: open, or closed and perhaps not reported yet
         self._closed_at: dict[str, float] = {}
@@ -263,6 +264,7 @@ class Member:
             for name, (incident, number) in self._posted.items():
                 if number <= acknowledged and self._mine.get(name) is incident:  # else it changed since
                     self._waiting.pop(name, None)
+            self.paces.acknowledged(acknowledged)
             self._remember(reply.ledger)
 
     def _remember(self, ledger: Sequence[Incident]) -> None:
@@ -315,7 +317,7 @@ class Member:
                 ruling=state.ruling,
                 stacks=state.stacks,
                 stacks_age=now - state.stacks_at if state.stacks is not None else 0.0,
-                paces=list(state.paces),
+                paces=self.paces.report(self._number),
                 incidents=incidents,
                 ledger=joined_ledgers([self._ledger.values(), self._alone.values()]),
                 ending=self._ending,

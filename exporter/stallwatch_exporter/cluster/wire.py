@@ -16,20 +16,22 @@ from stallwatch_rules.stacks.records import StallStacks
 
 VERSION = 1
 MOST_BYTES = 1 << 20  #: of a post or a reply, before compression
+MOST_RANKS = 4096  #: of one host
 MOST_REPORTS = 256  #: agents of one host in one post
 BEAT_SECONDS = 10.0  #: between two posts while all is well
 QUIET_BEAT_SECONDS = 1.0  #: once the run has been quiet for a third of its threshold
 SILENT_BEATS = 3.0  #: without a post for so many beats, a host is silent
 
 
-class Pace(msgspec.Struct, frozen=True):
-    """How long one step took in one rank, in seconds."""
+class Paces(msgspec.Struct, frozen=True):
+    """How long the steps of one rank took, in seconds: those that no coordinator has acknowledged."""
 
-    step: int
     rank: int
-    own: float  #: its own part, without what it waited for others
-    whole: float
-    tokens: int = 0  #: that it computed; 0: not counted
+    before: int  #: steps of this rank that its agent took before these: who gets them again knows it
+    steps: list[int]
+    own: list[float]  #: its own part, without what it waited for others
+    whole: list[float]
+    tokens: list[int] = []  #: that it was of; empty: not counted
 
 
 class AgentReport(msgspec.Struct, kw_only=True):
@@ -58,7 +60,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     ruling: Ruling | None = None  #: of the quiet spell that is now
     stacks: StallStacks | None = None  #: of its newest look at the ranks in this spell
     stacks_age: float = 0.0
-    paces: list[Pace] = []
+    paces: list[Paces] = []
     #: The open ones, and those that closed until the ledger shows the run's incident as closed. No stacks.
     incidents: list[Incident] = []
     ledger: list[Incident] = []  #: the run's incidents of which messages left, as far as it knows

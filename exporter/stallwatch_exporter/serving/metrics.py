@@ -40,6 +40,7 @@ _FAMILIES: Mapping[tuple[Kind, tuple[str, ...]], Mapping[str, str]] = {
         "target_steps": "Optimizer steps that the run should take.",
         "host_memory_bytes": "Resident memory of the command and all its processes.",
         "host_memory_limit_bytes": "Memory that the command may use before the kernel ends it.",
+        "slowdown_ratio": "Share of the throughput that waiting for a slow host costs, of a run over hosts.",
         "stalled": "1 while the run is stalled, else 0.",
         "last_progress_timestamp_seconds": "Unix time of the last sign of progress, against which the stall"
         " threshold is held.",
@@ -287,6 +288,10 @@ class RunMetrics:
                 self._series("hosts", state).set(count)
             else:
                 self._families["hosts"].forget(self.run, state)
+
+    def slowdown(self, cost: float) -> None:
+        """Waiting for a slow host costs this share of the throughput."""
+        self._series("slowdown_ratio").set(cost)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
         """Where and of which job the run is, and which versions took part; no long word is shown."""

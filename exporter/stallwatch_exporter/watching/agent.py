@@ -95,6 +95,7 @@ class Agent:
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
         if member is not None:
             self._suspicion.run_ruling = lambda: member.ruling
+            self._intake.paced = member.paces.take
         self._repeats = Repeats(catalogue)
         self._moving, self._bars = MovingLines(), MovingBars()
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)

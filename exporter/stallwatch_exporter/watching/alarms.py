@@ -77,8 +77,8 @@ _HARMFUL = ("fatal", "degrading")
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
 _FINE_AFTER = 6
 _COMPARED_SECONDS = 60.0  # so long slower steps wait for the rank that makes them slow
-# By the kind of ending; any other one is a failure, which is told by a message of its own.
-_RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
+#: By the kind of ending; any other one is a failure, which is told by a message of its own.
+RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
 
 class Alarms:
@@ -273,7 +273,7 @@ class Alarms:
         if ending.kind == "finished":  # a last checkpoint that is broken is news, however well it ended
             self.raise_due(diagnosis, now, everything=True)
         self._warnings.clear()
-        resolution = _RESOLUTIONS.get(ending.kind, "run-failed")
+        resolution = RESOLUTIONS.get(ending.kind, "run-failed")
         for incident in self._book.of_kind("stall"):
             stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
             facts: IncidentUpdate = {

@@ -80,7 +80,14 @@ def open_agent(
     member = None
     if identity is not None and settings.join.mode != "off":
         member = join_run(
-            identity, folder, settings, sinks, notice=notice, hosts=run_metrics.hosts, engine=engine
+            identity,
+            folder,
+            settings,
+            sinks,
+            notice=notice,
+            hosts=run_metrics.hosts,
+            slowdown=run_metrics.slowdown,
+            engine=engine,
         )
     agent = Agent(
         folder,

@@ -56,6 +56,7 @@ class ProbeIntake:
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
         self.late_ranks = LateRanks()
+        self.paced: Callable[[int, int, Own], None] = lambda *_: None  #: gets each rank's steps
         self._logged: dict[Hashable, int | None] = {}  # by counter: the last step with a loss
         self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, steps skipped by then
         self._exceptions = ProbeExceptions()
@@ -122,7 +123,8 @@ class ProbeIntake:
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
-        own = Own(values["own_seconds"], values["step_seconds"])
+        own = Own(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
+        self.paced(record.rank, int(values["step"]), own)
         if not self.late_ranks.see(record.rank, int(values["step"]), own):
             return
         self._reading.withdraw(STRAGGLER, SEEN, LATE_RANK)

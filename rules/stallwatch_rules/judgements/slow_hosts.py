@@ -28,9 +28,10 @@ WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: steps over which the mean is judge
 OF_RANKS = WINDOWS[:4]  #: those of single ranks, of which there are many
 LEAST = math.log(1.065)  #: mean deviation that matters
 Z = 6.5  #: standard errors that it must be above zero: so far, noise is one time in 2.5 × 10¹⁰
-POSITIVE = 0.8  #: of the steps must deviate upwards
+POSITIVE = 0.8  #: of the steps must deviate upwards; in long windows fewer, see `least_positive`
 LEAST_COST = 0.01  #: of the throughput
 FIRST = 16  #: steps before the first verdict
+GROWN = 1.5  #: times the lag that was reported: it is reported anew
 OVER = 20  #: steps, at least, over which it must have caught up
 _CLIP = 4.0  # standard deviations that one step counts for at most, but always …
 _LEAST_CLIP = 2 * LEAST  # … as much as two just relevant ones
@@ -215,7 +216,7 @@ class Comparison(Generic[_Key]):
             if (
                 mean >= LEAST
                 and (best is None or mean > best.mean)
-                and series.positive(steps) >= POSITIVE * steps
+                and series.positive(steps) >= least_positive(steps)
                 and self._score(series, mean, steps) >= Z
             ):
                 best = Lag(key, mean, steps)
@@ -328,11 +329,8 @@ class SlowHosts:
         imbalance = self._raw.see(self._of_hosts(raw)) if counted else None
         self._since += 1
         if self.slow is not None:
-            if self._since >= OVER and self._has_caught_up(self.slow):
-                host, self.slow = self.slow.host, None
-                self._hosts.restart([host])
-                self._raw.restart([host])
-                self._ranks.restart(rank for rank, where in self._host.items() if where == host)
+            if self._since >= OVER:
+                self._look_again(self.slow)
             return
         found = next((lag for lag in lags if lag is not None), None)
         if found is not None:
@@ -386,28 +384,54 @@ class SlowHosts:
             more = (self._raw if kind == "imbalance" else self._hosts).size(lag.key, lag.steps)
             if rank is not None and len(mine) > 1:
                 more = max(more, self._ranks.lag(rank, lag.steps) or 0.0)
-        who = mine if rank is None else [rank]
-        later = median(self._own[one] for one in who) * (1 - math.exp(-more))
+        if (self._raw.lag(host, OVER) or 0.0) < -LEAST:
+            return  # it is slow, but has so much less to do that nobody waits
+        slow = self._sized(host, rank, more, lag.steps, kind)
         whole = median(self._whole.values())
-        alone = median(self._whole[one] for one in who) - whole  # by so much, nobody waits for it
-        if alone < later / 2 and later / whole >= LEAST_COST:
+        alone = median(self._whole[one] for one in self._who(slow)) - whole  # by so much, nobody waits for it
+        if alone < slow.cost * whole / 2 and slow.cost >= LEAST_COST:
             self._since = 0
-            cost = min(1.0, later / whole)
-            self.slow = SlowHost(host, rank, math.exp(more) - 1, cost, lag.steps, kind)
+            self.slow = slow
+
+    def _sized(
+        self, host: str, rank: int | None, more: float, steps: int, kind: Literal["slow", "imbalance"]
+    ) -> SlowHost:
+        slow = SlowHost(host, rank, math.exp(more) - 1, 0.0, steps, kind)
+        later = median(self._own[one] for one in self._who(slow)) * (1 - math.exp(-more))
+        return slow._replace(cost=min(1.0, later / median(self._whole.values())))
+
+    def _who(self, slow: SlowHost) -> list[int]:
+        if slow.rank is not None:
+            return [slow.rank]
+        return [rank for rank, host in self._host.items() if host == slow.host]
 
     def _rank_lags(self, rank: int, lag: Lag[str] | Lag[int]) -> bool:
         typical = self._ranks.lag(rank, lag.steps)
         return typical is not None and typical >= lag.mean / 2
 
-    def _has_caught_up(self, slow: SlowHost) -> bool:
-        steps = max(OVER, slow.steps)
+    def _look_again(self, slow: SlowHost) -> None:
+        """Find out whether it has caught up, or become a lot slower."""
+        steps = max(OVER, 2 * slow.steps)  # in noisy runs, a short time says little
+        lag = self._lag_of(slow, steps)
+        if lag is None or lag < LEAST / 2:
+            self.slow = None
+            self._hosts.restart([slow.host])
+            self._raw.restart([slow.host])
+            self._ranks.restart(self._who(slow._replace(rank=None)))
+        elif self._since % steps == 0 and math.exp(lag) - 1 >= GROWN * slow.share:
+            self.slow = self._sized(slow.host, slow.rank, lag, slow.steps, slow.kind)
+
+    def _lag_of(self, slow: SlowHost, steps: int) -> float | None:
         if slow.kind == "imbalance":
-            lag = self._raw.lag(slow.host, steps)
-        elif slow.rank is not None and (of_rank := self._ranks.lag(slow.rank, steps)) is not None:
-            lag = of_rank
-        else:
-            lag = self._hosts.lag(slow.host, steps)
-        return lag is None or lag < LEAST / 2
+            return self._raw.lag(slow.host, steps)
+        if slow.rank is not None and (of_rank := self._ranks.lag(slow.rank, steps)) is not None:
+            return of_rank
+        return self._hosts.lag(slow.host, steps)
+
+
+def least_positive(steps: int) -> float:
+    """Return how many steps of a window must deviate upwards: at most four standard errors more than half."""
+    return min(POSITIVE * steps, steps / 2 + 2 * math.sqrt(steps))
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:

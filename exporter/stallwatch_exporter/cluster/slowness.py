@@ -1,0 +1,215 @@
+"""Which host the others wait for: what agents report of their ranks' steps, and what becomes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
+
+import msgspec
+
+from stallwatch_exporter.cluster.merging import qualified
+from stallwatch_exporter.cluster.wire import BEAT_SECONDS, MOST_RANKS, AgentReport, Paces
+from stallwatch_exporter.incident import Incident, Resolution
+from stallwatch_exporter.watching.alarms import RESOLUTIONS
+from stallwatch_exporter.watching.incidents import IncidentManager
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.judgements.conclusions import STRAGGLER
+from stallwatch_rules.judgements.late_rank import Own
+from stallwatch_rules.judgements.slow_hosts import SlowHost, SlowHosts
+from stallwatch_rules.messages import Message, message
+
+MOST_STEPS = 256  #: of one rank in one report
+_LEAST_SECONDS = 0.2  # of a step: of shorter ones, every second, fourth, … is reported
+_DIGITS = 4  # that count: less would make equal what differs by a hundredth
+_GATHER_SECONDS = 1.5 * BEAT_SECONDS  # after the first report, all hosts have reported
+_ANEW_STEPS = 64  # that who takes over compares before it says that a host has caught up
+_MOST_POSTED = 64
+_RUN = "run"  # in the place of an agent: the incident is the run's, whoever merges
+
+
+class PaceBook:
+    """The steps of an agent's ranks that nobody has acknowledged. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._steps: dict[int, deque[tuple[int, Own]]] = {}  # by rank
+        self._counts: dict[int, int] = {}  # by rank: steps taken so far
+        self._posted: dict[int, Mapping[int, int]] = {}  # by report: the counts then
+
+    def take(self, rank: int, step: int, own: Own) -> None:
+        """Take a step of a rank; the same one again is ignored."""
+        every = 1
+        while every * own.whole < _LEAST_SECONDS and every < MOST_STEPS:
+            every *= 2
+        with self._lock:
+            if step % every or (rank not in self._steps and len(self._steps) >= MOST_RANKS):
+                return
+            steps = self._steps.setdefault(rank, deque(maxlen=MOST_STEPS))
+            if not steps or steps[-1][0] != step:
+                steps.append((step, own))
+                self._counts[rank] = self._counts.get(rank, 0) + 1
+
+    def report(self, number: int) -> list[Paces]:
+        """Return what nobody has acknowledged, as it goes into this report."""
+        with self._lock:
+            self._posted[number] = dict(self._counts)
+            if len(self._posted) > _MOST_POSTED:
+                del self._posted[next(iter(self._posted))]
+            return [self._paces(rank, steps) for rank, steps in self._steps.items() if steps]
+
+    def acknowledged(self, number: int) -> None:
+        """Forget what went into this report or an earlier one."""
+        with self._lock:
+            for known in [one for one in self._posted if one <= number]:
+                for rank, count in self._posted.pop(known).items():
+                    steps = self._steps[rank]
+                    while steps and self._counts[rank] - len(steps) < count:
+                        steps.popleft()
+
+    def _paces(self, rank: int, steps: Iterable[tuple[int, Own]]) -> Paces:
+        known = list(steps)
+        counted = any(own.tokens for _, own in known)
+        return Paces(
+            rank,
+            self._counts[rank] - len(known),
+            [step for step, _ in known],
+            [_rounded(own.own) for _, own in known],
+            [_rounded(own.whole) for _, own in known],
+            [round(own.tokens) for _, own in known] if counted else [],
+        )
+
+
+class Slowness:
+    """Takes the reports of all agents, and opens and closes the run's incident of a slow host.
+
+    `change` gets what becomes of it, `cost` the share of the throughput that is lost.
+    """
+
+    def __init__(
+        self,
+        change: Callable[[Incident], None],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        cost: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self._change = change
+        self._clock = clock
+        self._wall = wall
+        self._cost = cost
+        self._watched = SlowHosts()
+        self._attempt = 0
+        self._first_at: float | None = None
+        self._seen: dict[tuple[str, int], int] = {}  # by agent and rank: how many of its steps
+        self._book: IncidentManager | None = None
+        self._host = ""  # of the incident
+
+    def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
+        """Take the steps that an agent reports; `ledger`: incidents of the run that people know of."""
+        if report.attempt > self._attempt:  # the ranks are others, perhaps on other hosts
+            self._attempt = report.attempt
+            self._watched = SlowHosts()
+            self._resolve("unknown")
+        if report.attempt < self._attempt:
+            return
+        if report.ending is not None:
+            self._watched.leave(host)  # what is open closes with the run
+            return
+        now = self._clock()
+        if self._first_at is None:
+            self._first_at = now
+        if report.stacks is not None and report.stacks.layout:
+            self._watched.layout(report.stacks.layout)
+        compares = now - self._first_at >= _GATHER_SECONDS
+        before = self._watched.slow
+        for paces in report.paces:
+            seen = self._seen.get((report.agent, paces.rank), 0)
+            tokens = [*paces.tokens, *repeat(0, len(paces.steps))]
+            steps = list(zip(paces.steps, paces.own, paces.whole, tokens, strict=False))
+            for step, own, whole, count in steps[max(0, seen - paces.before) :]:
+                if compares:
+                    self._watched.see(host, paces.rank, step, Own(own, whole, count))
+                else:
+                    self._watched.join(host, paces.rank, step)
+            self._seen[report.agent, paces.rank] = max(seen, paces.before + len(steps))
+        if self._watched.slow != before or (self._book is None and self._watched.steps >= _ANEW_STEPS):
+            self._judged(report, ledger)
+
+    def leave(self, agent: str, host: str) -> None:
+        """Take that an agent is gone, with its host."""
+        self._seen = {key: count for key, count in self._seen.items() if key[0] != agent}
+        if self._watched.leave(host):
+            self._resolve("unknown")
+
+    def end(self, endings: Iterable[Ending]) -> None:
+        """Take that the run is over, and how it ended on each host."""
+        ended = {RESOLUTIONS.get(one.kind, "run-failed") for one in endings}
+        worst: tuple[Resolution, ...] = ("run-failed", "run-stopped", "run-finished")
+        self._resolve(next((one for one in worst if one in ended), "unknown"))
+
+    def _judged(self, report: AgentReport, ledger: Iterable[Incident]) -> None:
+        if self._book is None:
+            self._book = IncidentManager(report.run, "", self._changed, _known(ledger))
+        slow = self._watched.slow
+        if slow is None:
+            self._resolve("recovered")
+            return
+        now = self._wall()
+        incident = self._book.get("finding", STRAGGLER)
+        if incident is not None and self._host not in ("", slow.host):
+            self._book.resolve(incident, now, "recovered")
+            incident = None
+        self._host = slow.host
+        self._cost(slow.cost)
+        if incident is None:
+            self._book.open(
+                "finding",
+                STRAGGLER,
+                "warning",
+                now,
+                rank=slow.rank,
+                step=report.step,
+                harm="degrading",
+                note=_words(slow),
+            )
+        else:
+            self._book.update(incident, now, rank=slow.rank, note=_words(slow))
+
+    def _resolve(self, resolution: Resolution) -> None:
+        self._cost(0.0)
+        if self._book is not None:
+            self._book.resolve_all(self._wall(), resolution)
+
+    def _changed(self, trouble: Incident) -> None:
+        host = self._host or trouble.host
+        self._change(msgspec.structs.replace(trouble, id=qualified(_RUN, trouble), host=host))
+
+
+def _known(ledger: Iterable[Incident]) -> list[Incident]:
+    """Return the incidents of slow hosts that an earlier coordinator reported, as its own book had them."""
+    found = []
+    for known in ledger:
+        for alias in known.aliases:
+            agent, _, name = alias.partition(" ")
+            episode = name.rpartition("/")[2]
+            if agent == _RUN and f"/{STRAGGLER}/" in name and episode.isdecimal():
+                facts = {"id": name, "kind": "finding", "rule": STRAGGLER, "severity": "warning"}
+                found.append(msgspec.structs.replace(known, **facts, episode=int(episode), history=[]))
+    return found
+
+
+def _words(slow: SlowHost) -> Message:
+    who = {} if slow.rank is None else {"rank": slow.rank}
+    return message(
+        f"concern.{slow.kind}-{'host' if slow.rank is None else 'rank'}",
+        host=slow.host,
+        share=f"{slow.share:.0%}",
+        cost=f"{slow.cost:.0%}",
+        count=slow.steps,
+        **who,
+    )
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.{_DIGITS}g}")
