@@ -73,7 +73,7 @@ def identify(
     if join.mode == "off":
         return None
     facts = _Facts(environ, command, hostname)
-    origins = () if _starts_elsewhere(command) else _ORIGINS
+    origins = () if starts_elsewhere(command) else _ORIGINS
     found = next(filter(None, (origin(facts, name) for origin in origins)), None)
     if join.run:
         job = sanitise(join.run)[:_LONGEST_NAME]
@@ -305,7 +305,7 @@ def _options(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _starts_elsewhere(command: Sequence[str]) -> bool:
+def starts_elsewhere(command: Sequence[str]) -> bool:
     """Whether the command is one, such as ``srun``, whose children have agents of their own, or none."""
     for word in command:
         program = Path(word).name

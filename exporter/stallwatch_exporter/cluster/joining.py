@@ -1,81 +1,132 @@
-"""Join the run that an agent belongs to: its member, its own coordinator, and what carries reports."""
+"""Join the run that an agent belongs to: its member, its own coordinator, and what carries reports.
+
+What the environment and the command hide, such as a launcher within a script, the first ranks say.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.backing import Backing, Merges
 from stallwatch_exporter.cluster.coordinator import Coordinator, HostCounts
 from stallwatch_exporter.cluster.host import host_id
-from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.cluster.identity import RunIdentity, with_ranks
 from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
+from stallwatch_exporter.stacks.local_ranks import rank_environ
 
 #: Opens another engine than HTTP, such as PostgreSQL; it calls `Merges.step` itself while it is its turn.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
 _ENGINE_SECONDS = 8.0  # that another agent may take to find that whoever merges is frozen
 
 
-def join_run(
-    identity: RunIdentity,
-    folder: RunFolder,
-    settings: ExporterSettings,
-    sinks: Sequence[Sink],
-    *,
-    notice: Callable[[str], None],
-    hosts: HostCounts,
-    slowdown: Callable[[float], None],
-    engine: Engine | None = None,
-) -> Member:
-    """Make this agent a member of the run.
+class Joining:
+    """Makes this agent a member of its run: at once, or when its ranks say that there are other hosts."""
 
-    If it merges, `hosts` gets how many are expected, report, and are silent, and `slowdown` the share of the
-    throughput that a slow host costs.
-    """
-    host = socket.gethostname()
-    own_id = host_id(host)
-    agent = f"{own_id}-{os.getpid()}-{int(steady.wall(steady.now()))}"
-    coordinator = Coordinator(
-        [*sinks, folder.append_run_incident], name=agent, notice=notice, hosts=hosts, slowdown=slowdown
-    )
-    if engine is not None:
+    def __init__(
+        self,
+        identity: RunIdentity | None,
+        folder: RunFolder,
+        settings: ExporterSettings,
+        sinks: Sequence[Sink],
+        *,
+        notice: Callable[[str], None],
+        hosts: HostCounts,
+        slowdown: Callable[[float], None] = lambda _: None,
+        engine: Engine | None = None,
+        ranks_may_say: bool = True,
+    ) -> None:
+        """`hosts` gets how many are expected, report, and are silent.
+
+        `slowdown` gets the share of the throughput that a slow host costs.
+        `ranks_may_say`: whether agents of other hosts, if there are any, do the same.
+        """
+        self._identity = identity
+        self._folder = folder
+        self._settings = settings
+        self._sinks = sinks
+        self._notice = notice
+        self._hosts = hosts
+        self._slowdown = slowdown
+        self._engine = engine
+        self._host = socket.gethostname()
+        self._host_id = host_id(self._host)
+        self._agent = f"{self._host_id}-{os.getpid()}-{int(steady.wall(steady.now()))}"
+        self._known: set[int] = set()  # processes that were looked at
+        is_off = settings.join.mode == "off"
+        self._settled = is_off or not (ranks_may_say if identity is None else identity.provisional)
+        self.member = None if identity is None or is_off else self._join(identity)
+
+    def look(self, pids: Iterable[int]) -> Member | None:
+        """Return the member of the run that these processes of ranks name, if they are the first to do so.
+
+        Each is looked at once; once one has named a run, none is.
+        """
+        if self._settled:
+            return None
+        for pid in sorted(set(pids) - self._known):
+            self._known.add(pid)
+            identity = with_ranks(self._identity, rank_environ(pid))
+            if identity is not None and identity is not self._identity:
+                self._settled = True
+                self.member = self._join(identity)
+                changes = {"key": identity.key, "job": identity.job, "node": identity.node}
+                self._folder.write_info(**changes, attempt=identity.attempt)
+                return self.member
+        return None
+
+    def _join(self, identity: RunIdentity) -> Member:
+        coordinator = Coordinator(
+            [*self._sinks, self._folder.append_run_incident],
+            name=self._agent,
+            notice=self._notice,
+            hosts=self._hosts,
+            slowdown=self._slowdown,
+        )
+        if self._engine is not None:
+            return Member(
+                identity,
+                self._folder.run,
+                self._engine(identity, coordinator, self._agent),
+                self._sinks,
+                agent=self._agent,
+                host=self._host,
+                host_id=self._host_id,
+                is_settled=lambda: coordinator.is_settled,
+                alone_seconds=_ENGINE_SECONDS,
+                notice=self._notice,
+            )
+        from stallwatch_exporter.cluster.client import (
+            HttpBacking,  # with ssl and zstandard: most runs have one host
+        )
+
+        backing = HttpBacking(
+            identity,
+            self._settings.join,
+            self._settings.home,
+            coordinator,
+            agent=self._agent,
+            host_id=self._host_id,
+            notice=self._notice,
+        )
         return Member(
             identity,
-            folder.run,
-            engine(identity, coordinator, agent),
-            sinks,
-            agent=agent,
-            host=host,
-            host_id=own_id,
+            self._folder.run,
+            backing,
+            self._sinks,
+            agent=self._agent,
+            host=self._host,
+            host_id=self._host_id,
+            address=lambda: backing.address,
+            step=coordinator.step,
+            leave=coordinator.leave,
             is_settled=lambda: coordinator.is_settled,
-            alone_seconds=_ENGINE_SECONDS,
-            notice=notice,
+            is_known=lambda: coordinator.is_known,
+            alone_seconds=ALONE_SECONDS,
+            notice=self._notice,
         )
-    from stallwatch_exporter.cluster.client import (
-        HttpBacking,  # with ssl and zstandard: most runs have one host
-    )
-
-    backing = HttpBacking(
-        identity, settings.join, settings.home, coordinator, agent=agent, host_id=own_id, notice=notice
-    )
-    return Member(
-        identity,
-        folder.run,
-        backing,
-        sinks,
-        agent=agent,
-        host=host,
-        host_id=own_id,
-        address=lambda: backing.address,
-        step=coordinator.step,
-        leave=coordinator.leave,
-        is_settled=lambda: coordinator.is_settled,
-        is_known=lambda: coordinator.is_known,
-        alone_seconds=ALONE_SECONDS,
-        notice=notice,
-    )

@@ -143,6 +143,31 @@ class Member:
                 alive(problem)
         self.notify_alone()
 
+    def take_over(self, reported: Sequence[Incident]) -> None:
+        """Take the open incidents of an agent that was alone: people were notified of them already."""
+        with self._lock:
+            for incident in reported:
+                self._mine[incident.id] = msgspec.structs.replace(incident)
+                alone = self._alone_as(incident)
+                self._alone[alone.id] = in_brief(alone)
+        self._wake.set()
+
+    def follow(self, left: Member) -> None:
+        """Take the place of the member that this agent was until its ranks said which run it is."""
+        left._closing = True
+        left._wake.set()
+        with left._lock, self._lock:
+            self._mine |= left._mine
+            self._closed_at |= left._closed_at
+            self._waiting |= left._waiting
+            self._names |= left._names
+            self._alone |= left._alone
+            self._ledger |= left._ledger
+            left._waiting.clear()
+        with suppress(Exception):
+            left._backing.close()
+        self._wake.set()
+
     def update(self, state: State) -> None:
         """Take what the agent sees now."""
         with self._lock:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.cluster.member import Member
+from stallwatch_exporter.cluster.joining import Joining
 from stallwatch_exporter.cluster.member import State as ClusterState
 from stallwatch_exporter.incident import Severity, Sink
 from stallwatch_exporter.notices import Guard, surviving
@@ -35,6 +35,7 @@ from stallwatch_exporter.watching.readers import Readers
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.judgements.late_rank import Own
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Match, Stats
@@ -63,12 +64,13 @@ class Agent:
         clock: Callable[[], float] = steady.now,
         notice: Callable[[str], None] = lambda _: None,
         probing: Probing | None = None,
-        member: Member | None = None,
+        joining: Joining | None = None,
         metrics: RunMetrics | None = None,
     ) -> None:
-        """`member`: where the run has agents on several hosts; it stands between us and the `sinks`."""
+        """`joining`: if the run may have other hosts; its member gets the incidents instead of `sinks`."""
+        self._joining = joining
+        self.member = member = joining.member if joining is not None else None
         sinks = sinks if member is None else (member,)
-        self.member = member
         self.folder = folder
         self.metrics = metrics or RunMetrics(folder.run)
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -93,9 +95,8 @@ class Agent:
         self.response = Response(folder, settings.on_stall, probing, notice, settings.language)
         self._diagnoser = Diagnoser(self._reading, self.memory, self.response, self._guarded, clock)
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
-        if member is not None:
-            self._suspicion.run_ruling = lambda: member.ruling
-            self._intake.paced = member.paces.take
+        self._suspicion.run_ruling = lambda: self.member.ruling if self.member is not None else None
+        self._intake.paced = self._paced
         self._repeats = Repeats(catalogue)
         self._moving, self._bars = MovingLines(), MovingBars()
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
@@ -253,6 +254,8 @@ class Agent:
         with self._guarded("the probe's records"):
             self.witnesses.look(now)
             self._hear(now)
+        with self._guarded("joining the other hosts"):
+            self._join()
         with self._guarded("looking at checkpoints"):
             self._intake.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
@@ -428,6 +431,20 @@ class Agent:
 
     # ---- help
 
+    def _join(self) -> None:
+        """Join the run that the ranks name, if it was not known before."""
+        if self._joining is None or self._probing is None:
+            return
+        member, before = self._joining.look(self._probing.pids()), self.member
+        if member is None:
+            return
+        self.member, self._heartbeat = member, Heartbeat((member,))
+        reported = self._reporting.hand_over(member)
+        if before is not None:
+            member.follow(before)
+        else:
+            member.take_over(reported)
+
     def _report_state(self, now: float) -> None:
         """Let the other hosts know what is seen here."""
         if self.member is None:
@@ -450,6 +467,11 @@ class Agent:
                 stacks_at=at,
             )
         )
+
+    def _paced(self, rank: int, step: int, own: Own) -> None:
+        """Let the other hosts know how long a step of a rank took."""
+        if self.member is not None:
+            self.member.paces.take(rank, step, own)
 
     def _hear_last(self, now: float) -> None:
         """What the ranks say as they end."""

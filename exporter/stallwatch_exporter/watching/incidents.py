@@ -266,6 +266,7 @@ class Reporting:
         self._metrics = metrics
         self._sinks = sinks
         self._guarded = guarded
+        self._reported: dict[str, Incident] = {}  # by id: the open ones, as the sinks know them
         journal = read_journal(folder.path)
         past = {trouble.id: trouble for trouble in journal}
         # By id: how far the wall clock had been set at the first report. An incident is recognised by when it
@@ -275,6 +276,11 @@ class Reporting:
         self.episodes = Episodes(self._report, journal, folder.reported_until)
         for adopted in self.book.all_open:
             metrics.incident(adopted.rule, adopted.severity, True)
+
+    def hand_over(self, sink: Sink) -> list[Incident]:
+        """Report to this sink alone from here on; return the open incidents that the others know."""
+        self._sinks = (sink,)
+        return list(self._reported.values())
 
     def _changed(self, trouble: Incident) -> None:
         severity = trouble.severity
@@ -288,6 +294,9 @@ class Reporting:
         incident.folder = str(self._folder.path) if self._folder.problem is None else ""
         incident.kept = self._folder.kept_elsewhere() if incident.kind == "ended" else ""
         incident = self._by_wall_clock(incident)
+        self._reported[incident.id] = msgspec.structs.replace(incident)
+        if incident.status == "resolved":
+            del self._reported[incident.id]
         for sink in self._sinks:
             with self._guarded("telling of an incident"):
                 sink(incident)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from stallwatch_exporter.cluster.identity import RunIdentity, identify
-from stallwatch_exporter.cluster.joining import Engine, join_run
+from stallwatch_exporter.cluster.identity import RunIdentity, identify, starts_elsewhere
+from stallwatch_exporter.cluster.joining import Engine, Joining
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.runs.naming import sanitise, script_name
@@ -77,18 +77,17 @@ def open_agent(
     threading.Thread(target=make_room, name="stallwatch prune", daemon=True).start()
     probing = Probing(rings) if rings is not None else None
     run_metrics = RunMetrics(folder.run)
-    member = None
-    if identity is not None and settings.join.mode != "off":
-        member = join_run(
-            identity,
-            folder,
-            settings,
-            sinks,
-            notice=notice,
-            hosts=run_metrics.hosts,
-            slowdown=run_metrics.slowdown,
-            engine=engine,
-        )
+    joining = Joining(
+        identity,
+        folder,
+        settings,
+        sinks,
+        notice=notice,
+        hosts=run_metrics.hosts,
+        slowdown=run_metrics.slowdown,
+        engine=engine,
+        ranks_may_say=not starts_elsewhere(command),
+    )
     agent = Agent(
         folder,
         settings,
@@ -96,7 +95,7 @@ def open_agent(
         sinks,
         notice=notice,
         probing=probing,
-        member=member,
+        joining=joining,
         metrics=run_metrics,
     )
     server = serve(agent.metrics.registry, settings, notice) if metrics else None
