@@ -15,7 +15,7 @@ CORPUS    ?= $(wildcard ../shared/corpus)
 LOGGERS   ?= tensorboardX==2.6.5 wandb==0.31.0 trackio==0.43.0 mlflow-skinny==3.17.2
 # What `make bench-live` runs notebooks and actors with.
 NOTEBOOKS ?= nbconvert==7.17.2 ipykernel==7.4.0 ray==2.60.0
-DEBIAN_PACKAGES := prometheus prometheus-alertmanager chromium fonts-noto-cjk openssl postgresql libfaketime slurm-wlm munge iproute2
+DEBIAN_PACKAGES := prometheus prometheus-alertmanager chromium fonts-noto-cjk openssl postgresql libfaketime slurm-wlm munge iproute2 openssh-server pdsh
 DIRS := stallwatch exporter logs lint rules alerts dashboard tests bench tools
 
 # pip compiles with one processor, which takes longer than all else that it does here.

@@ -391,3 +391,12 @@ def test_a_command_goes_on_when_no_thread_is_left_to_watch_it(
     settings = ExporterSettings(home=tmp_path)
     assert run_command(command, settings, [], Catalogue.of([]), metrics=False, notice=told.append) == 3
     assert any("can't start new thread" in line for line in told)
+
+
+def test_who_starts_ranks_elsewhere_is_shown_what_to_type(run: Run, tmp_path: Path) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\n")
+    srun.chmod(0o755)
+    outcome = run("", command=[str(srun), "-N2", "python", "train.py"])
+    better = f"{srun} -N2 stallwatch run -- python train.py"
+    assert outcome.code == 0 and [line for line in outcome.notices if line.endswith(better)]

@@ -32,6 +32,8 @@ _TCP = lazy(r"tcp6?://([^;:]+):\d+")  # Open MPI: 99;tcp://10.0.0.1,10.1.0.1:372
 _PROGRAMS = {"torchrun", "accelerate", "deepspeed"}
 _MODULES = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 _MODULES |= {"deepspeed.launcher.runner"}
+_SHELLS = {"bash", "sh", "env", "numactl"}
+_PYTHON = lazy(r"(?:.*/)?python[\d.]*")
 _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kubectl", "ray"}
 
 
@@ -314,6 +316,11 @@ def starts_elsewhere(command: Sequence[str]) -> bool:
         if program in _PROGRAMS or word in _MODULES or _is_script(word):
             break
     return False
+
+
+def is_program(word: str) -> bool:
+    """Whether a word behind a launcher is the program that it starts, by its name."""
+    return Path(word).name in _PROGRAMS | _SHELLS or bool(_PYTHON.fullmatch(word)) or _is_script(word)
 
 
 def _is_script(word: str) -> bool:

@@ -222,6 +222,7 @@ class RunEpisodes(Episodes):
 
         folded = folded_episode(episode, precedence)
         folded.id = self._ids[id(episode)]
+        folded.run = (episode.reported or episode.first).run  # hosts may call the run differently
         if episode.reported is not None:  # by it, messages know what was sent: clocks are compared anew
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})

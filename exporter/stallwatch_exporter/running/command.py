@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 from stallwatch_exporter import steady
+from stallwatch_exporter.cluster.elsewhere import advice
 from stallwatch_exporter.cluster.joining import Engine
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.notices import at_the_end, surviving, tell
@@ -62,6 +63,8 @@ def run_command(
         queue, endings, started = ByteQueue(), EndingWatch(), steady.now()
 
         def opening() -> Opened:
+            if line := advice(command, os.environ, settings.join, name=name):
+                notice(line)
             return open_agent(
                 command,
                 settings,

@@ -220,6 +220,23 @@ def test_two_that_were_alone_are_one_incident_and_both_ids_are_closed() -> None:
     assert closed == {one.id for one in known}
 
 
+def test_an_incident_keeps_one_name_of_a_run_that_each_host_calls_differently() -> None:
+    run = Run()
+    run.hangs()
+    run.post()
+    at = run.hosts["n0"].wall()
+    run.hosts["n0"].has(incident(at, run="launch-1"))
+    run.hosts["n1"].has(guilty := incident(at, run="launch-2"))
+    run.post()
+    run.passes(4, *run.hosts)
+    over = msgspec.structs.replace(guilty, status="resolved", resolution="recovered", resolved_at=at + 5)
+    run.hosts["n0"].incidents.clear()
+    run.hosts["n1"].has(msgspec.structs.replace(over, updated_at=at + 5))
+    run.passes(4, *run.hosts)
+    assert run.chat.got[0].rank == 1
+    assert {(one.id, one.run) for one in run.chat.got} == {("launch-1/stall/silent-hang/1", "launch-1")}
+
+
 def test_a_host_that_is_gone_leaves_no_incident_open() -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
