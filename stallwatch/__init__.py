@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from stallwatch.integrations.lightning import LightningCallback
     from stallwatch.integrations.loop import training_run, watch
+    from stallwatch.integrations.ray import ray_runtime_env
     from stallwatch.integrations.transformers import Callback
     from stallwatch_logs.ray_reading import ray_executor
     from stallwatch_rules.records import Diagnosis
@@ -33,6 +34,7 @@ __all__ = [
     "__version__",
     "diagnose",
     "ray_executor",
+    "ray_runtime_env",
     "samples",
     "training_run",
     "watch",
@@ -43,6 +45,7 @@ _ON_DEMAND = {
     "Callback": "stallwatch.integrations.transformers",
     "LightningCallback": "stallwatch.integrations.lightning",
     "ray_executor": "stallwatch_logs.ray_reading",
+    "ray_runtime_env": "stallwatch.integrations.ray",
     "training_run": "stallwatch.integrations.loop",
     "watch": "stallwatch.integrations.loop",
 }

@@ -59,7 +59,7 @@ def _by_frames(thread: ThreadStack) -> Doing:
     frames, place = thread.frames, place_of(thread.frames)
     for tier in range(TIERS):
         for at in range(len(frames) - 1, -1, -1):
-            known = kind_of(frames[at], tier)
+            known = kind_of(frames[at], tier, innermost=at == len(frames) - 1)
             if known is not None:
                 kind, what = known
                 return Doing(

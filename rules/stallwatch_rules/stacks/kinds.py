@@ -23,6 +23,7 @@ class Row(msgspec.Struct, frozen=True):
     function: str = ""  #: the whole name, as a regular expression; any where empty
     label: str = ""  #: what to call it, else the function's own name
     tier: int = 0
+    innermost: bool = False  #: only if nothing is called from there
 
     def fits(self, path: str, function: str) -> bool:
         """Whether a frame is such a one."""
@@ -115,6 +116,11 @@ ROWS: tuple[Row, ...] = (
     Row("network", _CLIENTS, tier=1),
     Row("network", r"/python3[^/]*/(?:socket|ssl|http/client|urllib/request)\.py$", tier=1),
     Row("process", r"/python3[^/]*/subprocess\.py$|/multiprocessing/popen_", tier=1),
+    # Who calls actors waits for them (Ray 2.60, _private/worker.py); what it wants of them may say more.
+    Row("collective", r"/ray/_private/worker\.py$", r"get", "ray.get", tier=2),
+    Row("collective", r"/ray/_private/worker\.py$", r"wait", "ray.wait", tier=2),
+    # An actor that nobody calls.
+    Row("collective", r"/ray/_private/worker\.py$", r"main_loop", "ray.main_loop", tier=2, innermost=True),
     Row("thread", _THREADS, tier=2),
 )
 
@@ -128,13 +134,13 @@ def is_library(frame: Frame) -> bool:
     return bool(_LIBRARY.search(frame.file.replace("\\", "/")))
 
 
-def kind_of(frame: Frame, tier: int = 0) -> tuple[Kind, str] | None:
+def kind_of(frame: Frame, tier: int = 0, *, innermost: bool = False) -> tuple[Kind, str] | None:
     """What a frame means and what to call it; ``None`` where it says nothing."""
     path = "/" + frame.file.replace("\\", "/").lstrip("/")
     if _PASSING.search(path):
         return None
     function = frame.function.rpartition(".")[2]
     for row in ROWS:
-        if row.tier == tier and row.fits(path, function):
+        if row.tier == tier and (innermost or not row.innermost) and row.fits(path, function):
             return row.kind, row.label or function
     return None

@@ -117,6 +117,35 @@ def test_ones_own_code_in_a_folder_of_a_packages_name_is_ones_own(file: str, fun
     assert found.groups[-1].kind == "network" and "rank 1 waits for the network" in render(sentence(found))
 
 
+RAY = (
+    Frame(f"{SITE}/ray/_private/client_mode_hook.py", 104, "client_mode_hook.<locals>.wrapper"),
+    Frame(f"{SITE}/ray/_private/worker.py", 2858, "get"),
+    Frame(f"{SITE}/ray/_private/worker.py", 958, "Worker.get_objects"),
+)
+
+
+def test_a_driver_waits_for_its_actors() -> None:
+    found = folded_of(rank(0, TRAIN, *RAY), rank(1, Frame("/w/actor.py", 7, "score")))
+    assert found.odd == [1]
+    assert render(sentence(found)) == (
+        "Rank 0 waits in ray.get (train.py:42 in step); rank 1 is at actor.py:7 in score."
+    )
+    waiting = (*RAY[:1], Frame(RAY[1].file, 3103, "wait"))
+    assert folded_of(rank(0, *WAIT), rank(1, TRAIN, *waiting)).groups[-1].what == "ray.wait"
+
+
+def test_an_actor_that_nobody_calls_waits_and_one_that_is_called_does_not() -> None:
+    loop = Frame(RAY[1].file, 1069, "Worker.main_loop")
+    found = folded_of(rank(0, loop), rank(1, loop, Frame("/w/actor.py", 7, "score")))
+    assert found.odd == [1]
+    assert render(sentence(found)).startswith("Rank 0 waits in ray.main_loop")
+
+
+def test_what_a_driver_wants_of_its_actors_says_more_than_that_it_waits() -> None:
+    verl = Frame(f"{SITE}/verl/workers/fsdp_workers.py", 7, "generate_sequences")
+    assert folded_of(rank(0, *WAIT), rank(1, TRAIN, verl, *RAY)).groups[-1].kind == "rollout"
+
+
 def test_of_several_that_are_elsewhere_the_recorder_names_the_one_that_is_missed() -> None:
     """Rank 2 has joined the collective already, asynchronously."""
     found = folded_of(

@@ -12,6 +12,8 @@ def _start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     # The program sees the path that it would see without us.
     sys.path[:] = [entry for entry in sys.path if not entry or os.path.abspath(entry) != here]
+    if "STALLWATCH_RAY" in os.environ:
+        _follow_driver(os.environ["STALLWATCH_RAY"].split("\n"))
     if os.environ.get("STALLWATCH_PROBE") == "0" or not os.environ.get("STALLWATCH_PROBE_DIR"):
         return
     from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -30,6 +32,20 @@ def _start() -> None:
     from stallwatch_probe.plain import stand_by  # type: ignore[import-not-found]
 
     stand_by(os.environ["STALLWATCH_PROBE_DIR"])
+
+
+def _follow_driver(facts: "list[str]") -> None:
+    """In a worker of Ray that no agent started, take over what the driver's agent set, if it is on this host.
+
+    `facts`: where the driver is, and variables (``stallwatch.integrations.ray``).
+    """
+    import os
+
+    here = f"{os.uname().nodename} {os.readlink('/proc/self/ns/pid')}"
+    if "STALLWATCH_PROBE_DIR" not in os.environ and facts[0] == here:
+        for fact in facts[1:]:
+            name, _, value = fact.partition("=")
+            os.environ[name] = value
 
 
 def _make_way() -> None:

@@ -1,0 +1,40 @@
+"""The probe in workers of a Ray cluster that was up before: ``stallwatch.ray_runtime_env``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stallwatch_exporter.probe.api import FOLDER_VARIABLE
+from stallwatch_exporter.probe.clock import VARIABLE
+from stallwatch_exporter.rings.probing import BOOTSTRAP
+
+
+def ray_runtime_env(
+    runtime_env: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """Return `runtime_env` with the probe of ``stallwatch run``, in which the driver runs, for its workers.
+
+    ``ray.init(address="auto", runtime_env=stallwatch.ray_runtime_env())``: actors on the driver's host that
+    train are ranks of its agent. Workers on other hosts, or of an agent of their own, are as without it.
+    Outside of ``stallwatch run`` nothing is added.
+
+    Ray puts the worker's own variables in the place of ``${NAME}`` (2.60, _private/utils.py, update_envs).
+    """
+    found = dict(runtime_env or {})
+    try:
+        here = f"{os.uname().nodename} {Path('/proc/self/ns/pid').readlink()}"
+    except (AttributeError, OSError):  # not Linux
+        return found
+    if not environ.get(FOLDER_VARIABLE):
+        return found
+    given = found.get("env_vars") or {}
+    facts = [f"{name}={environ[name]}" for name in (FOLDER_VARIABLE, VARIABLE) if name in environ]
+    found["env_vars"] = {
+        **given,
+        "PYTHONPATH": os.pathsep.join((str(BOOTSTRAP), given.get("PYTHONPATH", "${PYTHONPATH}"))),
+        "STALLWATCH_RAY": "\n".join((here, *facts)),
+    }
+    return found
