@@ -56,7 +56,8 @@ from stallwatch_logs.archives import TarFile, zip_members
 from stallwatch_logs.decompress import expanded, kind_of
 from stallwatch_logs.inputs import InputError, Limits, Meter
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
-from stallwatch_logs.log_files import expand
+from stallwatch_logs.log_files import LogFile, expand
+from stallwatch_logs.rank_files import read_rank_files
 from stallwatch_rules.pages.page import parse_page
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report import markdown
@@ -150,6 +151,14 @@ def parse_copied(data: bytes) -> None:
     copies.flush(1.8e9, everything=True)
     for name in copies.files:
         (folder / name).unlink()
+
+
+def parse_rank_files(data: bytes) -> None:
+    found: list[LogFile] = []
+    path = file_of(data, "dumps/nccl_trace_rank_3")
+    expand([path], rank_files=found)
+    read_rank_files(found, [])
+    path.unlink()
 
 
 def parse_checkpoints(data: bytes) -> None:

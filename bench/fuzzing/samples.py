@@ -203,6 +203,16 @@ def _tar(members: dict[str, bytes]) -> bytes:
     return out.getvalue()
 
 
+def rank_files() -> list[bytes]:
+    """Dumps of torch's flight recorder, and a snapshot of ``stallwatch stacks``."""
+    dumps = sorted((ROOT / "tests/logs/flight_recorder").iterdir())
+    snapshot = (
+        b'{"time":1.8e9,"seconds":0.1,"groups":[{"ranks":[0,1],"kind":"collective","what":"all_reduce"}],'
+        b'"layout":[{"id":"0:0-3","ranks":"0-3","name":"0","axis":"world"}],"hosts":{"n1":"0-1"},"elsewhere":2}'
+    )
+    return [*(dump.read_bytes() for dump in dumps), snapshot]
+
+
 def checkpoints() -> list[bytes]:
     """Files of tensors: safetensors, and what ``torch.save`` writes, its pickle by hand."""
     header = json.dumps(

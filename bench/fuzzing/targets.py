@@ -69,6 +69,7 @@ TARGETS: tuple[Target, ...] = (
     Target("log-copies", file_parsers.parse_container_copies, lambda: of.text_of(of.ROOT / "tests/recordings", "*/ranks/*.log", 3000), 500, size=line_parsers.size_of_lines),
     Target("log-copying", file_parsers.parse_copied, of.logs, 180, tokens=forms.SECRET_TOKENS, size=line_parsers.size_of_lines),
     Target("checkpoints", file_parsers.parse_checkpoints, of.checkpoints, 90),
+    Target("rank-files", file_parsers.parse_rank_files, of.rank_files, 300),
     Target("checkpoint-index", file_parsers.parse_checkpoint_index, lambda: forms.INDEX, 70, json=True, tokens=forms.JSON_TOKENS),
     Target("tail-positions", file_parsers.parse_tail_state, lambda: forms.STATE, 90, json=True, tokens=forms.JSON_TOKENS),
     Target("ring", file_parsers.ring, lambda: [of.ring()], 25, (LayoutProblem,)),

@@ -22,6 +22,7 @@ from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log,
 from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter, TimeIsUp, is_sparse
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
 from stallwatch_logs.portions import HEAD, file_chunks, head_first
+from stallwatch_logs.rank_files import holds_ranks, may_hold_ranks
 from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
 from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.encodings import looks_binary
@@ -88,10 +89,16 @@ class LogFile:
 
 
 def expand(
-    paths: Sequence[str | os.PathLike[str]], *, limits: Limits | None = None
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    limits: Limits | None = None,
+    rank_files: list[LogFile] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
-    """The logs that the paths mean, in natural order, and what could not be found or read."""
-    found = _Expansion(limits or Limits())
+    """The logs that the paths mean, in natural order, and what could not be found or read.
+
+    Files that say where ranks were (`rank_files`) are no logs: they are added to the list, if one is given.
+    """
+    found = _Expansion(limits or Limits(), rank_files)
     for path in paths:
         found.add(os.fspath(path))
     if not found.files and not found.problems and found.empty:
@@ -131,8 +138,9 @@ def from_stream(
 
 
 class _Expansion:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, rank_files: list[LogFile] | None = None) -> None:
         self.limits = limits
+        self.rank_files = rank_files
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
@@ -176,7 +184,7 @@ class _Expansion:
         self._known.clear()
 
     def _folder(self, path: str) -> None:
-        before = len(self.files), len(self.problems)
+        before = self._count()
 
         def failed(error: OSError) -> None:
             self.problems.append(_unreadable(error.filename or path, error))
@@ -197,10 +205,38 @@ class _Expansion:
             except TimeIsUp as error:
                 self.problems.append(error.problem(path))
                 break
+        if self.rank_files is not None:
+            for name in sorted(filter(may_hold_ranks, found), key=natural):
+                self._rank_file(name)
         for name in sorted(logs_among(found), key=natural):
             self._file(name, asked_for=False)
-        if before == (len(self.files), len(self.problems)):
+        if before == self._count():
             self.problems.append(_no_logs(path, "folder", [name for name in found if archive_named(name)]))
+
+    def _count(self) -> tuple[int, ...]:
+        return len(self.files), len(self.problems), len(self.rank_files or ())
+
+    def _rank_file(self, path: str) -> None:
+        """Take a file of a folder if it says where ranks were; else it is whatever it is."""
+        with contextlib.suppress(OSError):
+            status = os.stat(path)  # noqa: PTH116
+            known = (status.st_dev, status.st_ino)
+            if stat.S_ISREG(status.st_mode) and status.st_size and known not in self._known:
+                with _opened(path) as raw:
+                    head = raw.read(512)
+                if self._takes_ranks(path, head, status.st_size, False, partial(_opened, path)):
+                    self._known.add(known)
+
+    def _takes_ranks(
+        self, name: str, head: bytes, size: int, asked_for: bool, reopen: Callable[[], BinaryIO]
+    ) -> bool:
+        if self.rank_files is None or not holds_ranks(name, head, asked_for=asked_for):
+            return False
+        chunks = partial(self._read, reopen, "plain")
+        shown = printable(name)
+        rank = rank_of_path(name)
+        self.rank_files.append(LogFile(shown, rank, asked_for, size, chunks, name, True, self.limits))
+        return True
 
     def _file(self, path: str, asked_for: bool, may_be_empty: bool = True) -> None:
         try:
@@ -226,7 +262,10 @@ class _Expansion:
     ) -> None:
         """A file that can be opened again and again: what it holds decides what it is."""
         with reopen() as raw:
-            kind = kind_of(raw.read(512))
+            head = raw.read(512)
+        kind = kind_of(head)
+        if kind == "plain" and self._takes_ranks(name, head, size, asked_for, reopen):
+            return
         if kind == "zip":
             self._zip(name, reopen, size)
         elif kind == "tar" or (kind != "plain" and self._holds_tar(reopen, kind)):

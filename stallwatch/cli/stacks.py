@@ -27,13 +27,14 @@ def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) 
     Ranks that are at the same place are one group; those that hold up the others come first. RUN is a run
     that is watched on this host, FOLDER its folder, and PID any process with ranks below it, such as
     torchrun. Without an argument it is the only run that is watched here. Of FILEs that --json printed on
-    several hosts, all ranks are judged together.
+    several hosts, or that torch's flight recorder dumped, all ranks are judged together.
 
     \b
     stallwatch stacks
     stallwatch stacks 4711 --all
     stallwatch stacks sft-7b --json > n1.json
     stallwatch stacks n1.json n2.json
+    stallwatch stacks ~/.cache/torch/comm_lib_trace_rank_*
 
     Nothing is stopped, and a running agent is not disturbed. Ranks without a probe are read by py-spy.
 

@@ -160,11 +160,23 @@ def test_snapshots_of_several_hosts_are_judged_together(stallwatch: Stallwatch, 
     assert (found.odd, found.hosts) == ([3], {"n1": "0-1", "n2": "2-3"})
 
 
+def test_dumps_of_the_flight_recorder_are_judged_like_snapshots(stallwatch: Stallwatch) -> None:
+    dumps = sorted((Path(__file__).parents[1] / "logs/flight_recorder").glob("comm_lib*"))
+    shown = stallwatch("stacks", *map(str, dumps))
+    assert shown.exit_code == 1 and "rank 1 is in no collective" in shown.stdout, shown.output
+    (broken := Path("nccl_trace_rank_7")).write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    shown = stallwatch("stacks", str(broken))
+    assert shown.exit_code == 2 and "nccl_trace_rank_7 is neither" in shown.stderr, shown.output
+    broken.write_bytes(b"\x80\x02cos\nsystem\n.")
+    shown = stallwatch("stacks", str(broken))
+    assert shown.exit_code == 2 and "GLOBAL at byte 2; it was not loaded" in shown.stderr, shown.output
+
+
 def test_files_that_are_no_snapshots_and_arguments_that_do_not_fit(
     stallwatch: Stallwatch, tmp_path: Path
 ) -> None:
     (tmp_path / "n1.json").write_text("{}")
-    for arguments, says in ((["n1.json"], "n1.json is not output of"), (["sft", "n1.json"], "or only files")):
+    for arguments, says in ((["n1.json"], "n1.json is neither output"), (["sft", "n1.json"], "or only files")):
         shown = stallwatch("stacks", *arguments)
         assert shown.exit_code == 2 and says in shown.stderr, shown.output
 

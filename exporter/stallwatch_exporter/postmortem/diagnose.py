@@ -19,6 +19,7 @@ from stallwatch_exporter.postmortem.recorded import (
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, natural, on_bytes_read
 from stallwatch_logs.parallel_reading import Parallel, read_all
+from stallwatch_logs.rank_files import read_rank_files
 from stallwatch_rules.lines.hosts import hosts_of_paths
 from stallwatch_rules.lines.reader import MAX_LINE
 from stallwatch_rules.locale import says
@@ -51,9 +52,19 @@ class Options:
     baseline: Baseline | None = None  #: what a healthy run says: lines that it does not have are new
     parallel: Parallel | None = None  #: several processes read; the diagnosis is the same
 
-    def expanded(self, paths: Paths) -> tuple[list[LogFile], list[InputProblem]]:
+    def expanded(self, paths: Paths) -> Given:
         """Return the files that paths mean, and what is wrong with others."""
-        return expand(paths, limits=self.limits)
+        rank_files: list[LogFile] = []
+        files, problems = expand(paths, limits=self.limits, rank_files=rank_files)
+        return Given(files, problems, rank_files)
+
+
+class Given(NamedTuple):
+    """The files that somebody gave."""
+
+    files: list[LogFile]
+    problems: list[InputProblem]
+    rank_files: list[LogFile]  #: no logs: they say where ranks were
 
 
 class RunResult(NamedTuple):
@@ -69,13 +80,14 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
     What cannot be read is in the problems, and the rest is diagnosed.
     """
     started = time.monotonic()
-    files, problems = options.expanded(paths)
-    return diagnose_run(files, problems, paths, options, started=started).diagnosis, problems
+    files, problems, rank_files = options.expanded(paths)
+    result = diagnose_run(files, problems, paths, options, started=started, rank_files=rank_files)
+    return result.diagnosis, problems
 
 
 def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
     """Diagnose every file by itself, in their order: logs of different runs, each with its name."""
-    files, problems = options.expanded(paths)
+    files, problems, _ = options.expanded(paths)
     found = []
     for file, (result, own) in zip(
         files, in_turn([([file], ()) for file in files], replace(options, parallel=None)), strict=True
@@ -110,14 +122,15 @@ def diagnose_run(
     *,
     matcher: Matcher | None = None,
     started: float | None = None,
+    rank_files: Sequence[LogFile] = (),
 ) -> RunResult:
     """Diagnose files as one run. If `paths` is the folder that Stallwatch kept of it, that tells more.
 
+    `rank_files` say where its ranks were; what the agent saw at the stall is surer.
     What cannot be read is added to `problems`; all of those are in the diagnosis.
     """
     started = time.monotonic() if started is None else started
     known = recorded(paths)
-    stacks = known.stacks
     alone = sum(file.size > 0 or not file.path for file in files) == 1
     reading = RunReading(options.catalogue, matcher, starts=alone and not is_recorded(paths))
     reading.baseline = options.baseline
@@ -128,10 +141,14 @@ def diagnose_run(
         if file.rank is not None and (host := reading.hosts.get(file.name)) is not None
     }
     stats, notes = _read(files, problems, reading, options)
+    states = read_rank_files(rank_files, problems, reading.ranks_on)
+    stats.files += states.files
+    stacks = known.stacks or states.stacks
+    hangs = stacks is not None and not files and bool(stacks.odd or stacks.candidates or stacks.why)
     diagnosis = reading.diagnose(
         known.ending,
         threshold=known.threshold,
-        stalled=known.stall is not None,
+        stalled=known.stall is not None or hangs,
         waited=known.waited,
         ended_at=known.ended_at,
         elsewhere=stands_elsewhere(stacks),
@@ -148,7 +165,8 @@ def diagnose_run(
     diagnosis = with_kept(diagnosis, known)
     if not stats.files and is_recorded(paths):
         diagnosis = without_copies(diagnosis, problems, Path(paths[0]))
-    diagnosis = diagnosis if stacks is None else with_stacks(diagnosis, stacks)
+    if stacks is not None and (known.stacks is not None or diagnosis.in_trouble):
+        diagnosis = with_stacks(diagnosis, stacks)
     return RunResult(diagnosis, _last_time(reading))
 
 

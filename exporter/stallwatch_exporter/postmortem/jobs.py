@@ -73,7 +73,7 @@ def diagnose_jobs(
         NoSuchJob: the files are of no job of that name.
     """
     started = time.monotonic()
-    files, problems = options.expanded(paths)
+    files, problems, rank_files = options.expanded(paths)
     jobs: list[Job] = []
     if not together and len(files) > 1:
         jobs = jobs_among(files, own_runs(file.path for file in files if file.path))
@@ -84,7 +84,8 @@ def diagnose_jobs(
         files, paths, jobs = chosen.files, chosen.folders, []
     if jobs:
         return _diagnose_several(jobs, problems, options)
-    return JobsResult(diagnose_run(files, problems, paths, options, started=started).diagnosis, problems)
+    result = diagnose_run(files, problems, paths, options, started=started, rank_files=rank_files)
+    return JobsResult(result.diagnosis, problems)
 
 
 def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options: Options) -> JobsResult:

@@ -19,13 +19,11 @@ from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, kept_runs
 from stallwatch_exporter.stacks.gathering import gather
 from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks, sole_program
 from stallwatch_exporter.stacks.processes import family
-from stallwatch_rules.decoding import from_json
-from stallwatch_rules.files import open_regular
-from stallwatch_rules.stacks.folding import fold, over_hosts
+from stallwatch_logs.log_files import LogFile, expand
+from stallwatch_logs.rank_files import read_rank_files
+from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.records import Asked, StallStacks
-from stallwatch_rules.text.foreign_json import NOT_JSON
 
-MOST_BYTES = 64 << 20  #: of a snapshot
 AGAIN_SECONDS = 1.0  #: until the second look
 
 _MOST_NAMES = 8
@@ -164,17 +162,16 @@ def look(target: Target) -> Seen:
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:
-    """Judge together what ``stallwatch stacks --json`` printed on several hosts."""
-    parts: dict[str, StallStacks] = {}
-    for path in paths:
-        try:
-            with open_regular(path) as file:
-                part = from_json(file.read(MOST_BYTES), StallStacks)
-        except (OSError, *NOT_JSON):
-            raise NoTargetError("stacks-no-snapshot", path=str(path)) from None
-        host = next(iter(part.hosts), path.stem)
-        parts[host if host not in parts else f"{host} ({path.name})"] = part
-    return Seen(over_hosts(parts), [], advances=False)
+    """Judge together what ``stallwatch stacks --json`` printed on several hosts, and torch's dumps."""
+    files: list[LogFile] = []
+    logs, problems = expand(paths, rank_files=files)
+    states = read_rank_files(files, problems)
+    if problems:
+        raise NoTargetError("stacks-unreadable", problem=str(problems[0]))
+    if logs or states.stacks is None:
+        name = logs[0].name if logs else str(paths[0])
+        raise NoTargetError("stacks-no-snapshot", path=name)
+    return Seen(states.stacks, [], advances=False)
 
 
 def _advanced(before: Sequence[Asked], now: Sequence[Asked]) -> bool:

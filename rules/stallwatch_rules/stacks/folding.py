@@ -22,12 +22,18 @@ from stallwatch_rules.stacks.spans import members_of, spans_of
 _MOST_FRAMES = 40
 
 
-def fold(ranks: Sequence[Asked], *, time: float, seconds: float = 0.0) -> StallStacks:
-    """Fold `ranks`, one record each; `time` is when, `seconds` how long it took to learn."""
+def fold(
+    ranks: Sequence[Asked], *, time: float, seconds: float = 0.0, doing: Mapping[int, Doing] | None = None
+) -> StallStacks:
+    """Fold `ranks`, one record each; `time` is when, `seconds` how long it took to learn.
+
+    What a rank does is read from its stack, unless `doing` knows it otherwise.
+    """
+    known = doing or {}
     layout = _layout(ranks)
     members = members_of(layout.values())
     groups = [
-        _group(rank, doing_of(rank), _collectives(rank, layout))
+        _group(rank, known.get(rank.rank) or doing_of(rank), _collectives(rank, layout))
         for rank in sorted(ranks, key=lambda one: one.rank)
     ]
     stacks = StallStacks(

@@ -66,7 +66,9 @@ def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Me
     for group in [*odd, *rest]:
         hosts_of = {host_of[rank] for rank in group.ranks if rank in host_of}
         number = len(group.ranks)
-        if len(hosts_of) == 1:
+        if not hosts_of:
+            who = _who(group)
+        elif len(hosts_of) == 1:
             who = message("stacks.on", who=_ranks(group.ranks), count=number, host=min(hosts_of))
         else:
             whole = len(rest) == 1 and len(stacks.groups) == len(odd) + 1 and group in rest
@@ -126,7 +128,9 @@ def _clause(group: StackGroup, who: Message) -> Message:
             about.append(message(f"stacks.aside-{group.kind}"))
     if group.note and group.kind == "lock":
         about.append(message("stacks.held-by", holder=group.note))
-    if group.place and kind not in ("busy", "code"):
+    if kind == "unknown" and group.place:
+        kind = "last"  # as a dump of the flight recorder shows it
+    if group.place and kind not in ("busy", "code", "last"):
         about.append(placed(group.place))
     if group.locked_out:
         about.append(message("stacks.locked-out"))

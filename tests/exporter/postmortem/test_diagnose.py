@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -398,3 +399,33 @@ def test_a_baseline_knows_what_only_its_middle_says(tmp_path: Path) -> None:
     (tmp_path / "good.log").write_text(steps + "wrote part 5 of the archive to the shelf\n" + steps)
     healthy = read_baseline([tmp_path / "good.log"], catalogue=catalogue)
     assert any("archive to the shelf" in known.first.text for known in healthy.baseline.exemplars.values())
+
+
+DUMPS = Path(__file__).parents[2] / "logs/flight_recorder"
+
+
+def test_dumps_of_the_flight_recorder_alone_are_diagnosed(catalogue: Catalogue) -> None:
+    found, problems = diagnose_paths([DUMPS], Options(catalogue))
+    assert (found.verdict, problems) == ("stalled", [])
+    assert found.primary is not None and (found.primary.rule, found.primary.rank) == (
+        "silent-hang-no-error",
+        1,
+    )
+
+
+def test_dumps_beside_logs_name_the_rank_that_the_logs_miss(tmp_path: Path, catalogue: Catalogue) -> None:
+    """Ranks 0 and 2 report a timeout; a healthy run's report is not changed by dumps of another day."""
+    logs = tmp_path / "logs"
+    shutil.copytree(DUMPS, logs)
+    line = (
+        "[rank{0}]:[E1126 10:00:00.000 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=6, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, "
+        "Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+    )
+    for rank in (0, 2):
+        (logs / f"rank_{rank}.log").write_text(line.format(rank))
+    found = diagnose_paths([logs], Options(catalogue))[0]
+    assert found.verdict == "failed" and found.primary is not None and found.primary.rank == 1
+    for rank in (0, 2):
+        (logs / f"rank_{rank}.log").write_text("step 1/2 loss 2.0\nstep 2/2 loss 1.0\nTraining completed.\n")
+    assert not diagnose_paths([logs], Options(catalogue))[0].digest

@@ -1,0 +1,227 @@
+"""Files that say where ranks were at a stall: what ``stallwatch stacks --json`` printed on a host, and dumps
+of torch's flight recorder, as pickles or as JSON.
+
+Dumps are called ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless ``TORCH_FR_DUMP_TEMP_FILE`` (in
+older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) says otherwise (torch 2.13, FlightRecorder.cpp).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from stallwatch_logs.inputs import InputError, InputProblem
+from stallwatch_rules.decoding import convert, from_json
+from stallwatch_rules.lines.hosts import hosts_of_paths
+from stallwatch_rules.lines.ranks import rank_of_path
+from stallwatch_rules.stacks.dumps import Dumped, is_dump, read_dump
+from stallwatch_rules.stacks.folding import fold, over_hosts
+from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.stacks.spans import MOST_RANKS, spans_of
+from stallwatch_rules.text.controls import TERMINAL_CODES, printable
+from stallwatch_rules.text.foreign_json import NOT_JSON, read_json
+from stallwatch_rules.text.foreign_pickle import MOST_BYTES, PickleRefusedError, read_pickle
+from stallwatch_rules.text.lazy import lazy
+from stallwatch_rules.text.redact import redact
+
+_MOST_COMMAS = 4_000_000  # of JSON, which bound its values
+_AS_JSON = (
+    "have torch write JSON: torch._C._distributed_c10d._dump_fr_trace_json(), "
+    "if it has no such function _dump_nccl_trace_json()"
+)
+_NAMES = lazy(r"(?:.*[^\d.])?\d{1,6}(?:\.(?:json|pkl|pickle|bin|dump))?|.*\.json")
+_DEFAULT = lazy(r".*(?:nccl|rccl|hccl|comm_lib)_trace_rank_?\d{1,6}")
+_PICKLE = lazy(rb"\x80[\x02-\x05]")
+_HEAD = 512  # bytes
+_DUMPED = lazy(rb"pg_config|pg_status|comm_lib_version|nccl_version|nccl_comm_state")
+_JSON_DUMP = lazy(
+    rb'\s*\{\s*"(?:comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status|version)"\s*:'
+)
+_SNAPSHOT = lazy(rb'\s*\{\s*"time"\s*:\s*[\d.eE+]+\s*,\s*"seconds"\s*:\s*[\d.eE+-]+\s*,\s*"groups"\s*:')
+_LAST_NUMBER = lazy(r"(\d{1,6})(?:\.[A-Za-z]+)*$")
+
+
+class RankFile(Protocol):
+    """A file as it was found (``LogFile``)."""
+
+    @property
+    def name(self) -> str:
+        """As the user would name it."""
+
+    @property
+    def asked_for(self) -> bool:
+        """Whether the user named it."""
+
+    @property
+    def open_chunks(self) -> Callable[[], Iterator[bytes]]:
+        """A way to read it."""
+
+
+def may_hold_ranks(path: str) -> bool:
+    """Return whether a file of this name is worth a look at its beginning."""
+    return _NAMES.fullmatch(_last(path)) is not None
+
+
+def holds_ranks(path: str, head: bytes, *, asked_for: bool) -> bool:
+    """Return whether a file that begins so says where ranks were. If the user named it, any pickle may."""
+    if _PICKLE.match(head):
+        return asked_for or _DUMPED.search(head) is not None or _DEFAULT.fullmatch(_last(path)) is not None
+    return _SNAPSHOT.match(head) is not None or _JSON_DUMP.match(head) is not None
+
+
+def _last(path: str) -> str:
+    return re.split(r"[/\\]", path)[-1]
+
+
+class RankStates(NamedTuple):
+    """What all files say together."""
+
+    stacks: StallStacks | None
+    files: int  #: that were read
+
+
+def read_rank_files(
+    files: Sequence[RankFile], problems: list[InputProblem], ranks_on: Mapping[int, str] | None = None
+) -> RankStates:
+    """Read snapshots and dumps, and judge all ranks together; `ranks_on` are hosts that other files tell.
+
+    Where a rank was is taken from a snapshot rather than from a dump, and from the newest dump of a host.
+    """
+    parts: dict[str, StallStacks] = {}
+    dumps: dict[str, dict[int, Dumped]] = {}
+    hosts = hosts_of_paths(file.name for file in files)
+    count = 0
+    for file in files:
+        try:
+            found = _read(file)
+        except _RefusedError as refused:
+            if not refused.sure:
+                continue
+            problems.append(InputProblem(file.name, None, refused.reason, refused.remedy))
+            continue
+        if found is None:
+            continue
+        count += 1
+        if isinstance(found, StallStacks):
+            host = next(iter(found.hosts), _last(file.name).removesuffix(".json"))
+            parts[host if host not in parts else f"{host} ({_last(file.name)})"] = found
+            continue
+        rank = found.asked.rank
+        of_host = dumps.setdefault(hosts.get(file.name) or (ranks_on or {}).get(rank, ""), {})
+        if rank not in of_host or of_host[rank].time <= found.time:
+            of_host[rank] = found
+    return RankStates(_together(parts, dumps), count)
+
+
+def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Dumped]]) -> StallStacks | None:
+    seen = {rank for part in parts.values() for group in part.groups for rank in group.ranks}
+    for host, by_rank in dumps.items():
+        left = [one for rank, one in sorted(by_rank.items()) if rank not in seen]
+        if left:
+            doing = {one.asked.rank: one.doing for one in left}
+            part = fold([one.asked for one in left], time=max(one.time for one in left), doing=doing)
+            if not parts and len(dumps) == 1 and not host:
+                return _clean(part)
+            if host in parts:  # some of its ranks answered, and others left a dump
+                part = replace(part, hosts={host: spans_of(doing)})
+                host = f"{host} (torch)"
+            parts[host] = part
+    if not parts:
+        return None
+    stacks = over_hosts(parts)
+    return _clean(replace(stacks, hosts={host: ranks for host, ranks in stacks.hosts.items() if host}))
+
+
+def _clean(stacks: StallStacks) -> StallStacks:
+    """Return the same without secrets, and without what a terminal obeys: the files may be anybody's."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return redact(printable(TERMINAL_CODES.sub("", value)))
+        if isinstance(value, list):
+            return [clean(each) for each in value]
+        return {clean(key): clean(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+    return convert(clean(msgspec.to_builtins(stacks, str_keys=True)), StallStacks, str_keys=True)
+
+
+class _RefusedError(Exception):
+    """The file cannot be read, and what to do about it."""
+
+    def __init__(self, reason: str, remedy: str, *, sure: bool = True) -> None:
+        super().__init__(reason)
+        self.reason, self.remedy = reason, remedy
+        self.sure = sure  #: the file was meant to be such a one
+
+
+def _read(file: RankFile) -> StallStacks | Dumped | None:
+    """Return what a file says; ``None`` if it was found in a folder and is something else after all."""
+    data = _bytes(file)
+    if _SNAPSHOT.match(data):
+        try:
+            return _sound(from_json(data, StallStacks))
+        except NOT_JSON:
+            raise _RefusedError(
+                "is no snapshot of this version", "run stallwatch stacks --json once more"
+            ) from None
+    sure = file.asked_for or _DEFAULT.fullmatch(_last(file.name)) is not None
+    value = _value(data, sure=sure or _DUMPED.search(data, 0, _HEAD) is not None)
+    if not is_dump(value):
+        if sure:
+            raise _RefusedError("is no dump of torch's flight recorder", "give the files that torch wrote")
+        return None
+    rank = _rank(file.name)
+    if rank is None:
+        raise _RefusedError("does not say of which rank it is", "call it nccl_trace_rank_3, or so")
+    return read_dump(value, rank)
+
+
+def _sound(stacks: StallStacks) -> StallStacks:
+    ranks = [rank for group in stacks.groups for rank in group.ranks]
+    if not all(group.ranks for group in stacks.groups) or not all(0 <= rank < MOST_RANKS for rank in ranks):
+        raise ValueError("ranks")
+    if len(set(ranks)) < len(ranks) or not 0 <= stacks.elsewhere < MOST_RANKS:
+        raise ValueError("ranks")
+    return stacks
+
+
+def _bytes(file: RankFile) -> bytes:
+    held = bytearray()
+    try:
+        for chunk in file.open_chunks():
+            held += chunk
+            if len(held) > MOST_BYTES:
+                raise _RefusedError(
+                    f"is larger than {MOST_BYTES >> 20} MiB", "have torch record less: TORCH_FR_BUFFER_SIZE"
+                )
+    except InputError as error:
+        raise _RefusedError(error.message, error.remedy) from None
+    except OSError as error:
+        raise _RefusedError(f"cannot be read ({error.strerror or error})", "check who may read it") from None
+    return bytes(held)
+
+
+def _value(data: bytes, *, sure: bool) -> Any:
+    if _PICKLE.match(data):
+        try:
+            return read_pickle(data)
+        except PickleRefusedError as error:
+            raise _RefusedError(f"is a pickle that {error}; it was not loaded", _AS_JSON, sure=sure) from None
+    try:
+        if sum(map(data.count, b",[{")) > _MOST_COMMAS:
+            raise ValueError("too many values")
+        return read_json(data)
+    except NOT_JSON as error:
+        raise _RefusedError(
+            f"is broken JSON ({str(error)[:80]})", "have it written once more", sure=sure
+        ) from None
+
+
+def _rank(name: str) -> int | None:
+    last = _LAST_NUMBER.search(_last(name))
+    rank = int(last[1]) if last is not None else rank_of_path(name)
+    return rank if rank is not None and rank < MOST_RANKS else None

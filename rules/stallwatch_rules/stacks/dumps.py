@@ -1,0 +1,140 @@
+"""A dump of torch's flight recorder: how far one rank is in its process groups, and what it waits in.
+
+torch writes a file for each rank when a collective times out (2.13, ``FlightRecorder::dump`` and
+``dump_json`` in torch/csrc/distributed/c10d/FlightRecorderDetail.hpp): a pickle, or JSON without frames. A
+rank that hangs in its own code has one, too: it shows the last collective that the rank joined, not where it
+is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from stallwatch_rules.stacks.doing import Doing, place_of
+from stallwatch_rules.stacks.flight import read_recorder
+from stallwatch_rules.stacks.records import Asked, Frame, Recorded, Waiting
+from stallwatch_rules.stacks.spans import MOST_RANKS, spans_of
+from stallwatch_rules.text.lazy import lazy
+
+_NUMBERS = lazy(r"\b[0-9]{1,6}\b")
+_LONGEST = 1_000_000  # characters of the ranks of a group
+_MOST_ENTRIES = 100_000
+_MOST_FRAMES = 200
+_FIELDS = ("pg_id", "collective_seq_id", "profiling_name", "state", "is_p2p")
+_PLAIN = (str, int, float, bool)
+_LISTS = (list, tuple)
+
+
+class Dumped(NamedTuple):
+    """What a dump says of its rank."""
+
+    asked: Asked
+    doing: Doing
+    time: float  #: Unix seconds of the newest entry; 0 if there is none
+
+
+def is_dump(value: Any) -> bool:
+    """Return whether this is what torch dumps: its version, and process groups or entries."""
+    return isinstance(value, dict) and "version" in value and bool({"pg_config", "entries"} & value.keys())
+
+
+def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
+    """Return what the dump of a rank says; what is malformed is left out."""
+    given = value.get("entries")
+    entries = (
+        [one for one in given[-_MOST_ENTRIES:] if isinstance(one, dict)] if isinstance(given, _LISTS) else []
+    )
+    groups = _groups(value.get("pg_config"))
+    world = max((max(ranks) + 1 for _, _, ranks in groups), default=0)
+    recorded = read_recorder(
+        {
+            "status": value.get("pg_status"),
+            "entries": [_entry(one) for one in entries],
+            "groups": [
+                {"names": [name, about], "ranks": spans_of(ranks)} for name, about, ranks in groups if name
+            ],
+            "world_size": world,
+        }
+    )
+    recorded = _at_oldest(recorded)
+    doing = _doing(recorded, entries)
+    moments = (one.get("time_created_ns") for one in entries)
+    last = max((each for each in moments if type(each) is int and 0 < each < 1 << 62), default=0)
+    return Dumped(Asked(rank, 0, recorded=recorded), doing, last / 1e9)
+
+
+def _at_oldest(recorded: Recorded) -> Recorded:
+    """Count each group up to its oldest collective under way: a device has come no further.
+
+    Programs run ahead of their devices, each by another number of collectives.
+    """
+    oldest: dict[int, Waiting] = {}
+    for wait in sorted(recorded.waiting, key=lambda one: one.number):
+        oldest.setdefault(wait.group, wait)
+    counts = {
+        group: replace(count, joined=min(count.joined, oldest[group].number)) if group in oldest else count
+        for group, count in recorded.counts.items()
+    }
+    order = [wait for wait in recorded.waiting if oldest[wait.group] == wait]
+    return replace(recorded, counts=counts, waiting=tuple(order))
+
+
+def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> Doing:
+    """What the rank waits in, by its oldest collective under way; else the place of its last one."""
+    last = entries[-1] if entries else {}
+    if recorded.waiting:
+        first = recorded.waiting[0]
+        frames = next((found for one in entries if _is_of(one, first.number) and (found := _frames(one))), ())
+        return Doing("collective", first.operation, place_of(frames), frames)
+    frames = _frames(last)
+    # Of messages to one rank only the last is certain: those of a batch are never seen to be done.
+    if last.get("is_p2p") and last.get("state") != "completed":
+        named = str(_entry(last).get("profiling_name", ""))
+        operation = named.rpartition(":")[2].partition(" ")[0]
+        return Doing("collective", operation or "p2p", place_of(frames), frames)
+    return Doing("unknown", "", place_of(frames))
+
+
+def _is_of(entry: Mapping[str, Any], number: int) -> bool:
+    return entry.get("collective_seq_id") == number and not entry.get("is_p2p")
+
+
+def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of an entry that are looked at, if they have the form that torch gives them."""
+    found: dict[str, Any] = {name: value for name in _FIELDS if isinstance(value := entry.get(name), _PLAIN)}
+    group = entry.get("process_group")
+    if isinstance(group, _LISTS) and group and isinstance(group[0], str):
+        found["process_group"] = [group[0]]
+    return found
+
+
+def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
+    """Name, description and ranks of the process groups; with gloo, a group may have no name."""
+    found = []
+    for name, group in config.items() if isinstance(config, dict) else ():
+        ranks, about = (group.get("ranks"), group.get("desc")) if isinstance(group, dict) else (None, None)
+        if isinstance(name, str) and isinstance(ranks, str) and len(ranks) <= _LONGEST:
+            members = sorted({int(each) for each in _NUMBERS.findall(ranks)})
+            if members and members[-1] < MOST_RANKS:
+                found.append((name, about if isinstance(about, str) else "", members))
+    return found
+
+
+def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
+    """The calls that led to an entry, the outermost first."""
+    given = entry.get("frames")
+    found = []
+    for one in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():
+        if isinstance(one, dict):
+            file, line, function = one.get("filename"), one.get("line"), one.get("name")
+            if (
+                isinstance(file, str)
+                and isinstance(function, str)
+                and type(line) is int
+                and 0 <= line < 1 << 31
+            ):
+                found.append(Frame(file, line, function))
+    return tuple(reversed(found))

@@ -1,0 +1,153 @@
+"""Pickles that another program wrote, or that were cut, damaged or made up: read as data, never unpickled.
+
+The opcodes are those of ``pickletools`` (Python's standard library, pickletools.py) that make numbers, texts,
+lists, tuples and dictionaries. torch writes such pickles (2.13, torch/csrc/jit/serialization/pickler.cpp).
+Whatever names a class, calls something or refers to an object elsewhere is refused before its argument is
+read.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+from typing import Any
+
+MOST_BYTES = 64 << 20
+MOST_VALUES = 4_000_000  #: if what the pickle refers to twice counts twice
+MOST_DEPTH = 64
+
+_DATA = frozenset(
+    (
+        *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE"),
+        *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+        *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+        *("EMPTY_LIST", "APPEND", "APPENDS", "LIST", "EMPTY_DICT", "SETITEM", "SETITEMS", "DICT"),
+        *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+        *("BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
+    )
+)
+_ALLOWED = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes if opcode.name in _DATA}
+_NAMES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_FEW = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_KEYS = (str, bytes, int, float, bool, type(None))  # what is hashed at once
+
+
+class PickleRefusedError(ValueError):
+    """The pickle is broken, too large, or more than data."""
+
+
+def read_pickle(data: bytes) -> Any:
+    """Return the value in the pickle; raise `PickleRefusedError`, which says why there is none."""
+    if len(data) > MOST_BYTES:
+        raise PickleRefusedError(f"is larger than {MOST_BYTES >> 20} MiB")
+    machine = _Machine(io.BytesIO(data))
+    try:
+        found = machine.run()
+    except (IndexError, KeyError, TypeError, AttributeError, OverflowError):
+        raise PickleRefusedError(f"is broken at byte {machine.stream.tell()}") from None
+    _require_bounded(found)
+    return found
+
+
+class _Machine:
+    """The stack and the memo of one pickle."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        self.stream = stream
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []  # what was on the stack at each mark
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        for _ in range(MOST_VALUES):
+            code = self.stream.read(1)
+            opcode = _ALLOWED.get(code)
+            if opcode is None:
+                at = self.stream.tell() - len(code)
+                if not code:
+                    raise PickleRefusedError(f"ends early, at byte {at}")
+                what = _NAMES.get(code, "an unknown opcode")
+                raise PickleRefusedError(f"holds more than plain data: {what} at byte {at}")
+            try:
+                argument = opcode.arg.reader(self.stream) if opcode.arg is not None else None
+            except (ValueError, UnicodeError):
+                raise PickleRefusedError(f"is broken at byte {self.stream.tell()}") from None
+            if opcode.name == "STOP":
+                return self.stack.pop()
+            self.step(opcode.name, argument)
+        raise PickleRefusedError(f"holds more than {MOST_VALUES:,} values")
+
+    def step(self, name: str, argument: Any) -> None:
+        stack = self.stack
+        if name in ("BINGET", "LONG_BINGET"):
+            stack.append(self.memo[argument])
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            self.memo[argument] = stack[-1]
+        elif name == "MEMOIZE":
+            self.memo[len(self.memo)] = stack[-1]
+        elif name == "MARK":
+            self.below.append(stack)
+            self.stack = []
+        elif name in ("APPEND", "SETITEM"):
+            size = 1 if name == "APPEND" else 2
+            items = stack[-size:]
+            del stack[-size:]
+            _add(stack[-1], items, name)
+        elif name in ("APPENDS", "SETITEMS"):
+            items = self.since_mark()
+            _add(self.stack[-1], items, name)
+        elif name in ("LIST", "DICT", "TUPLE"):
+            items = self.since_mark()
+            self.stack.append(_dict(items) if name == "DICT" else tuple(items) if name == "TUPLE" else items)
+        elif name in _FEW:
+            size = _FEW[name]
+            items = stack[-size:]
+            if len(items) < size:
+                raise IndexError(name)
+            stack[-size:] = [tuple(items)]
+        elif name.startswith("EMPTY_"):
+            stack.append({"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}[name]())
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name not in ("PROTO", "FRAME"):
+            stack.append(_writable(argument) if isinstance(argument, str) else argument)
+
+    def since_mark(self) -> list[Any]:
+        items, self.stack = self.stack, self.below.pop()
+        return items
+
+
+def _add(container: Any, items: list[Any], name: str) -> None:
+    if name.startswith("APPEND"):
+        if type(container) is not list:
+            raise TypeError(name)
+        container += items
+    else:
+        if type(container) is not dict:
+            raise TypeError(name)
+        container.update(_dict(items))
+
+
+def _dict(items: list[Any]) -> dict[Any, Any]:
+    if len(items) % 2 or not all(isinstance(key, _KEYS) for key in items[::2]):
+        raise TypeError("keys")
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+def _writable(text: str) -> str:
+    """Return the text with question marks for halves of surrogates, which nothing can write."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _require_bounded(root: Any) -> None:
+    """Refuse what refers to itself, or stands for more than it holds."""
+    count, values = 1, [(root, 0)]
+    while values:
+        value, depth = values.pop()
+        if isinstance(value, (list, tuple, dict)):
+            count += len(value)
+            if count > MOST_VALUES or depth >= MOST_DEPTH:
+                raise PickleRefusedError("refers to itself, is nested too deeply, or holds too many values")
+            inner = value.values() if isinstance(value, dict) else value
+            values += [(each, depth + 1) for each in inner if isinstance(each, (list, tuple, dict))]

@@ -1,0 +1,104 @@
+"""Snapshots and dumps in a folder: found beside logs, taken for no logs, and judged together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stallwatch_logs.inputs import InputProblem
+from stallwatch_logs.log_files import LogFile, expand
+from stallwatch_logs.rank_files import RankStates, read_rank_files
+from stallwatch_rules.locale import render
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.spans import spans_of
+from stallwatch_rules.stacks.words import sentence
+
+#: Written by torch 2.13 with gloo: rank 1 of three sleeps in its own code before the sixth all_reduce.
+REAL = Path(__file__).with_name("flight_recorder")
+
+
+def read(*paths: Path) -> tuple[RankStates, list[LogFile], list[InputProblem]]:
+    found: list[LogFile] = []
+    logs, problems = expand(paths, rank_files=found)
+    return read_rank_files(found, problems), logs, problems
+
+
+def snapshot(path: Path, host: str, *groups: StackGroup, elsewhere: int = 0) -> None:
+    ranks = [rank for group in groups for rank in group.ranks]
+    hosts = {host: spans_of(ranks)}
+    path.write_bytes(
+        msgspec.json.encode(StallStacks(1.8e9, 0.1, list(groups), hosts=hosts, elsewhere=elsewhere))
+    )
+
+
+def test_real_dumps_name_the_rank_that_did_not_come() -> None:
+    states, logs, problems = read(REAL)
+    assert (logs, problems, states.files) == ([], [], 4) and states.stacks is not None
+    assert states.stacks.odd == [1] and states.stacks.hosts == {}
+    assert "Ranks 0, 2 wait in all_reduce (train.py:25 in step, 6 collectives joined)" in render(
+        sentence(states.stacks)
+    )
+
+
+def test_dumps_beside_logs_leave_these_the_logs(tmp_path: Path) -> None:
+    shutil.copy(REAL / "comm_lib_trace_rank_1", tmp_path / "rccl_42_rank1")
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
+    (tmp_path / "config.json").write_text('{"version": "4.41", "hidden_size": 7}')
+    (tmp_path / "cut.json").write_text('{"version": "4.41", "hidden')
+    (tmp_path / "data_batch_1").write_bytes(b"\x80\x02}q\x01U\x0bbatch_labelq\x02K\x01s.")
+    states, logs, problems = read(tmp_path)
+    assert ([Path(log.name).name for log in logs], states.files, problems) == (["train.log"], 1, [])
+    assert expand([tmp_path])[0][0].name.endswith("train.log")
+
+
+def test_snapshots_and_dumps_of_several_hosts_are_one(tmp_path: Path) -> None:
+    """A rank of a snapshot is taken from there: it has a stack."""
+    waits = StackGroup([0], "collective", what="all_reduce", place="train.py:25 in step")
+    snapshot(tmp_path / "n1.json", "n1", waits, elsewhere=2)
+    (tmp_path / "node-2").mkdir()
+    (tmp_path / "node-3").mkdir()
+    shutil.copy(REAL / "comm_lib_trace_rank_0", tmp_path / "node-2")
+    shutil.copy(REAL / "comm_lib_trace_rank_2", tmp_path / "node-2")
+    shutil.copy(REAL / "comm_lib_trace_rank_1", tmp_path / "node-3")
+    stacks = read(tmp_path)[0].stacks
+    assert stacks is not None
+    assert (stacks.hosts, stacks.odd) == ({"n1": "0", "node-2": "2", "node-3": "1"}, [1])
+    assert "Rank 1 on node-3 is in no collective" in render(sentence(stacks))
+
+
+def test_hosts_that_only_the_logs_tell(tmp_path: Path) -> None:
+    found: list[LogFile] = []
+    expand([REAL], rank_files=found)
+    stacks = read_rank_files(found, [], {0: "n1", 1: "n2", 2: "n2"}).stacks
+    assert stacks is not None and stacks.hosts == {"n1": "0", "n2": "1-2"}
+
+
+BROKEN = {
+    "comm_lib_trace_rank_1": (b"\x80\x02}.", "is no dump of torch's flight recorder"),
+    "trace.json": (b'{"version": "2.10", "entries": []}', "does not say of which rank it is"),
+    "n1.json": (b'{"time": 1, "seconds": 1, "groups": 3}', "is no snapshot of this version"),
+    "n2.json": (b'{"time": 1, "seconds": 1, "groups": [{"ranks": [], "kind": "code"}]}', "no snapshot"),
+    "n3.json": (b'{"time": 1, "seconds": 1, "groups": [{"ranks": [-2], "kind": "code"}]}', "no snapshot"),
+    "x_rank_3.json": (b'{"comm_lib_version": "", "entries": [', "is broken JSON"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
+    content, why = BROKEN[name]
+    (tmp_path / name).write_bytes(content)
+    states, _, problems = read(tmp_path)
+    assert states.stacks is None and why in str(problems[0]), problems
+
+
+def test_secrets_and_codes_in_foreign_files_are_not_shown(tmp_path: Path) -> None:
+    secret = "hf_" + "abcDEF123456789XYZqrstuvwxyzABCDEF"
+    group = StackGroup([0], "code", place=f"train.py:1 in \x1b[31m{secret}", frames=[f"{secret}:1 in f"])
+    snapshot(tmp_path / "n1.json", "n1", group)
+    stacks = read(tmp_path)[0].stacks
+    shown = json.dumps(msgspec.to_builtins(stacks, str_keys=True))
+    assert secret not in shown and "u001b" not in shown
