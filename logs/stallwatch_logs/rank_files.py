@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch_logs.inputs import InputError, InputProblem
+from stallwatch_logs.inputs import InputError, InputProblem, Limits
 from stallwatch_rules.decoding import convert, from_json
 from stallwatch_rules.lines.hosts import hosts_of_paths
 from stallwatch_rules.lines.ranks import rank_of_path
@@ -55,6 +55,10 @@ class RankFile(Protocol):
     @property
     def asked_for(self) -> bool:
         """Whether the user named it."""
+
+    @property
+    def limits(self) -> Limits:
+        """Until when it is read."""
 
     @property
     def open_chunks(self) -> Callable[[], Iterator[bytes]]:
@@ -192,6 +196,7 @@ def _sound(stacks: StallStacks) -> StallStacks:
 def _bytes(file: RankFile) -> bytes:
     held = bytearray()
     try:
+        file.limits.check_time()
         for chunk in file.open_chunks():
             held += chunk
             if len(held) > MOST_BYTES:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from stallwatch_logs.inputs import InputProblem
+from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.rank_files import RankStates, read_rank_files
 from stallwatch_rules.locale import render
@@ -93,6 +94,15 @@ def test_what_cannot_be_read_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     states, _, problems = read(tmp_path)
     assert states.stacks is None and why in str(problems[0]), problems
+
+
+def test_what_there_is_no_time_for_is_named() -> None:
+    found: list[LogFile] = []
+    expand([REAL], rank_files=found)
+    problems: list[InputProblem] = []
+    late = [replace(file, limits=Limits(until=0.0)) for file in found]
+    assert read_rank_files(late, problems).stacks is None
+    assert len(problems) == 4 and "--timeout" in str(problems[0])
 
 
 def test_secrets_and_codes_in_foreign_files_are_not_shown(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pickletools
 from typing import Any
 
 MOST_BYTES = 64 << 20
-MOST_VALUES = 4_000_000  #: if what the pickle refers to twice counts twice
+MOST_VALUES = 2_000_000  #: if what the pickle refers to twice counts twice
 MOST_DEPTH = 64
 
 _DATA = frozenset(
