@@ -176,7 +176,10 @@ def test_files_that_are_no_snapshots_and_arguments_that_do_not_fit(
     stallwatch: Stallwatch, tmp_path: Path
 ) -> None:
     (tmp_path / "n1.json").write_text("{}")
-    for arguments, says in ((["n1.json"], "n1.json is neither output"), (["sft", "n1.json"], "or only files")):
+    for arguments, says in (
+        (["n1.json"], "n1.json is neither output"),
+        (["sft", "n1.json"], "or only files"),
+    ):
         shown = stallwatch("stacks", *arguments)
         assert shown.exit_code == 2 and says in shown.stderr, shown.output
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -28,17 +29,12 @@ _FEW = 0.25  # of all ranks: a minority
 _ONE_HOST = 16  # ranks: more of them are seldom of one parallel group alone
 
 _WAITS = ("collective", "joining")
-_OUTSIDE = (
-    "joining",
-    "load",
-    "save",
-    "lock",
-    "network",
-    "data",
-)  # kinds that depend on something other than a rank
+# Kinds that depend on something that is no rank.
+_OUTSIDE = ("joining", "load", "save", "lock", "network", "data")
 _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
 _PASSES = ("send", "recv", "p2p")  # parts of the names of operations between two pipeline stages
-_ANYBODY, _UNKNOWN = -1, -2  # nodes: any rank that waits for no other; any that did not report
+_Role = str | tuple[int, ...]  # what a group is for: its axis, or without a name its shape
+_ANYBODY, _UNKNOWN = -1, -2  # nodes: whoever waits for nobody; whoever did not report
 
 
 class Blame(msgspec.Struct, frozen=True):
@@ -83,7 +79,9 @@ class _Run:
         self.groups = [group for group in groups if group.ranks]
         self.owner = {rank: at for at, group in enumerate(self.groups) for rank in group.ranks}
         self.members: dict[str, Sequence[int]] = {**members_of(layout)}
-        self.roles = {one.id: one.axis for one in layout if one.axis}
+        self.roles: dict[str, _Role] = {
+            one.id: one.axis or _shape(self.members[one.id]) for one in layout if one.id in self.members
+        }
         self.pipelines = [self.members.get(one.id, ()) for one in layout if one.axis == "pp"]
         #: Ranks meet in several ways, so of those that all wait some may wait for other groups.
         self.mixed = len({one.axis for one in layout if one.axis not in ("", "world", "dp")}) > 0
@@ -103,6 +101,39 @@ class _Run:
         #: The most that anybody may be sure of.
         self.most = UNSURE if self.unreported - self.silent else SILENT if silent else 1.0
         self.is_silent = bool(silent)
+
+    @cached_property
+    def counts(self) -> dict[int, list[tuple[str, int]]]:
+        """How many collectives each rank has joined, by group."""
+        found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for id, ranks in self.members.items():
+            for rank in ranks:
+                at = self.owner.get(rank)
+                count = self.groups[at].collectives.get(id) if at is not None else None
+                if count is not None:
+                    found[rank].append((id, count.joined))
+        return found
+
+    @cached_property
+    def passing(self) -> list[Sequence[int]]:
+        """The pipelines. If no group has a name, those may be some in which nobody is at a collective.
+
+        Frameworks put the stages of a pipeline furthest apart (Megatron-LM, DeepSpeed, torch's meshes).
+        """
+        if self.pipelines:
+            return self.pipelines
+        like: dict[tuple[int, ...], list[Sequence[int]]] = defaultdict(list)
+        for id, role in self.roles.items():
+            if isinstance(role, tuple) and 1 < len(self.members[id]) < len(self.owner):
+                like[role].append(self.members[id])
+        used: set[_Role | None] = set()
+        first: dict[str, int] = {}
+        for id, count in ((id, count) for group in self.groups for id, count in group.collectives.items()):
+            pending = count.operation or (count.done is not None and count.done < count.joined)
+            if pending or first.setdefault(id, count.joined) != count.joined:
+                used.add(self.roles.get(id))
+        idle = [role for role in like if role not in used]
+        return like[max(idle)] if idle else []
 
     def waits(self, at: int) -> bool:
         group = self.groups[at]
@@ -138,6 +169,7 @@ def _by_condition(run: _Run) -> Blame | None:
 class _Split(msgspec.Struct):
     """A process group in which ranks have joined different numbers of collectives."""
 
+    id: str
     late: set[int]
     ahead: set[int]
 
@@ -204,7 +236,7 @@ class _Graph:
             passed.update(here_now)
         if len(levels) > 1:
             ahead = {rank for at in levels[max(levels)] for rank in here[at]}
-            self.splits.append(_Split(passed - ahead, ahead))
+            self.splits.append(_Split(id, passed - ahead, ahead))
 
     def _pends(self, at: int, count: Collectives) -> bool:
         """Return whether these ranks may wait for a collective of the group."""
@@ -219,12 +251,14 @@ class _Graph:
             if not run.waits(at):
                 continue
             if passes(group.what):
-                stages = _neighbours(run.pipelines) if stages is None else stages
+                stages = _neighbours(run.passing) if stages is None else stages
                 for rank in group.ranks:
                     beside = stages.get(rank, ())
                     self.edges[rank] += (other if other in run.owner else _UNKNOWN for other in beside)
                     if not beside and somebody:
                         self.edges[rank].append(_ANYBODY)
+                    if not beside and run.unreported:
+                        self.edges[rank].append(_UNKNOWN)
                 continue
             for rank in group.ranks:
                 if rank in self.visible or any(node != _UNKNOWN for node in self.edges.get(rank, ())):
@@ -291,6 +325,11 @@ class _Graph:
             for at, members in enumerate(found)
             if at not in leaving and len(members) > 1
         ]
+
+
+def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return what groups of one kind have in common: how many they are, and how far apart."""
+    return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
 
 
 def passes(what: str) -> bool:
@@ -386,12 +425,41 @@ def _in_a_circle(graph: _Graph, circles: Sequence[set[int]]) -> Blame:
     inside = set().union(*circles)
     splits = [split for split in graph.splits if split.late & inside and split.ahead & inside]
     missed = set().union(*(split.late for split in splits)) & inside
+    involved = inside.union(*(split.late | split.ahead for split in splits))
     votes = _contradictions(graph.run, splits) or _smaller_parts(splits)
     most = max((votes[rank] for rank in missed), default=0)
     chosen = {rank for rank in missed if votes[rank] == most} if most > 0 else set()
-    if chosen and 2 * len(chosen) < len(inside):
+    if len(chosen) != 1:
+        chosen = _out_of_place(graph, splits, chosen or missed) or chosen
+    if chosen and 2 * len(chosen) < len(involved):
         return Blame(tuple(sorted(chosen)), "diverged", (), STACKS)
     return Blame((), "diverged", tuple(sorted(chosen or inside)), UNSURE)
+
+
+def _out_of_place(graph: _Graph, splits: Sequence[_Split], among: set[int]) -> set[int]:
+    """Return those that are where others have joined another number of collectives of the same kind.
+
+    Ranks of one stage run one program. Other stages count only if they confirm all the rest of `among`.
+    """
+    run = graph.run
+    stage = {rank: at for stages in run.passing for at, rank in enumerate(stages)}
+    split = {one.id for one in splits}
+    for one_stage in (True, False):
+        seen: dict[tuple[object, ...], dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        own: list[tuple[int, tuple[object, ...], str, int]] = []
+        for rank, counts in run.counts.items():
+            doing = (*_doing(run.groups[run.owner[rank]]), stage.get(rank) if one_stage else None)
+            for id, joined in counts:
+                key = (*doing, run.roles.get(id, id))
+                seen[key][joined].add(id)
+                if rank in among and id in split:
+                    own.append((rank, key, id, joined))
+        others = {one: [joined for joined, ids in seen[one[1]].items() if ids - {one[2]}] for one in own}
+        odd = {one[0] for one, joined in others.items() if len(joined) == 1 and joined != [one[3]]}
+        usual = {one[0] for one, joined in others.items() if joined == [one[3]]}
+        if odd and odd < among and (one_stage or among <= odd | usual):
+            return odd
+    return set()
 
 
 def _contradictions(run: _Run, splits: Sequence[_Split]) -> Counter[int]:
@@ -399,20 +467,13 @@ def _contradictions(run: _Run, splits: Sequence[_Split]) -> Counter[int]:
 
     Ranks of one group run one program, so no order of their collectives allows both.
     """
-    groups_of: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    for id, ranks in run.members.items():
-        for rank in ranks:
-            at = run.owner.get(rank)
-            count = run.groups[at].collectives.get(id) if at is not None else None
-            if count is not None:
-                groups_of[rank].append((run.roles.get(id, id), count.joined))
     votes: Counter[int] = Counter()
     for split in splits:
-        sides: list[dict[tuple[tuple[str, int], ...], list[int]]] = []
+        sides: list[dict[tuple[tuple[_Role, int], ...], list[int]]] = []
         for side in (split.late, split.ahead):
-            alike: dict[tuple[tuple[str, int], ...], list[int]] = defaultdict(list)
+            alike: dict[tuple[tuple[_Role, int], ...], list[int]] = defaultdict(list)
             for rank in side:
-                alike[tuple(groups_of[rank])].append(rank)
+                alike[tuple((run.roles.get(id, id), joined) for id, joined in run.counts[rank])].append(rank)
             sides.append(alike)
         for late, behind in sides[0].items():
             for ahead, before in sides[1].items():
@@ -422,7 +483,7 @@ def _contradictions(run: _Run, splits: Sequence[_Split]) -> Counter[int]:
     return votes
 
 
-def _is_further(one: Sequence[tuple[str, int]], other: Sequence[tuple[str, int]]) -> bool:
+def _is_further(one: Sequence[tuple[_Role, int]], other: Sequence[tuple[_Role, int]]) -> bool:
     """Whether one rank has joined more collectives of some kind of group than another."""
     theirs = dict(other)
     return any(joined > theirs.get(role, joined) for role, joined in one)
@@ -520,11 +581,8 @@ def _other_places(run: _Run, of: Iterable[int], *, level: bool = False) -> Blame
     for at in of:
         places[_doing(run.groups[at])].update(run.groups[at].ranks)
     if len(places) < 2:
-        if all(group.kind in _OUTSIDE for group in run.groups) and not run.unreported:
-            return Blame(
-                (), "outside" if len(run.owner) > 1 else "", (), STACKS if len(run.owner) > 1 else 0.0
-            )
-        return Blame()
+        outside = all(group.kind in _OUTSIDE for group in run.groups) and not run.unreported
+        return Blame((), "outside", (), STACKS) if outside and len(run.owner) > 1 else Blame()
     sizes = sorted(map(len, places.values()), reverse=True)
     waiting = all(run.waits(at) for at in range(len(run.groups)))
     why: Why = "diverged" if waiting else "elsewhere"

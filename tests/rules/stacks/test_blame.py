@@ -195,6 +195,127 @@ def test_ranks_that_the_launcher_ended_after_a_host_was_gone_are_victims() -> No
     assert (spans_of(found.ranks), found.why) == ("4-7", "unreachable")
 
 
+ALL, TENSOR, DATA, PIPE = range(4)
+EIGHT = {
+    "0-7": ALL,
+    **dict.fromkeys(("0-1", "2-3", "4-5", "6-7"), TENSOR),
+    **dict.fromkeys(("0,2", "1,3", "4,6", "5,7"), DATA),
+    **dict.fromkeys(("0,4", "1,5", "2,6", "3,7"), PIPE),
+}
+SIXTEEN = {
+    "0-15": ALL,
+    **{f"{n}-{n + 1}": TENSOR for n in range(0, 16, 2)},
+    **{f"{n},{n + 2}": DATA for n in (0, 1, 4, 5, 8, 9, 12, 13)},
+    **{f"{n},{n + 4},{n + 8},{n + 12}": PIPE for n in range(4)},
+}
+# Ranks: what they wait in, the kind of group of that collective, and how many they have joined of each kind.
+States = list[tuple[str, str, int | None, tuple[int, int, int]]]
+PIPELINES: dict[str, tuple[dict[str, int], States, list[str], str, str, float]] = {
+    "a collective of two hangs, and the stage before waits for its message": (
+        EIGHT,
+        [
+            ("0-1", "recv", None, (9, 2, 5)),
+            ("4-5", "all_reduce", TENSOR, (9, 3, 5)),
+            ("2-3,6-7", "reduce_scatter", DATA, (9, 4, 6)),
+        ],
+        [],
+        "4-5",
+        "unfinished",
+        COUNTED,
+    ),
+    "a host is silent, and the stage before waits for its message": (
+        EIGHT,
+        [("0-1", "recv", None, (9, 2, 5)), ("2-3,6-7", "reduce_scatter", DATA, (9, 4, 6))],
+        ["n2"],
+        "4-5",
+        "unreachable",
+        SILENT,
+    ),
+    "a host is silent, and nobody knows whose message the others wait for": (
+        {spans: kind for spans, kind in EIGHT.items() if kind != PIPE},
+        [("0-1", "recv", None, (9, 2, 5)), ("2-3,6-7", "reduce_scatter", DATA, (9, 4, 6))],
+        ["n2"],
+        "4-5",
+        "unreachable",
+        SILENT,
+    ),
+    "left out the last collective of all, and waits for a message of the next step": (
+        EIGHT,
+        [("0-6", "barrier", ALL, (9, 4, 6)), ("7", "recv", None, (8, 4, 6))],
+        [],
+        "7",
+        "diverged",
+        STACKS,
+    ),
+    "left out a collective of two, and is where its stage has joined more": (
+        EIGHT,
+        [
+            ("0", "all_reduce", TENSOR, (9, 15, 5)),
+            ("1", "norm", ALL, (10, 14, 6)),
+            ("2", "reduce_scatter", DATA, (9, 16, 6)),
+            ("3-7", "norm", ALL, (10, 16, 6)),
+        ],
+        [],
+        "1",
+        "diverged",
+        STACKS,
+    ),
+    "left out a collective of two, and is where another stage has joined more": (
+        SIXTEEN,
+        [
+            ("0-1", "recv_backward", None, (9, 6, 5)),
+            ("4", "recv_backward", None, (9, 4, 5)),
+            ("5", "all_reduce", TENSOR, (9, 5, 5)),
+            ("8", "all_reduce", TENSOR, (9, 5, 5)),
+            ("9,12-13", "recv_forward", None, (9, 4, 5)),
+            ("2-3,6-7,10-11,14-15", "reduce_scatter", DATA, (9, 12, 6)),
+        ],
+        [],
+        "4",
+        "diverged",
+        STACKS,
+    ),
+    "either of two may have left a collective out": (
+        SIXTEEN,
+        [
+            ("0-1", "recv_backward", None, (9, 6, 5)),
+            ("4", "recv_backward", None, (9, 4, 5)),
+            ("5", "all_reduce", TENSOR, (9, 5, 5)),
+            ("8", "all_reduce", TENSOR, (9, 5, 5)),
+            ("9", "recv_forward", None, (9, 4, 5)),
+            ("12-13", "recv_forward", None, (9, 7, 5)),
+            ("2-3,6-7,10-11,14-15", "reduce_scatter", DATA, (9, 12, 6)),
+        ],
+        [],
+        "",
+        "diverged",
+        UNSURE,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "states", "silent", "ranks", "why", "confidence"), PIPELINES.values(), ids=PIPELINES
+)
+def test_ranks_of_groups_without_names_that_hold_up_a_pipeline(
+    kinds: dict[str, int], states: States, silent: list[str], ranks: str, why: str, confidence: float
+) -> None:
+    layout = [RankGroup(f"{at}:{spans}", spans, str(at)) for at, spans in enumerate(kinds)]
+    groups = []
+    for here, what, hangs, joined in states:
+        for rank in ranks_in(here):
+            one = group(str(rank), what=what)
+            for each in layout:
+                kind = kinds[each.ranks]
+                if rank in ranks_in(each.ranks):
+                    count = (*joined, 1)[kind]
+                    under_way = what if kind == hangs else ""
+                    one.collectives[each.id] = Collectives(count, count - (kind == hangs), under_way)
+            groups.append(one)
+    found = blame(groups, layout, hosts={"n2": "4-5"}, silent=silent)
+    assert (spans_of(found.ranks), found.why, found.confidence) == (ranks, why, confidence)
+
+
 # One rank's state: in which call it is, and how far in the groups that it is a member of.
 AXES: list[tuple[str, Any]] = [("0-7", "world"), ("0-3", "tp"), ("4-7", "tp"), ("0,4", "")]
 GROUPS = [RankGroup(f"g:{spans}", spans, "g", axis) for spans, axis in AXES]
