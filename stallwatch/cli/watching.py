@@ -273,6 +273,13 @@ class TerminalSink:
         notice = incident_notice(incident, self._language, self._catalogue.pages.get(incident.rule))
         self._worker.put((notice.message, _COLOURS[notice.level]))
 
+    def adopt(self, incident: Incident) -> None:
+        """Learn that another agent of the run showed it: only its end is shown here, if its beginning was."""
+        began = (incident.id, "open")
+        if incident.status == "resolved" and began in self._shown:
+            self(incident)
+        self._shown |= {began, (incident.id, incident.stage)}
+
     def notice(self, text: str) -> None:
         """Say something that is no incident, after the panels that came before it: they are its reason."""
         if not self._worker.put(text):

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -33,6 +33,7 @@ _LOST_SECONDS = 60.0  # silent for so long, what an agent left open is nobody's 
 _ABSENT_SECONDS = 15.0  # not looked at for so long, what is known is of the time before another merged
 _FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
 _MOST_AGENTS = 16_384
+_MOST_ABSENT = 4096
 _PER_SECOND = 64.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
 _SLOWEST = BEAT_SECONDS / 2  # in a quiet spell, with any number of hosts
 _SKEWS = 32  # posts by which the clock of an agent is compared with ours
@@ -127,6 +128,8 @@ class Coordinator:
         self._episodes = self._no_episodes()
         self._slowness = self._no_slowness()
         self._present_at = clock()
+        self._absent: dict[str, tuple[str, float]] = {}  # hosts that posted to others only: ranks, since when
+        self._passed_on: dict[str, Incident] = {}  # open when another coordinator took over
         self._unsent: dict[str, Incident] = {}  # reported, and not seen to have left
         self._ledger: dict[str, Incident] = {}  # those that left, by id
         self._adopted_at: dict[str, float] = {}  # of those that others reported
@@ -151,6 +154,7 @@ class Coordinator:
                 return self._reply(agent, now)
             agent.update(report, now - report.age, self._wall() - report.age)
             agent.beat = self._beat(report)
+            self._miss(report.hosts, now)
             for known in report.ledger:
                 self._adopt(known)
             for incident in report.incidents:
@@ -174,11 +178,22 @@ class Coordinator:
             self._note_sent()
             self._count_hosts(now)
 
-    def leave(self) -> None:
-        """Forget the run: its agents report to another coordinator now, and hold all that we know."""
+    def leave(self, ledger: Iterable[Incident] = ()) -> None:
+        """Forget the run: its agents report to another coordinator now, and hold all that we know.
+
+        What that one has closed, by its `ledger`, is closed in our sinks, too.
+        """
         with self._lock:
+            for known in (*self._ledger.values(), *self._unsent.values()):
+                if known.status == "open":
+                    self._passed_on[known.id] = known
+            for over in ledger:
+                before = self._passed_on.pop(over.id, None) if over.status == "resolved" else None
+                if before is not None:
+                    self._conclude(before, over)
             if not self._agents:
                 return
+            self._absent.clear()
             self._agents.clear()
             self._named.clear()
             self._ledger.clear()
@@ -189,6 +204,14 @@ class Coordinator:
             self._slowness = self._no_slowness()
             for known in self._unsent.values():
                 self._episodes.adopt(known)
+
+    def _conclude(self, before: Incident, over: Incident) -> None:
+        """Let our sinks know how an incident ended that another coordinator has closed."""
+        facts = {name: getattr(over, name) for name in ("resolution", "resolved_at", "updated_at", "ending")}
+        closed = msgspec.structs.replace(before, status="resolved", **facts)
+        for sink in self._sinks:
+            with self._guarded("telling of an incident"):
+                getattr(sink, "adopt", sink)(closed)
 
     def _no_episodes(self) -> RunEpisodes:
         return RunEpisodes(self._report, self._view, self._is_complete, self._clock)
@@ -319,7 +342,8 @@ class Coordinator:
         parts = by_host((host, stacks) for host, stacks in seen if stacks is not None)
         world = max((agent.report.world for agent in up), default=0)
         stacks = over_hosts(parts, silent=silent, world=world) if len(up) > 1 and parts else None
-        return View(stacks, {rank: agent.report.host for agent in up for rank in agent.ranks})
+        hosts = {rank: host for host, (ranks, _) in self._absent.items() for rank in ranks_in(ranks)}
+        return View(stacks, hosts | {rank: agent.report.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
         """Return what all hosts together decide."""
@@ -341,7 +365,19 @@ class Coordinator:
         return run_ruling(views, silent=self._silent(now), world=world)
 
     def _silent(self, now: float) -> list[str]:
-        return sorted({self._host(agent) for agent in self._up() if agent.is_silent(now)})
+        silent = {self._host(agent) for agent in self._up() if agent.is_silent(now)}
+        beat = min((agent.beat for agent in self._agents.values()), default=BEAT_SECONDS)
+        limit = max(SILENT_BEATS * beat, _LEAST_SILENT)
+        return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
+
+    def _miss(self, hosts: Mapping[str, str], now: float) -> None:
+        """Learn of hosts that have not posted to us, by what others were told before."""
+        present = {self._host(agent) for agent in self._agents.values()}
+        for host in present & self._absent.keys():
+            del self._absent[host]
+        for host in hosts.keys() - present:
+            if len(self._absent) < _MOST_ABSENT:
+                self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
         """Return the agents that count: of two that claim a rank, that which started later."""
@@ -392,8 +428,12 @@ class Coordinator:
         if shared is None or now - shared.at >= max(_SHARED_SECONDS, len(shared.hosts) / _PER_SECOND):
             by_host: dict[str, list[str]] = {}
             for each in self._agents.values():
-                by_host.setdefault(self._host(each), []).append(each.report.ranks)
-            hosts = {host: ", ".join(filter(None, ranks)) for host, ranks in by_host.items()}
+                if each.report.ending is None:
+                    by_host.setdefault(self._host(each), []).append(each.report.ranks)
+            hosts = {host: ",".join(filter(None, ranks)) for host, ranks in by_host.items()}
+            hosts |= {
+                host: ranks for host, (ranks, since) in self._absent.items() if now - since < _FORGET_SECONDS
+            }
             shared = _Shared(now, hosts, self._silent(now), self._members(), self._ruling(now))
             self._shared = shared
         agent.told = frozenset((one.id, one.status) for one in self._ledger.values())

@@ -68,7 +68,7 @@ class Member:
         host_id: str,
         address: Callable[[], str] = lambda: "",
         step: Callable[[], None] = lambda: None,
-        leave: Callable[[], None] = lambda: None,
+        leave: Callable[[Sequence[Incident]], None] = lambda _: None,
         is_settled: Callable[[], bool] = lambda: True,
         is_known: Callable[[], bool] = lambda: True,
         alone_seconds: float = ALONE_SECONDS,
@@ -80,7 +80,7 @@ class Member:
         """`is_settled`: whether nothing waits in a coordinator of our own; `address`: where it listens.
 
         `is_known`: whether the other hosts know what left from there.
-        `leave` is called where another coordinator took our report.
+        `leave` gets the ledger of another coordinator that took our report.
 
         `alone_seconds`: how long nobody may answer until the agent notifies people itself.
         """
@@ -276,7 +276,7 @@ class Member:
         if reply is None:
             return
         if reply.coordinator not in ("", self._agent):
-            self._leave()
+            self._leave(reply.ledger)
         if reply.refused and reply.refused != getattr(self._reply, "refused", ""):
             self._notice(reply.refused)
         with self._lock:
@@ -344,6 +344,7 @@ class Member:
                 stacks_age=now - state.stacks_at if state.stacks is not None else 0.0,
                 paces=self.paces.report(self._number),
                 incidents=incidents,
+                hosts=self._reply.hosts if self._reply is not None else {},
                 ledger=joined_ledgers([self._ledger.values(), self._alone.values()]),
                 ending=self._ending,
                 ended_age=now - self._ended_at if self._ending is not None else None,

@@ -63,6 +63,9 @@ class AgentReport(msgspec.Struct, kw_only=True):
     paces: list[Paces] = []
     #: The open ones, and those that closed until the ledger shows the run's incident as closed. No stacks.
     incidents: list[Incident] = []
+    #: The run's hosts with their folded ranks, as the last reply named them: a host that is lost together
+    #: with the coordinator is missed by whichever agent takes over.
+    hosts: dict[str, str] = {}
     ledger: list[Incident] = []  #: the run's incidents of which messages left, as far as it knows
     ending: Ending | None = None
     ended_age: float | None = None
@@ -92,7 +95,7 @@ class Reply(msgspec.Struct, kw_only=True):
     acknowledged: dict[str, int] = {}  #: by agent: the newest report whose incidents are taken over
     beat: float = BEAT_SECONDS  #: until the next post
     members: list[Member] = []
-    hosts: dict[str, str] = {}  #: folded ranks, by host
+    hosts: dict[str, str] = {}  #: that have not ended: folded ranks, by host
     silent: list[str] = []
     ruling: Ruling | None = None  #: of the run, where all its hosts together decide what none can alone
     #: The run's incidents of which messages left, the open ones and the last that closed, in brief: whoever

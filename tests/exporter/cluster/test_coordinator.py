@@ -10,6 +10,7 @@ from clustercases import Chat, Clock, Host, incident, stacks
 
 from stallwatch_exporter.cluster.coordinator import Coordinator
 from stallwatch_exporter.cluster.merging import GATHER_SECONDS
+from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.stacks.patience import Ruling
 from stallwatch_rules.stacks.records import Collectives
@@ -636,3 +637,51 @@ def test_a_blame_is_not_replaced_by_one_that_is_less_sure() -> None:
     assert run.chat.got[-1].hosts == ["n0", "n1"]
     found = [one.stacks for one in run.chat.got if one.stacks is not None]
     assert {(one.why, *one.odd, one.confidence) for one in found} == {("elsewhere", 1, 0.97)}
+
+
+def test_a_host_that_is_lost_with_the_coordinator_is_missed_by_the_next_one() -> None:
+    run = Run()
+    run.hangs("n0")
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    assert reply.hosts == {"n0": "0", "n1": "1", "n2": "2"}
+    run.coordinator = run.another()  # that of n1, as n0 lost its power
+    for name in ("n1", "n2"):
+        run.hosts[name].facts |= {"hosts": reply.hosts, "ruling": Ruling("waiting", 180.0, "others")}
+    run.passes(20, "n1", "n2")
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    assert reply.silent == ["n0"]
+    assert reply.ruling is not None
+    assert (reply.ruling.status, reply.ruling.reason) == ("stalled", "behind")
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, "n1", "n2")
+    stacks_sent = run.chat.got[-1].stacks
+    assert stacks_sent is not None
+    assert (stacks_sent.why, stacks_sent.odd, stacks_sent.silent) == ("unreachable", [0], ["n0"])
+
+
+def test_a_host_that_ended_before_a_takeover_is_not_missed() -> None:
+    run = Run()
+    run.hosts["n0"].facts["ending"] = Ending("finished", None)
+    run.post()
+    run.clock.now += 1.0
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    assert sorted(reply.hosts) == ["n1", "n2"]
+
+
+def test_what_another_coordinator_closed_is_closed_here_and_not_sent() -> None:
+    run = Run()
+    record: list[Incident] = []
+    run.coordinator = Coordinator(
+        [run.chat, record.append], name="n0-1", clock=run.clock, wall=run.clock.wall
+    )
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.post()
+    run.passes(3, *run.hosts)
+    (known,) = run.coordinator.take(run.hosts["n1"].report()).ledger
+    run.coordinator.leave([known])
+    at = run.clock.wall()
+    over = {"status": "resolved", "resolution": "recovered", "resolved_at": at, "updated_at": at}
+    run.coordinator.leave([msgspec.structs.replace(known, **over)])
+    assert [(one.status, one.resolution) for one in record[-1:]] == [("resolved", "recovered")]
+    assert [one.status for one in run.chat.adopted] == ["resolved"]
+    assert {one.status for one in run.chat.got} == {"open"}

@@ -38,10 +38,11 @@ class Line:
         self._posted = threading.Condition()
 
     def post(self, report: AgentReport) -> Reply | None:
-        with self._posted:
+        reply = self.merges.take(report) if self.merges is not None else None
+        with self._posted:  # once it is taken: the test looks at the coordinator then
             self.posts.append(report)
             self._posted.notify_all()
-        return self.merges.take(report) if self.merges is not None else None
+        return reply
 
     def close(self) -> None:
         self.closed = True

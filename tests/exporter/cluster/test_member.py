@@ -58,7 +58,7 @@ class Agent:
             clock=self.clock,
             wall=self.clock.wall,
             notice=self.notices.append,
-            leave=lambda: self.left.append(self.clock()),
+            leave=lambda _: self.left.append(self.clock()),
             start=False,
         )
 
