@@ -333,7 +333,8 @@ def _where(incident: Incident, language: str) -> str:
     if incident.hosts:
         stacks = incident.stacks
         every = {*incident.hosts, *stacks.hosts, *stacks.silent} if stacks is not None else incident.hosts
-        first = say("alerts.on-hosts", language, run=run, count=len(every))
+        if len(every) > 1:
+            first = say("alerts.on-hosts", language, run=run, count=len(every))
     return _lines(first, say("alerts.place", language, facts=listed(facts, language)))
 
 

@@ -228,6 +228,12 @@ class Coordinator:
         return now
 
     @property
+    def run(self) -> str:
+        """The name of the run, once an agent has reported."""
+        with self._lock:
+            return next((agent.report.run for agent in self._agents.values()), "")
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing waits to be reported, or to leave."""
         with self._lock:

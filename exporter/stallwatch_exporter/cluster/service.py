@@ -42,6 +42,7 @@ class CoordinatorService:
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: dict[str, Coordinator] = {}
+        self._announced: set[str] = set()
         self._closing = threading.Event()
         self._gate = OtherHosts(secret.text, self._name, own_id, self._run, notice)
         self._server = listen(self._gate, join.host, [join.port or PORT], secret.server, _MOST_CONNECTIONS)
@@ -62,7 +63,6 @@ class CoordinatorService:
     def _run(self, key: str) -> Coordinator:
         with self._lock:
             if key not in self._runs:
-                self._notice(f"a run joins: {key}")
                 self._runs[key] = Coordinator(
                     self._sinks, name=self._name, clock=self._clock, notice=self._notice
                 )
@@ -75,8 +75,12 @@ class CoordinatorService:
             for key, run in runs:
                 try:
                     run.step()
+                    if key not in self._announced and (name := run.run):
+                        self._announced.add(key)
+                        self._notice(f"the agents of {name} report here")
                     if run.is_over:
                         self._gate.forget(key)
+                        self._announced.discard(key)
                         with self._lock:
                             self._runs.pop(key, None)
                 except Exception as error:
