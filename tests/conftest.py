@@ -29,6 +29,7 @@ SLOW = (
     "cli/test_cli.py::test_a_full_disk_behind_the_output_is_no_fault_of_ours",
     "cli/test_demo.py",
     "cli/test_run_command.py",
+    "cluster/",
     "dashboard/test_access.py::test_streamlit_gets_the_secrets_and_no_file_holds_them",
     "dashboard/test_launch.py",
     "dashboard/test_pages.py",

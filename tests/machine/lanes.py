@@ -2,7 +2,7 @@
 
 Tests with trainings and browsers wait, and keep all processors busy between: they are one lane, in which all
 goes on as it does without lanes, one test after the other, in the same order and in one process. The tests of
-acceptance, which almost only wait, are another. Every other file is a lane of its own. A process that is done
+acceptance and of clusters, which almost only wait, are another. Every other file is a lane of its own. A process that is done
 with its lane takes the next, so that all of them end at about the same time.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
-FOLDERS = {"browser": "machine", "repro": "machine", "acceptance": "acceptance"}
+FOLDERS = {"browser": "machine", "repro": "machine", "acceptance": "acceptance", "cluster": "acceptance"}
 #: They read files only.
 APART = frozenset({"test_versions.py", "test_wordings_in_packages.py"})
 
@@ -21,7 +21,8 @@ def lane_of(test: str) -> str:
     """The lane of a test, by its id."""
     file = test.partition("::")[0]
     *folders, name = file.split("/")
-    return next((FOLDERS[one] for one in folders if one in FOLDERS and name not in APART), file)
+    top = folders[folders.index("tests") + 1 :][:1] if "tests" in folders else folders[:1]
+    return next((FOLDERS[one] for one in top if one in FOLDERS and name not in APART), file)
 
 
 def is_long(test: str) -> bool:
