@@ -107,7 +107,7 @@ class HttpBacking:
         return host.join_address(self._join.host if is_one else "", self._server.port)
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report; ``None`` if nobody answers in time."""
+        """Send a report; ``None`` if there is no answer in time."""
         if self._closed:
             return None
         name = host.socket_name(self._home / "join", self._identity.key, self._host_id)
@@ -243,7 +243,7 @@ class HttpBacking:
             return None
 
     def _elsewhere(self) -> Elsewhere | None:
-        """Return who merges in our place; ``None`` if nobody before us in the order of hosts answers."""
+        """Return the agent that merges in our place; ``None`` if none before us answers."""
         with self._checking:
             used, signed = self._used, self._signed
             if used is None or signed is None:
@@ -421,7 +421,7 @@ class HostReports:
         return answer.of(report.agent) if answer is not None else None
 
     def close(self) -> None:
-        """Let nobody wait."""
+        """Release all that wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -29,7 +29,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # seconds in a quiet spell: with short thresholds, and usually
-_LOST_SECONDS = 60.0  # silent for so long, what an agent left open is nobody's any more
+_LOST_SECONDS = 60.0  # silent for so long, an agent is lost, and what it left open is closed
 _ABSENT_SECONDS = 15.0  # not looked at for so long, what is known is of the time before another merged
 _FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
 _MOST_AGENTS = 16_384
@@ -63,7 +63,7 @@ class _Agent:
         self.first_at = now
         self.beat = BEAT_SECONDS
         self.lost = False
-        self.told: frozenset[tuple[str, str]] = frozenset()  # of the ledger that it was answered
+        self.answered: frozenset[tuple[str, str]] = frozenset()  # the ledger of the last reply
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
@@ -210,7 +210,7 @@ class Coordinator:
         facts = {name: getattr(over, name) for name in ("resolution", "resolved_at", "updated_at", "ending")}
         closed = msgspec.structs.replace(before, status="resolved", **facts)
         for sink in self._sinks:
-            with self._guarded("telling of an incident"):
+            with self._guarded("reporting an incident"):
                 getattr(sink, "adopt", sink)(closed)
 
     def _no_episodes(self) -> RunEpisodes:
@@ -220,7 +220,7 @@ class Coordinator:
         return Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
 
     def _present(self) -> float:
-        """Return the time. If we were stopped, others have merged since: nobody was silent but we."""
+        """Return the time. If this process was stopped, others have merged since, and no agent was silent."""
         now = self._clock()
         if now - self._present_at > _ABSENT_SECONDS:
             self.leave()
@@ -253,7 +253,7 @@ class Coordinator:
             others = [each for each in self._agents.values() if each.report.agent != self.name]
             up = [each for each in others if each.report.ending is None and not each.is_silent(now)]
             left = {(one.id, one.status) for one in self._ledger.values()}
-            return all(left <= each.told for each in up)
+            return all(left <= each.answered for each in up)
 
     def _count_hosts(self, now: float) -> None:
         there = [agent for agent in self._up() if agent.report.ending is None]
@@ -292,7 +292,7 @@ class Coordinator:
 
     def _report(self, incident: Incident) -> None:
         for sink in self._sinks:
-            with self._guarded("telling of an incident"):
+            with self._guarded("reporting an incident"):
                 sink(msgspec.structs.replace(incident))
         self._unsent[incident.id] = incident
         if incident.status == "resolved":
@@ -300,7 +300,7 @@ class Coordinator:
                 self._report(msgspec.structs.replace(incident, id=other, opened_at=opened_at))
 
     def _adopt(self, known: Incident) -> None:
-        """Somebody else reported it: whoever was notified of it is not notified again."""
+        """Take over an incident that another coordinator reported: people are not notified again."""
         ago = self._wall() - known.resolved_at if known.resolved_at is not None else 0.0
         if known.id in self._unsent or self._has(known) or not self._episodes.adopt(known, ago):
             return
@@ -308,7 +308,7 @@ class Coordinator:
         self._adopted_at.setdefault(known.id, self._clock())
         for sink in self._sinks:
             if (adopt := getattr(sink, "adopt", None)) is not None:
-                with self._guarded("telling of an incident"):
+                with self._guarded("reporting an incident"):
                     adopt(known)
 
     def _has(self, known: Incident) -> bool:
@@ -329,7 +329,7 @@ class Coordinator:
         self._adopted_at = {name: at for name, at in self._adopted_at.items() if name in self._ledger}
 
     def _close_orphans(self, now: float) -> None:
-        """Close what others reported of agents that are gone: nobody else knows that it is open."""
+        """Close incidents that only agents knew that are gone."""
         for name, known in list(self._ledger.items()):
             is_new = now - self._adopted_at.get(name, now) <= _LOST_SECONDS
             if is_new or not self._episodes.awaits(name):
@@ -377,7 +377,7 @@ class Coordinator:
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _miss(self, hosts: Mapping[str, str], now: float) -> None:
-        """Learn of hosts that have not posted to us, by what others were told before."""
+        """Learn of hosts that have not posted to us, by what agents knew before."""
         present = {self._host(agent) for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
@@ -442,7 +442,7 @@ class Coordinator:
             }
             shared = _Shared(now, hosts, self._silent(now), self._members(), self._ruling(now))
             self._shared = shared
-        agent.told = frozenset((one.id, one.status) for one in self._ledger.values())
+        agent.answered = frozenset((one.id, one.status) for one in self._ledger.values())
         return Reply(
             coordinator=self.name,
             acknowledged={agent.report.agent: agent.report.number},
@@ -482,7 +482,7 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
     """Return by id what is to be remembered: what is open, or closed lately, and the last of each kind.
 
-    By these, whoever takes over numbers the next. `held`: aliases that are still open, as a warning may be.
+    The next coordinator numbers its incidents by these. `held`: aliases that are open, as a warning may be.
     """
     known, held = list(known), frozenset(held)
     last: dict[tuple[str, str], tuple[int, str]] = {}

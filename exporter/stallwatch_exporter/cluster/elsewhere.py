@@ -36,7 +36,7 @@ def advice(
     name: str | None = None,
     read: Callable[[str], str] = lambda path: Path(path).read_text("utf-8", "replace"),
 ) -> str:
-    """Return one line for who starts ranks on other hosts with this command; empty if nobody does.
+    """Return one line of advice if this command starts ranks on other hosts; else an empty text.
 
     The command itself stays as it is: what is right for one launcher may keep another from starting.
     """

@@ -45,7 +45,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     origin: Origin
     master: str = ""  #: HOST or HOST:PORT at which the first agent may be reached
-    hosts: tuple[str, ...] = ()  #: of the run, in the scheduler's order; empty where nobody lists them
+    hosts: tuple[str, ...] = ()  #: of the run, in the scheduler's order; empty if it lists none
     node: int | None = None  #: the number of this host among them
     agents: int | None = None  #: how many are expected, if that is known
     provisional: bool = False  #: another run may have the same; what the ranks say later decides

@@ -22,7 +22,7 @@ from stallwatch_exporter.stacks.local_ranks import rank_environ
 
 #: Opens another engine than HTTP, such as PostgreSQL; it calls `Merges.step` itself while it is its turn.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
-_ENGINE_SECONDS = 8.0  # that another agent may take to find that whoever merges is frozen
+_ENGINE_SECONDS = 8.0  # until another agent finds that the one that merges is frozen
 
 
 class Joining:

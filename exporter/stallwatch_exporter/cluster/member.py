@@ -1,7 +1,7 @@
 """The agent's side of a run over hosts: what it reports, what it hears, and who notifies people.
 
-An incident of the agent is acknowledged by whoever merges, who notifies people of the run's incident. If
-nobody answers for five seconds, the agent notifies people itself, and says so once it is heard.
+The coordinator acknowledges an incident of the agent, and notifies people of the run's incident. If there is
+no answer for five seconds, the agent notifies people itself, and reports that later.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.patience import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-ALONE_SECONDS = 5.0  #: if nobody answers for so long, the agent notifies people of its news itself
+ALONE_SECONDS = 5.0  #: without an answer for so long, the agent notifies people of its news itself
 _UNHEARD = 3  # … and after so many times as long if its news is not acknowledged, though somebody answers
 _LEAVING_SECONDS = 5.0  # that the last news may take to be merged and sent by this agent
 _LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # and a beat: so long what all hosts decided counts
-_AGAIN_SECONDS = 0.5  # between two posts of news that nobody has acknowledged
+_AGAIN_SECONDS = 0.5  # between two posts of news that is not acknowledged
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class Member:
         `is_known`: whether the other hosts know what left from there.
         `leave` gets the ledger of another coordinator that took our report.
 
-        `alone_seconds`: how long nobody may answer until the agent notifies people itself.
+        `alone_seconds`: how long an answer may take until the agent notifies people itself.
         """
         self._identity = identity
         self._run = run
@@ -183,12 +183,12 @@ class Member:
 
     @property
     def ruling(self) -> Ruling | None:
-        """What all hosts together decide on the quiet spell that is now; ``None`` if nobody says."""
+        """What all hosts together decide on the quiet spell that is now; ``None`` if that is not known."""
         fresh = self._clock() - self._answered_at < _FRESH_SECONDS + self._beat()
         return self._reply.ruling if self._reply is not None and fresh else None
 
     def notify_alone(self) -> None:
-        """Notify people of what nobody acknowledged in time."""
+        """Notify people of what was not acknowledged in time."""
         with self._lock:
             now, limit = self._clock(), self._alone_seconds
             limit *= 1 if now - self._answered_at >= limit else _UNHEARD
@@ -200,7 +200,7 @@ class Member:
                 self._alone[incident.id] = in_brief(incident)
         for incident in incidents:
             for sink in self._sinks:
-                with self._guarded("telling of an incident"):
+                with self._guarded("reporting an incident"):
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:

@@ -26,11 +26,11 @@ _DIGITS = 4  # that count: less would make equal what differs by a hundredth
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # after the first report, all hosts have reported
 _ANEW_STEPS = 64  # that who takes over compares before it says that a host has caught up
 _MOST_POSTED = 64
-_RUN = "run"  # in the place of an agent: the incident is the run's, whoever merges
+_RUN = "run"  # in the place of an agent: the incident is the run's
 
 
 class PaceBook:
-    """The steps of an agent's ranks that nobody has acknowledged. Any thread may call it."""
+    """Steps of an agent's ranks that are not acknowledged. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class PaceBook:
                 self._counts[rank] = self._counts.get(rank, 0) + 1
 
     def report(self, number: int) -> list[Paces]:
-        """Return what nobody has acknowledged, as it goes into this report."""
+        """Return what is not acknowledged, as it goes into this report."""
         with self._lock:
             self._posted[number] = dict(self._counts)
             if len(self._posted) > _MOST_POSTED:

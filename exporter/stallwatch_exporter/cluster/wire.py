@@ -98,7 +98,7 @@ class Reply(msgspec.Struct, kw_only=True):
     hosts: dict[str, str] = {}  #: that have not ended: folded ranks, by host
     silent: list[str] = []
     ruling: Ruling | None = None  #: of the run, where all its hosts together decide what none can alone
-    #: The run's incidents of which messages left, the open ones and the last that closed, in brief: whoever
-    #: takes over knows by them what not to send again.
+    #: The run's incidents of which messages left, the open ones and the last that closed, in brief: the next
+    #: coordinator knows by them what not to send again.
     ledger: list[Incident] = []
     refused: str = ""  #: why the report was not taken, in one line for the agent's terminal
