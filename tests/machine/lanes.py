@@ -2,8 +2,8 @@
 
 Tests with trainings and browsers wait, and keep all processors busy between: they are one lane, in which all
 goes on as it does without lanes, one test after the other, in the same order and in one process. The tests of
-acceptance and of clusters, which almost only wait, are another. Every other file is a lane of its own. A process that is done
-with its lane takes the next, so that all of them end at about the same time.
+acceptance and of clusters, which almost only wait, are another. Every other file is a lane of its own. A
+process that is done with its lane takes the next, so that all of them end at about the same time.
 """
 
 from __future__ import annotations

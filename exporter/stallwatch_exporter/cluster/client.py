@@ -48,6 +48,7 @@ FIRST_PORT = 19402
 _PORTS = 200  # runs of one machine listen at different ones
 _TRIES = 8
 _MOST_OTHERS = 64  # agents that are remembered beside those that may merge
+_STARTING_SECONDS = 30.0  # that the agent at `join.address` may take to start
 _AT_ONCE = 16  # hosts that are looked for at a time
 _SPARE_SECONDS = 0.25  # of a post, for hosts that did not answer before
 _SEEN_LATELY = 0.5  # seconds for which a coordinator that answered need not prove that it is there
@@ -86,6 +87,7 @@ class HttpBacking:
         self._signed: Signed | None = None
         self._no_secret = False
         self._kept_at = clock()
+        self._missed_from = clock() + _STARTING_SECONDS
         self._server: ClusterServer | None = None
         self._socket: ClusterServer | None = None
         self._avoided_until = float("-inf")
@@ -235,6 +237,9 @@ class HttpBacking:
     def _own(self, reports: Sequence[AgentReport]) -> Answer | None:
         """Merge here."""
         self._used = None
+        where, _ = host.split_address(self._join.address)
+        if where and not host.is_this_host(where, self._hostname) and self._clock() >= self._missed_from:
+            self._notices(f"{self._join.address} does not answer: until it does, this agent merges the run")
         here = f"{self._hostname}{self.address}" if self.address[:1] == ":" else self.address
         try:
             return self._run.take([msgspec.structs.replace(report, address=here) for report in reports])

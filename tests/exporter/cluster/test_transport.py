@@ -200,6 +200,15 @@ def test_a_coordinator_that_is_configured_comes_before_the_hosts(three: Cluster)
     assert hosts[0].merges.agents == ["agent0", "agent1"]
 
 
+def test_a_configured_coordinator_that_does_not_answer_is_named(three: Cluster) -> None:
+    first = three.start(0, address=f"127.0.0.9:{free_port()}")
+    assert first.post() is not None
+    assert not first.notes, "it may be about to start"
+    three.now += 31.0
+    assert first.post() is not None
+    assert [note for note in first.notes if "does not answer" in note]
+
+
 def test_ports_that_others_have_are_passed_over(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ports are made of the run's key; here a program and the agent of another run have the first two."""
     monkeypatch.setattr(client, "FIRST_PORT", free_port())
