@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 from stallwatch_exporter.cluster.identity import RunIdentity
@@ -42,8 +43,9 @@ def test_steps_of_a_run_over_hosts_are_reported_to_whoever_merges(probed: tuple[
     identity, nobody = RunIdentity(key="5f", job="8123.0", origin="slurm"), cast(Any, None)
     member = Member(identity, "sft", nobody, [], agent="a", host="n1", host_id="id", start=False)
     probing = run.agent._probing
+    joining = cast(Any, SimpleNamespace(member=member, look=lambda _pids: None))
     run.agent = Agent(
-        run.folder, run.settings, run.catalogue, [], clock=lambda: run.now, probing=probing, member=member
+        run.folder, run.settings, run.catalogue, [], clock=lambda: run.now, probing=probing, joining=joining
     )
     train(probed, 5, 0.3)
     paces = {one.rank: one for one in member.report().paces}

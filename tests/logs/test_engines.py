@@ -71,7 +71,7 @@ def test_dask(logs: Path, catalogue: Catalogue, expected: bytes) -> None:
 
 def test_ray(logs: Path, catalogue: Catalogue, expected: bytes) -> None:
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
         with stallwatch.ray_executor(max_retries=0) as executor:
             assert report(logs, catalogue, executor) == expected

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import uvicorn
 from dashboards import served
+from loops import run
 from rawhttp import request
 from uvicorn.server import ServerState
 from websockets.sync.client import connect
@@ -141,7 +142,7 @@ def attack(monkeypatch: pytest.MonkeyPatch) -> Attack:
     now = [0.0]
     monkeypatch.setattr(BoundedProtocol, "clock", staticmethod(lambda: now[0]))
     monkeypatch.setattr(BoundedProtocol, "most", 2)
-    return lambda attack: asyncio.run(Driven(now).serve(attack))
+    return lambda attack: run(Driven(now).serve(attack))
 
 
 def test_a_head_that_dribbles_in_is_ended_at_one_deadline(attack: Attack) -> None:

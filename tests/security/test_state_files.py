@@ -87,7 +87,9 @@ def test_folder_that_prometheus_reads(tmp_path: Path, python: Python) -> None:
     """What is private must not be all: the folder of announcements is made for Prometheus's account, too."""
     folder = tmp_path / "var" / "stallwatch" / "targets"
     training = (
-        "import sys; from pathlib import Path; folder = Path(sys.argv[1]); (file,) = folder.glob('*.json');"
+        "import sys, time; from pathlib import Path; folder = Path(sys.argv[1])\n"
+        "while not (files := [*folder.glob('*.json')]): time.sleep(0.05)\n"
+        "(file,) = files\n"
         "print([oct(path.stat().st_mode & 0o7777) for path in (file, folder, *folder.parents[:2])])"
     )
     done = python(RUN, "run", "--port", "0", "--sd-dir", folder, "--", sys.executable, "-c", training, folder)

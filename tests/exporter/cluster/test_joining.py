@@ -98,9 +98,15 @@ def rank() -> Iterator[Callable[..., int]]:
         )
         started.append(
             subprocess.Popen(
-                [sys.executable, "-c", "input()"], env={**environ, **changes}, stdin=subprocess.PIPE
+                [sys.executable, "-c", "print(flush=True); input()"],
+                env={**environ, **changes},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
             )
         )
+        stdout = started[-1].stdout
+        assert stdout is not None
+        stdout.readline()  # before it runs, its environment may be that of this process
         return started[-1].pid
 
     yield start
