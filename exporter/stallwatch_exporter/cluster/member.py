@@ -118,6 +118,7 @@ class Member:
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
         self._posted_at = -math.inf
+        self._posted_ranks = ""
         self._refused = ""
         self._thread = threading.Thread(target=self._run_thread, name="stallwatch cluster", daemon=True)
         if start:
@@ -171,8 +172,8 @@ class Member:
     def update(self, state: State) -> None:
         """Take what the agent sees now."""
         with self._lock:
-            was_quiet, self._state = self._is_quiet(), state
-            if self._is_quiet() and not was_quiet:
+            was_quiet, before, self._state = self._is_quiet(), self._state, state
+            if (self._is_quiet() and not was_quiet) or state.ranks != before.ranks:
                 self._wake.set()
 
     def end(self, ending: Ending) -> None:
@@ -254,6 +255,7 @@ class Member:
         """Return the seconds until the next post."""
         with self._lock:
             urgent = self._waiting or (self._ending is not None and not self._end_is_known)
+            urgent = urgent or self._state.ranks != self._posted_ranks  # a host may be lost at any time
             beat = _AGAIN_SECONDS if urgent else self._beat()
             return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
 
@@ -318,6 +320,7 @@ class Member:
                 if name not in self._posted or self._posted[name][0] is not one:
                     self._posted[name] = one, self._number
             now, state = self._clock(), self._state
+            self._posted_ranks = state.ranks
             incidents = [msgspec.structs.replace(one, stacks=None) for one in self._mine.values()]
             return AgentReport(
                 key=self._identity.key,

@@ -247,7 +247,10 @@ class RunEpisodes(Episodes):
         stacks = folded.stacks
         if stacks is not None and stacks.odd and folded.kind == "stall" and folded.rule in STANDSTILLS:
             folded.rank = stacks.odd[0]
-            folded.host = _host_of(folded.rank, stacks) or view.hosts.get(folded.rank, folded.host)
+            lost = (
+                stacks.silent[0] if stacks.why == "unreachable" and len(stacks.silent) == 1 else folded.host
+            )
+            folded.host = _host_of(folded.rank, stacks) or view.hosts.get(folded.rank, lost)
 
     def outlives(self, episode: Episode) -> bool:
         """Return whether it is remembered: for as long as agents may still report of it."""

@@ -464,7 +464,7 @@ def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.passes(4, *run.hosts)
     assert [stage for _, stage in run.chat.stages] == ["open"]
-    assert run.notices == ["telling of an incident failed (OSError: no space left); the run goes on"]
+    assert run.notices == ["reporting an incident failed (OSError: no space left); the run goes on"]
 
 
 def test_looks_that_show_nothing_new_are_reported_once_a_minute() -> None:
@@ -685,3 +685,16 @@ def test_what_another_coordinator_closed_is_closed_here_and_not_sent() -> None:
     assert [(one.status, one.resolution) for one in record[-1:]] == [("resolved", "recovered")]
     assert [one.status for one in run.chat.adopted] == ["resolved"]
     assert {one.status for one in run.chat.got} == {"open"}
+
+
+def test_the_host_of_a_rank_that_it_never_reported_is_the_one_that_does_not_answer() -> None:
+    run = Run()
+    run.hangs("n0")
+    run.hosts["n0"].facts = {"ranks": ""}
+    run.post()
+    for name in ("n1", "n2"):
+        run.hosts[name].has(incident(run.hosts[name].wall(), rule="silent-hang-no-error"))
+    run.passes(20, "n1", "n2")
+    sent = run.chat.got[-1]
+    assert sent.stacks is not None
+    assert (sent.stacks.why, sent.rank, sent.host) == ("unreachable", 0, "n0")

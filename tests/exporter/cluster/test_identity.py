@@ -259,7 +259,11 @@ def test_ranks_tell_what_a_script_hides() -> None:
 
 def test_a_ranks_environment_is_read_from_its_process() -> None:
     environ = environment("torchrun-static-rank3")
-    with subprocess.Popen([sys.executable, "-c", "input()"], env=environ, stdin=subprocess.PIPE) as rank:
+    pipe = subprocess.PIPE
+    program = "print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], env=environ, stdin=pipe, stdout=pipe) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()  # before it runs, its environment may be that of this process
         found = with_ranks(None, rank_environ(rank.pid))
         rank.communicate(b"\n")
     assert found == with_ranks(None, environ) is not None

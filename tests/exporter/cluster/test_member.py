@@ -187,6 +187,16 @@ def test_a_quiet_agent_posts_every_second() -> None:
     assert 18 <= len(agent.line.posts) - calm <= 21
 
 
+def test_ranks_that_appear_are_posted_at_once() -> None:
+    agent = Agent()
+    agent.member.round()
+    agent.clock.now += 1.0
+    agent.member.update(State(ranks="8-15"))
+    agent.member.round()
+    agent.passes(3)
+    assert [post.ranks for post in agent.line.posts] == ["", "8-15"]
+
+
 def test_what_closed_is_reported_until_the_run_knows() -> None:
     agent = Agent()
     over = agent.closes(agent.opens())
