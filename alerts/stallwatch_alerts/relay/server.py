@@ -12,7 +12,6 @@ Credentials open all but /-/healthy; with only ``[relay] token`` set, /metrics i
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from email.message import Message
 from http import HTTPStatus
@@ -25,7 +24,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from stallwatch_alerts.relay.dispatching import Receipt
 from stallwatch_alerts.relay.webhook import WebhookProblem
 from stallwatch_exporter.serving.authentication import Access
-from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer
+from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer, ServerThread
 from stallwatch_exporter.serving.hosts import Refusal
 
 WEBHOOK = "/alertmanager"
@@ -81,7 +80,7 @@ class RelayMetrics:
         self._watchdog.set_function(lambda: watchdog_at() or 0.0)
 
 
-class RelayServer:
+class RelayServer(ServerThread):
     """Serves until closed. `receive` takes a body, `healthy` tells what is wrong ("" for nothing)."""
 
     def __init__(
@@ -105,22 +104,7 @@ class RelayServer:
         self._report = report
         self._said: set[str] = set()
         handler = type("Handler", (_Handler,), {"relay": self})
-        self._server = BoundedServer(address, handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="stallwatch-relay", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port it is bound to."""
-        return int(self._server.server_address[1])
-
-    def close(self) -> None:
-        """Take nothing more."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(BoundedServer(address, handler), "stallwatch-relay", 0.1)
 
     def refusal(self, path: str, headers: Message) -> Refusal | None:
         """Return why a request with these headers is not answered; ``None`` if it is."""

@@ -47,7 +47,7 @@ from stallwatch_exporter.cluster.signing import (
     read_reports,
 )
 from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, Reply
-from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer
+from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer, ServerThread
 from stallwatch_rules.text.controls import printable
 
 MOST_RUNS = 1024  #: that one server merges at a time
@@ -279,7 +279,7 @@ class SameHost:
         return Response(HTTPStatus.OK, *pack(Answer(reply=replies[-1], refused=refused)))
 
 
-class ClusterServer:
+class ClusterServer(ServerThread):
     """A gate that is served until it is closed."""
 
     def __init__(
@@ -293,23 +293,9 @@ class ClusterServer:
     ) -> None:
         """Serve at an address, or on a `bound` Unix socket. An `OSError` where the address cannot be had."""
         handler = type("Handler", (_Handler,), {"gate": gate})
-        self._server = _Server(address, handler, context, bound=bound)
-        self._server.most = max(8, min(most, _MOST_CONNECTIONS))
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.5,), name="stallwatch-cluster", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port it is bound to."""
-        return int(self._server.server_address[1])
-
-    def close(self) -> None:
-        """Take nothing more."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        server = _Server(address, handler, context, bound=bound)
+        server.most = max(8, min(most, _MOST_CONNECTIONS))
+        super().__init__(server, "stallwatch-cluster")
 
 
 class _Server(BoundedServer):

@@ -153,6 +153,28 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return len(self.peers) >= self.most
 
 
+class ServerThread:
+    """A server in a thread of its own, until it is closed."""
+
+    def __init__(self, server: BoundedServer, name: str, poll_seconds: float = 0.5) -> None:
+        self._server = server
+        self._thread = threading.Thread(
+            target=server.serve_forever, args=(poll_seconds,), name=name, daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port it is bound to."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Take nothing more, and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
 class BoundedHandler(BaseHTTPRequestHandler):
     """Handles a connection of a `BoundedServer`; a subclass calls `arrived` when it has the whole request."""
 

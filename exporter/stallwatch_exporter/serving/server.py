@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -25,7 +24,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from stallwatch_exporter.serving.authentication import Access, problems
-from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer
+from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer, ServerThread
 from stallwatch_exporter.serving.discovery import announce, withdraw
 from stallwatch_exporter.serving.page import RunRegistry
 from stallwatch_exporter.settings import ExporterSettings
@@ -42,7 +41,7 @@ class _Handler(BoundedHandler, WSGIRequestHandler):
         return is_one
 
 
-class MetricsServer:
+class MetricsServer(ServerThread):
     """A running endpoint; `url` tells where."""
 
     def __init__(
@@ -54,13 +53,11 @@ class MetricsServer:
         announced: Path | None = None,
     ) -> None:
         self.url = url
-        self._server = server
         self._announced = announced
         app: WSGIApp = make_wsgi_app(registry)
         self._scrapes = Scrapes(Endpoint(app, registry) if isinstance(registry, RunRegistry) else app)
         server.set_app(Gate(self._scrapes, access))
-        self._thread = Thread(target=server.serve_forever, name="stallwatch-metrics", daemon=True)
-        self._thread.start()
+        super().__init__(server, "stallwatch-metrics")
 
     def linger(self, limit: float) -> bool:
         """Let a Prometheus that scraped before read what is there now; at most `limit` seconds.
@@ -73,9 +70,7 @@ class MetricsServer:
         """Stop serving and free the port."""
         if self._announced is not None:
             withdraw(self._announced)
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().close()
 
 
 def serve(
