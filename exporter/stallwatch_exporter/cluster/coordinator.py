@@ -145,6 +145,7 @@ class Coordinator:
             now = self._present()
             agent = self._agents.get(report.agent)
             before = {} if agent is None else {one.id: one for one in agent.report.incidents}
+            names_hosts = agent is None or report.hosts != agent.report.hosts
             if agent is None:
                 if len(self._agents) >= _MOST_AGENTS:
                     return Reply(refused=f"the run has more than {_MOST_AGENTS:,} agents")
@@ -154,7 +155,8 @@ class Coordinator:
                 return self._reply(agent, now)
             agent.update(report, now - report.age, self._wall() - report.age)
             agent.beat = self._beat(report)
-            self._miss(report.hosts, now)
+            if names_hosts:
+                self._miss(report.hosts, now)
             for known in report.ledger:
                 self._adopt(known)
             for incident in report.incidents:

@@ -20,7 +20,7 @@ from stallwatch_exporter.runs.naming import LONGEST, sanitise
 from stallwatch_exporter.settings import JoinSettings, is_own_address
 from stallwatch_rules.text.lazy import lazy
 
-Origin = Literal["flags", "slurm", "jobset", "kubeflow", "ray", "mpi", "command", "ranks"]
+Origin = Literal["flags", "slurm", "jobset", "kubeflow", "mpi", "command", "ranks"]
 _LONGEST_JOB = 60
 _LONGEST_NAME = LONGEST - 12  # leaves room for the attempt
 _ADDRESS = lazy(r"(?a)\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?|[\w.-]{1,253}(?::\d{1,5})?|[0-9A-Fa-f:.]{2,45}")
@@ -334,7 +334,7 @@ def _key(*parts: object) -> str:
 
 def _job(text: str) -> str:
     safe = sanitise(text[: 10 * _LONGEST_JOB])
-    # What is cut off may be what tells two jobs apart.
+    # Two jobs may differ only in the part that is cut off.
     return safe if len(safe) <= _LONGEST_JOB else f"{safe[: _LONGEST_JOB - 9]}-{_key(text)[:8]}"
 
 

@@ -234,7 +234,7 @@ class RunEpisodes(Episodes):
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
         """Fill in where the ranks of all hosts are.
 
-        What was reported stays once the stall is over, and while later looks are less sure of whom to blame:
+        What was reported stays once the stall is over, and while the blame of later looks is less certain:
         a host whose posts are lost is soon taken for silent, and victims of a hang begin to end.
         """
         before = episode.reported.stacks if episode.reported is not None else None

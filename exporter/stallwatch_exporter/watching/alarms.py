@@ -77,7 +77,7 @@ _HARMFUL = ("fatal", "degrading")
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
 _FINE_AFTER = 6
 _COMPARED_SECONDS = 60.0  # so long slower steps wait for the rank that makes them slow
-#: By the kind of ending; any other one is a failure, which is told by a message of its own.
+#: By the kind of ending; any other one is a failure, which has a message of its own.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
 
