@@ -104,10 +104,10 @@ def test_a_rank_that_ended_while_others_wait_and_a_command_is_told(watched: Watc
     outcome.checked([1], r"Rank 0 is at lost_ranks\.py:\d+ in collect.*; rank 1 has ended.*\.")
     incident = json.loads((tmp_path / "incident.json").read_text())
     assert (incident["rule"], incident["rank"]) == ("rank-left-early", 1)
-    assert incident["note"] == "Rank 1 left without an error at step 15; the others waited for it."
+    assert incident["note"] == "Rank 1 left without an error at step 40; the others waited for it."
     diagnosis, ending = outcome.ends[0]
     assert diagnosis.primary is not None and diagnosis.primary.rule == "rank-left-early"
-    assert ending.left == [Left(1, 15)]
+    assert ending.left == [Left(1, 40)]
     assert incident["kind"] == "stall" and incident["stacks"]["odd"] == [1]
     told = dict(line.split("=", 1) for line in (tmp_path / "environ").read_text().splitlines() if "=" in line)
     assert told["STALLWATCH_RANKS"] == "1" and told["STALLWATCH_RUN"] == incident["run"]
