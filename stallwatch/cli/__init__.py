@@ -109,18 +109,18 @@ def _write_no_more() -> None:
     metavar="FILE",
     help="Read this configuration instead of ./stallwatch.toml or the user's.",
 )
-@click.option("--debug", is_flag=True, help="At an error of Stallwatch itself, show where it happened.")
+@click.option("--debug", is_flag=True, help="Show a traceback for internal errors.")
 @click.option("--version", is_flag=True, help="Show the version and exit.")
 @click.pass_context
 def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool) -> None:
     """Is it still training? If not, why, and what do I change?
 
     \b
-    Watch a run:        stallwatch run -- torchrun --nproc-per-node 8 train.py
-    Ask what killed it: stallwatch diagnose logs/
-    Before it runs:     stallwatch check ds_config.json train.py
-    See it all:         stallwatch dashboard
-    See it happen:      stallwatch demo
+    Watch a run:         stallwatch run -- torchrun --nproc-per-node 8 train.py
+    Find what killed it: stallwatch diagnose logs/
+    Before it runs:      stallwatch check ds_config.json train.py
+    See all runs:        stallwatch dashboard
+    See a demo:          stallwatch demo
     """
     App.debug = debug
     ctx.obj = App(config_file)

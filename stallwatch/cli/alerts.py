@@ -43,7 +43,7 @@ _FIRST_TRY_SECONDS = 20.0
 
 @click.group()
 def alerts() -> None:
-    """Try the chats that are notified of incidents; acknowledge, silence, and see what was delivered."""
+    """Test the configured chats; list, acknowledge and silence incidents; see what was delivered."""
 
 
 for _command in (list_incidents, ack, note, silence):
@@ -54,7 +54,7 @@ for _command in (list_incidents, ack, note, silence):
 @click.option(
     "--through",
     type=click.Choice(["prometheus"]),
-    help="Try the whole way: metric, Prometheus, Alertmanager, relay, chats.",
+    help="Test the whole path: metric, Prometheus, Alertmanager, relay, chats.",
 )
 @click.option(
     "--prometheus",
@@ -62,7 +62,9 @@ for _command in (list_incidents, ack, note, silence):
     metavar="URL",
     help="Where Prometheus is (default: http://127.0.0.1:9090).",
 )
-@click.option("--alertmanager", metavar="URL", help="Where Alertmanager is (default: Prometheus tells).")
+@click.option(
+    "--alertmanager", metavar="URL", help="Where Alertmanager is (default: as Prometheus reports it)."
+)
 @click.option("--relay", metavar="URL", help="Where the relay is (default: this host, port of [relay]).")
 @address_options(
     "exporter",
@@ -75,7 +77,7 @@ for _command in (list_incidents, ack, note, silence):
     type=click.FloatRange(1),
     default=60.0,
     metavar="SECONDS",
-    help="How long each link may take (default: 60).",
+    help="Seconds allowed for each link (default: 60).",
 )
 @partial(language_option, key="alerts.language")
 @click.pass_obj
@@ -94,10 +96,9 @@ def test(
     STALLWATCH_ALERTS_URLS=slack://… stallwatch alerts test --language zh
     stallwatch alerts test --through prometheus --prometheus http://monitor:9090
 
-    With --through prometheus the message takes the way that alerts take, and the first link that does not
-    hold is told. Exit code: 1 when a URL did not take it, a link is broken, or a route names a rule or family
-    that there is not, or a file was ignored because others can write it, or the configuration has another
-    mistake. URLs are shown masked.
+    With --through prometheus the message takes the same path as alerts, and the first broken link is named.
+    Exit code: 1 if a URL did not accept it, a link is broken, a route names an unknown rule or family, a file
+    was ignored because others can write it, or the configuration has another mistake. URLs are shown masked.
     """
     config = app.config(hides_people, also=tell_wrong_alerts)
     if through is not None:
@@ -145,8 +146,8 @@ def _try_the_way(config: Config, prometheus: str, alertmanager: str, relay: str,
 
 
 @alerts.command()
-@click.option("--run", metavar="NAME", help="Of one run only; the beginning of its name will do.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="How many (default: 50).")
+@click.option("--run", metavar="NAME", help="Only this run; the beginning of its name is enough.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="How many to show (default: 50).")
 @click.pass_obj
 def deliveries(app: App, run: str | None, limit: int) -> None:
     """List messages to chats, newest first: waiting, sent, given-up or withdrawn, and why.
@@ -173,24 +174,24 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     type=click.FloatRange(0.1),
     default=30.0,
     metavar="SECONDS",
-    help="How long to try (default: 30).",
+    help="How many seconds to keep trying (default: 30).",
 )
 @click.option(
     "--drop",
     multiple=True,
     metavar="CHAT",
-    help="Drop first what waits for this chat, which is not configured here; may be repeated.",
+    help="First discard the messages waiting for this chat, which is not configured here; may be repeated.",
 )
 @click.pass_obj
 def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
-    """Send what earlier runs on this host left waiting.
+    """Send the messages that earlier runs on this host could not deliver.
 
-    What waits then is told, by chat, and why. Exit code: 1 when a message that may leave is still there, also
-    one for a chat that is not configured here; messages of quiet hours and escalations have their time.
-    Limits and pauses of the chats hold here, too.
+    What still waits is listed by chat, with the reason. Exit code: 1 if a message that is due is still
+    waiting, even one for a chat that is not configured here; messages held for quiet hours and escalations do
+    not count. The chats' rate limits and pauses apply.
 
-    A chat that was taken out of the configuration is listed with the name by which --drop gives up its
-    messages for good. Where hosts share a database, see that no other one has that chat.
+    A chat that was removed from the configuration is listed with the name that --drop takes to discard its
+    messages. If hosts share a database, check first that no other host has that chat configured.
     """
     config = app.config(hides_people)
     from stallwatch_alerts.delivery.outbox import Outbox

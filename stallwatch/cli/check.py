@@ -27,7 +27,7 @@ _WILL_FAIL, _UNREADABLE = 1, 2
     multiple=True,
     type=PATH,
     metavar="PATH",
-    help="A checkpoint's folder or file, to see whether it is whole; may be repeated.",
+    help="A checkpoint folder or file to check for completeness; may be repeated.",
 )
 @click.option("--world-size", type=click.IntRange(min=1), metavar="N", help="Data-parallel ranks of the run.")
 @click.option(
@@ -41,7 +41,7 @@ _WILL_FAIL, _UNREADABLE = 1, 2
     help="Take versions from this requirements.txt or pip freeze instead.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for what is likely to fail, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @language_option
 @click.pass_obj
 def check(
@@ -54,7 +54,7 @@ def check(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Say what will go wrong, before the run.
+    """Check a configuration and a script before the run.
 
     FILE is a DeepSpeed configuration (.json), accelerate's (.yaml), or a training script (.py), which is
     parsed and never run.
@@ -64,8 +64,8 @@ def check(
     stallwatch check accelerate.yaml --python ~/venvs/train/bin/python
     stallwatch check --checkpoint output/checkpoint-500
 
-    Exit code: 1 when something will fail (with --strict also when it is likely to); 2 when something could
-    not be read (the rest is still checked); else 0.
+    Exit code: 1 if something will fail (with --strict, also if it is likely to); 2 if something could not be
+    read (the rest is still checked); otherwise 0.
     """
     from stallwatch.cli.check_inputs import KINDS, read_inputs, sources_of
     from stallwatch_lint.check_run import check_run

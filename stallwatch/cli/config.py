@@ -15,15 +15,15 @@ from stallwatch_rules.text.controls import printable
 
 @click.group()
 def config() -> None:
-    """See the configuration in force, and trust files that others can write."""
+    """Show the effective configuration, and trust files that others can write."""
 
 
 @config.command()
 @click.pass_obj
 def show(app: App) -> None:
-    """Print every key, its value in force and where that comes from. Secrets are masked.
+    """Print every key, its effective value and where it comes from. Secrets are masked.
 
-    Later wins: default, stallwatch.toml, environment, flags. Exit code 2 when something in it is wrong.
+    Later ones win: default, stallwatch.toml, environment, flags. Exit code 2 if something in it is wrong.
     """
     loaded = app.config()
     table = plain_table("key", "value", "from")
@@ -45,19 +45,19 @@ def show(app: App) -> None:
 
 @config.command()
 @click.argument("file", required=False, type=PATH, metavar="[FILE]")
-@click.option("--revoke", is_flag=True, help="Trust FILE no longer.")
+@click.option("--revoke", is_flag=True, help="Stop trusting FILE.")
 def trust(file: Path | None, revoke: bool) -> None:
-    """Trust FILE as it is now, or list the files that are trusted.
+    """Trust FILE in its current state, or list the trusted files.
 
-    A stallwatch.toml that is found in a folder, and that another account could have written, is ignored. Once
-    you have read it and trust it, it is read as long as its path and its content stay the same.
+    A stallwatch.toml in the current folder that another account could have written is ignored. After you
+    trust it, it is read as long as its path and content stay the same.
 
     \b
     stallwatch config trust stallwatch.toml
     stallwatch config trust
     stallwatch config trust --revoke stallwatch.toml
 
-    Exit code: 1 when FILE cannot be trusted, or was not; else 0.
+    Exit code: 1 if FILE cannot be trusted, or was not trusted; otherwise 0.
     """
     if file is None:
         if revoke:

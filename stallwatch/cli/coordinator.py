@@ -18,15 +18,15 @@ from stallwatch_exporter.private import keep_private
 @rules_option
 @click.pass_obj
 def coordinator(app: App) -> None:
-    """Merge what the agents of all runs report, and notify people, in place of a run's own agents.
+    """Merge the reports of the agents of all runs, and send the messages instead of them.
 
     \b
     STALLWATCH_JOIN_SECRET=… stallwatch coordinator
     STALLWATCH_JOIN_SECRET=… stallwatch run --join coordinator.example.org:20401 -- torchrun train.py
 
-    A run of many hosts needs none: its first host merges. A service of the cluster's own outlives its jobs,
-    and only it needs the chats' addresses. If it does not answer, the run's hosts merge by themselves. Ends
-    with Ctrl-C.
+    A run over many hosts does not need one: its first host merges. A coordinator service outlives the
+    cluster's jobs, and only it needs the chats' URLs. If it does not answer, the run's hosts merge by
+    themselves. Stop with Ctrl-C.
     """
     from stallwatch.cli.watching import Listeners
     from stallwatch_exporter.cluster.secrets import NoSecret, configured_secret

@@ -14,10 +14,10 @@ from stallwatch.cli.context import FOLDER, App, address_options, any_key, extra,
 @address_options(
     "dashboard", "Address to listen on (default: 127.0.0.1).", "Port to listen on (default: 8501; 0: any)."
 )
-@click.option("--insecure", is_flag=True, help="Listen where others can reach it, though there is no login.")
+@click.option("--insecure", is_flag=True, help="Allow an address that others can reach without a login.")
 @click.pass_obj
 def dashboard(app: App, insecure: bool) -> None:
-    """Serve the pages for a browser.
+    """Start the web dashboard.
 
     All runs, a live run, and the post-mortem of uploaded logs.
 
@@ -25,7 +25,7 @@ def dashboard(app: App, insecure: bool) -> None:
     stallwatch dashboard
     ssh -L 8501:127.0.0.1:8501 node     # the dashboard of another machine, safely
 
-    Runs of this machine are found by themselves, those of others in [dashboard] targets.
+    Runs of this machine are found automatically; add those of other machines to [dashboard] targets.
     """
     from stallwatch.config.handover import dashboard_settings
 
@@ -37,7 +37,7 @@ def dashboard(app: App, insecure: bool) -> None:
 
 @click.group()
 def grafana() -> None:
-    """Put boards into Grafana, or write them as files."""
+    """Create the boards in Grafana, or write them as files."""
 
 
 @grafana.command()
@@ -67,10 +67,14 @@ def boards(folder: Path) -> None:
     envvar="STALLWATCH_GRAFANA_TOKEN",
     required=True,
     metavar="TOKEN",
-    help="A service account's token; better in STALLWATCH_GRAFANA_TOKEN than here.",
+    help="A service account's token; safer in STALLWATCH_GRAFANA_TOKEN than here.",
 )
-@click.option("--prometheus", default="", metavar="URL", help="Make a data source for this Prometheus too.")
-@click.option("--annotations/--no-annotations", default=True, help="Incidents become marks on the boards.")
+@click.option(
+    "--prometheus", default="", metavar="URL", help="Also create a data source for this Prometheus."
+)
+@click.option(
+    "--annotations/--no-annotations", default=True, help="Show incidents as annotations on the boards."
+)
 @click.pass_obj
 def push(app: App, url: str, token: str, prometheus: str, annotations: bool) -> None:
     """Put folder, boards and incidents into a Grafana; run it again to bring them up to date.

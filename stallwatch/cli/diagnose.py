@@ -62,15 +62,15 @@ class _Diagnose(click.Command):
 
 @click.command(cls=_Diagnose)
 @paths_argument
-@click.option("--json", "as_json", is_flag=True, help="Print the report for programs; --json=2 in schema 2.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON; --json=2 uses schema 2.")
 @click.option("--json-schema", "schema", type=click.IntRange(1, 2), default=1, hidden=True)
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit with 3 when nothing says how the run went, and with 1 when anybody but its user stopped it.",
+    help="Exit with 3 if nothing shows how the run went, with 1 if the system stopped it.",
 )
 @click.option("--brief", "as_brief", is_flag=True, help="Print the verdict, the cause and the first fix.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print the report for an issue tracker.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the report as Markdown.")
 @click.option(
     "-o",
     "--output",
@@ -83,7 +83,7 @@ class _Diagnose(click.Command):
     "page",
     type=FILE,
     metavar="FILE",
-    help="Write the report with its charts to this HTML file, which loads nothing, beside what is printed.",
+    help="Also write the report with its charts to this self-contained HTML file.",
 )
 @click.option(
     "--explain", is_flag=True, help="Show which rules matched and how each assessor changed the findings."
@@ -91,28 +91,28 @@ class _Diagnose(click.Command):
 @click.option(
     "--each",
     is_flag=True,
-    help="Diagnose every file by itself, as logs of different runs: a table of verdicts.",
+    help="Diagnose every file separately, as logs of different runs, in a table of verdicts.",
 )
-@click.option("--job", metavar="NAME", help="Of logs of several jobs, diagnose only this one.")
+@click.option("--job", metavar="NAME", help="Diagnose only this job of several.")
 @click.option("--together", is_flag=True, help="Read all files as one run, whatever their names say.")
 @click.option(
     "--baseline",
     "healthy",
     multiple=True,
     metavar="PATH",
-    help="Logs of a healthy run: lines that it does not have are told as new. May be repeated.",
+    help="Logs of a healthy run: lines that it does not have are reported as new. May be repeated.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes that read large inputs; by default one for each processor, 8 at most. 1 starts none.",
+    help="Number of processes that read large inputs (default: one per processor, at most 8); 1 starts none.",
 )
 @click.option(
     "--timeout",
     callback=duration,
     metavar="DURATION",
-    help="Read no longer than this (30s, 5m, 2h), and diagnose what was read; the report says what was not.",
+    help="Stop reading after this time (30s, 5m, 2h), and diagnose what was read by then.",
 )
 @language_option
 @rules_option
@@ -135,10 +135,10 @@ def diagnose(
     workers: int | None,
     timeout: float | None,
 ) -> None:
-    """Say what stopped a run, from its logs alone.
+    """Find out what stopped a run, from its logs alone.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
-    standard input. An excerpt will do: paste a traceback.
+    standard input. An excerpt is enough: paste a traceback.
 
     \b
     stallwatch diagnose logs/
@@ -148,13 +148,13 @@ def diagnose(
     stallwatch diagnose logs/ --baseline logs-of-last-week/
     kubectl logs my-job-0 | stallwatch diagnose - --json
 
-    All files are taken for one run, except where their names say for certain that they are of several jobs
-    (slurm-1001.out, slurm-1002.out). Each of those is diagnosed by itself: a table tells of them, the newest
-    first, and the report is that of the newest that is in trouble, else of the newest training.
+    All files are read as one run, unless their names show that they belong to several jobs (slurm-1001.out,
+    slurm-1002.out). Each job is then diagnosed separately: a table lists them, newest first, and the report
+    covers the newest job in trouble, or else the newest training job.
 
-    Exit code: 1 when the run, or any of the jobs, failed, stalled or died of something unknown, or the system
-    stopped it; 2 when something could not be read (the rest is still diagnosed); else 0. With --strict or
-    --json=2 it is 3 when the log ends in mid-run without a word, or tells too little to judge the run by.
+    Exit code: 1 if the run, or any of the jobs, failed for a known or unknown reason, stalled, or was stopped
+    by the system; 2 if something could not be read (the rest is still diagnosed); otherwise 0. With --strict
+    or --json=2 it is 3 if the log stops mid-run without an explanation, or has too little evidence.
     """
     # numpy starts threads for its linear algebra, which wait in a loop for work that never comes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -39,9 +39,9 @@ _SHOWN = 100
 
 
 @click.command("list")
-@click.option("--run", metavar="NAME", help="Of one run only; the beginning of its name will do.")
-@click.option("--ended", is_flag=True, help="Those that are over, instead.")
-@click.option("--all", "everything", is_flag=True, help="Open ones and those that are over.")
+@click.option("--run", metavar="NAME", help="Only this run; the beginning of its name is enough.")
+@click.option("--ended", is_flag=True, help="Show past incidents instead.")
+@click.option("--all", "everything", is_flag=True, help="Show open and past incidents.")
 @click.pass_obj
 def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> None:
     """List incidents that are open, newest first, and the silences in force."""
@@ -73,17 +73,17 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
 
 @click.command()
 @click.argument("incidents", nargs=-1, required=True, metavar="ID|RUN…")
-@click.option("--comment", default="", help="Kept with the incident.")
+@click.option("--comment", default="", help="A note to keep with the incident.")
 @click.pass_obj
 def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
-    """Acknowledge incidents: somebody cares, so nobody else is called.
+    """Acknowledge incidents: someone is on it, so they are not escalated.
 
     \b
     stallwatch alerts ack myrun/stall/silent-hang-no-error/1
     stallwatch alerts ack myrun      # all open ones of the run, and its end
 
-    The beginning of an id or of a run's name will do where only one begins so. Exit code: 1 when there is no
-    such incident, or none is open any more.
+    The beginning of an id or of a run's name is enough if it is unambiguous. Exit code: 1 if there is no such
+    incident, or it is no longer open.
     """
     config = app.config(hides_people)
     language = config["ui.language"]
@@ -111,10 +111,10 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
 @click.argument("text")
 @click.pass_obj
 def note(app: App, incident: str, text: str) -> None:
-    """Keep a remark with an incident, also with one that is over.
+    """Add a note to an incident, open or past.
 
-    A run's name, or the beginning of an id, will do where it can mean one incident only. Exit code: 1 when
-    there is no such incident.
+    A run's name or the beginning of an id is enough if it means only one incident. Exit code: 1 if there is
+    no such incident.
     """
     config = app.config(hides_people)
     language = config["ui.language"]
@@ -130,8 +130,8 @@ def note(app: App, incident: str, text: str) -> None:
 
 
 @click.command()
-@click.option("--run", default="", metavar="NAME", help="Runs of this name; may hold * and ?.")
-@click.option("--rule", default="", metavar="ID", help="Incidents of this rule; may hold * and ?.")
+@click.option("--run", default="", metavar="NAME", help="Runs of this name; * and ? are wildcards.")
+@click.option("--rule", default="", metavar="ID", help="Incidents of this rule; * and ? are wildcards.")
 @click.option("--severity", type=click.Choice(["info", "warning", "critical"]), help="Only of this severity.")
 @click.option("--all", "everything", is_flag=True, help="Incidents of every run and rule.")
 @click.option(
@@ -142,8 +142,8 @@ def note(app: App, incident: str, text: str) -> None:
     callback=duration,
     help="How long: 30m, 2h, 1d; a bare number is seconds (default: 1h).",
 )
-@click.option("--comment", default="", help="Why.")
-@click.option("--end", type=int, metavar="NUMBER", help="End this silence now instead.")
+@click.option("--comment", default="", help="The reason.")
+@click.option("--end", type=int, metavar="NUMBER", help="Instead, end this silence now.")
 @click.pass_obj
 def silence(
     app: App,
@@ -155,13 +155,15 @@ def silence(
     comment: str,
     end: int | None,
 ) -> None:
-    """Tell nobody of incidents for a while; they are still kept, and their end is told to who knows of them.
+    """Send no messages of incidents for a while. They are still recorded, and chats that know of an incident
+    are notified when it ends.
 
     \b
     stallwatch alerts silence --run 'sweep-*' --for 8h --comment 'known, ends tonight'
     stallwatch alerts silence --end 3
 
-    Where [alerts] alertmanager_url is set, Alertmanager silences the same. Agents notice within ten seconds.
+    If [alerts] alertmanager_url is set, the silence is created in Alertmanager too. Agents notice within ten
+    seconds.
     """
     from stallwatch_alerts.people import Silence
 

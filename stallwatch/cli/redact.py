@@ -25,9 +25,10 @@ def redact(app: App, path: str, listed: bool) -> None:
     stallwatch redact train.log > masked.log
     stallwatch redact --list train.log
 
-    --list prints file, line number and the kind of secret; home paths, which are shortened, are not listed.
+    --list prints the file, line number and kind of each secret; home paths, which are shortened, are not
+    listed.
 
-    Exit code: 2 when FILE cannot be read, or the configuration is wrong; else 0.
+    Exit code: 2 if FILE cannot be read or the configuration is wrong; otherwise 0.
     """
     from stallwatch_logs.inputs import InputProblem
     from stallwatch_logs.log_files import ProgressReader, expand

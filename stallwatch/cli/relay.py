@@ -29,20 +29,20 @@ from stallwatch_exporter.settings import is_own_address
 
 @click.command()
 @address_options("relay", "Where it listens (default: 127.0.0.1).", "Its port (default: 19401; 0: any).")
-@click.option("--insecure", is_flag=True, help="Listen where others can reach it, though there is no token.")
+@click.option("--insecure", is_flag=True, help="Allow an address that others can reach without a token.")
 @partial(language_option, key="alerts.language")
 @rules_option
 @click.pass_obj
 def relay(app: App, insecure: bool) -> None:
-    """Take alerts from Alertmanager and notify the chats, each with its diagnosis.
+    """Forward alerts from Alertmanager to the chats, each with its diagnosis.
 
     \b
     stallwatch relay
     STALLWATCH_RELAY_TOKEN=… stallwatch relay --host 0.0.0.0
 
-    Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). What was accepted is kept in the
-    incident database until it arrived. An alert is joined with the incident of its run there, and told as
-    [[alerts.routes]] say; a chat that was told by the run's own agent is not told again. Ends with Ctrl-C.
+    Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). Accepted alerts are kept in the
+    incident database until they are delivered. An alert is joined with the incident of its run and routed by
+    [[alerts.routes]]; a chat that the run's own agent has notified is not notified again. Stop with Ctrl-C.
     """
     config = app.config(shuts_relay)
     if not alert_settings(config).all_urls:

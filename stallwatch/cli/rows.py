@@ -32,13 +32,13 @@ _NOT_ALL = 2
 
 @click.command()
 @paths_argument
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line, with the captures.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with the captures.")
 @click.option("--rule", "only", multiple=True, metavar="ID", help="Only this rule; may be repeated.")
 @click.option(
     "--every",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Count the matches of each rule in stretches of time of this length instead.",
+    help="Instead, count each rule's matches per interval of this length.",
 )
 @rules_option
 @click.pass_obj
@@ -49,17 +49,18 @@ def matches(
     only: tuple[str, ...],
     every: float | None,
 ) -> None:
-    """Show every line in logs at which a rule fires, as grep would.
+    """Show every line in logs that a rule matches, like grep.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
-    standard input. What the matches mean for the run, stallwatch diagnose says.
+    standard input. Use stallwatch diagnose to see what the matches mean for the run.
 
     \b
     stallwatch matches logs/
     stallwatch matches logs/ --rule nccl-timeout --json
     stallwatch matches slurm-1234.out --every 60
 
-    Exit code: 2 when something could not be read (the rest still is); 1 when no rule fires; else 0.
+    Exit code: 2 if something could not be read (the rest is still searched); 1 if no rule matches; otherwise
+    0.
     """
     from stallwatch_logs.file_reading import Matching
     from stallwatch_rules.matching.matcher import Matcher
@@ -147,8 +148,8 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
     stallwatch samples train.log > samples.csv
     stallwatch samples logs/ -o samples.parquet
 
-    Exit code: 2 when something could not be read (the rest is still written), or FILE cannot be written; 1
-    when there were no samples; else 0.
+    Exit code: 2 if something could not be read (the rest is still written) or FILE cannot be written; 1 if
+    there were no samples; otherwise 0.
     """
     from stallwatch_exporter.sampling.files import MissingLibrary, write_csv, write_parquet
     from stallwatch_exporter.sampling.rows import Sampling
@@ -175,7 +176,7 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
             raise click.exceptions.Exit(_NOT_ALL) from None
     tell_all(sampling.problems)
     if not count and not sampling.problems:
-        tell("no samples were found; stallwatch diagnose says what the log tells")
+        tell("no samples were found; stallwatch diagnose shows what the log contains")
     elif output is not None and count:
         tell(f"{counted(count, 'sample')} in {output}")
     raise click.exceptions.Exit(_NOT_ALL if sampling.problems else 0 if count else _NOTHING)

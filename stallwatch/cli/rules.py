@@ -39,7 +39,7 @@ _STATUS = ("stable", "incubating", "retired")
 
 @click.group()
 def rules() -> None:
-    """List, show, check, try, draft and export rules.
+    """List, show, check, test, draft and export rules.
 
     \b
     stallwatch rules list
@@ -95,10 +95,10 @@ def _item(pattern: str) -> str:
 @rules_option
 @click.pass_obj
 def check(app: App, folder: Path | None) -> None:
-    """Check rule pages: their form, their patterns, and that their samples do what they say.
+    """Check rule pages: their format, their patterns, and that the patterns match their samples.
 
-    Without DIR the packaged rules and the configured folders are checked. Sections that are still to be
-    written are told. Exit code 2 when a page is wrong.
+    Without DIR the packaged rules and the configured folders are checked. Sections not written yet are
+    listed. Exit code 2 if a page is wrong.
     """
     from stallwatch_rules.authoring.checking import check_catalogue
     from stallwatch_rules.pages.catalogue import load_catalogue
@@ -119,14 +119,14 @@ def check(app: App, folder: Path | None) -> None:
     for page in catalogue.pages.values():
         unfinished = unwritten(page) if folder is None or _lies_in(page.path, folder) else []
         if unfinished:
-            tell(f"warning: {page.path}: still to be written: {', '.join(unfinished)}")
+            tell(f"warning: {page.path}: not written yet: {', '.join(unfinished)}")
     click.echo(f"{_count(pages, 'page')}, {_count(len(problems), 'problem')}")
     if config.problems or problems:
         raise click.exceptions.Exit(2)
 
 
 @rules.command()
-@click.option("--rule", metavar="ID", help="Try this rule only.")
+@click.option("--rule", metavar="ID", help="Test only this rule.")
 @click.argument("file", default="-", type=PATH, metavar="[FILE|-]")
 @rules_option
 @click.pass_obj
@@ -207,7 +207,7 @@ def _count(number: int, what: str) -> str:
 def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> None:
     """List every rule: id, family, role, harm, status, title.
 
-    On a terminal it is a table for each family; elsewhere the columns are separated by tabs.
+    Prints a table for each family on a terminal, and tab-separated columns elsewhere.
 
     \b
     stallwatch rules list --family collectives
@@ -283,10 +283,10 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     stallwatch rules new --from slurm-1234.out
     stallwatch rules new reward-server-silent --from logs/ --family rlhf-and-rollout
 
-    The pattern, the samples and where the message comes from are filled in; what happened, why and the fixes
-    are yours to write. An existing page is never overwritten.
+    The pattern, the samples and the source of the message are filled in; what happened, why and the fixes are
+    yours to write. An existing page is never overwritten.
 
-    Exit code: 2 when the log cannot be read or holds no unknown failure, or the page exists; else 0.
+    Exit code: 2 if the log cannot be read or has no unknown failure, or the page exists; otherwise 0.
     """
     from stallwatch_logs.parallel_reading import read_run
     from stallwatch_rules import __version__

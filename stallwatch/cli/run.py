@@ -40,8 +40,8 @@ def _reaction(text: str) -> str:
 def watch_options(command: _Command) -> _Command:
     """``--name``, ``--run``, ``--join``, ``--host``, ``--port``, ``--sd-dir``, ``--on-stall``, …"""
     announce = "Announce /metrics to Prometheus by a file in this folder (file_sd_configs)."
-    belongs = "The run over several hosts that this is a part of, where no scheduler names it."
-    merger = "Who merges what the hosts of the run report (default: the first of them)."
+    belongs = "Name of the run over several hosts, if no scheduler identifies it."
+    merger = "The agent or service that merges the reports of all hosts (default: the first host)."
     about = "report (default), abort, or 'command LINE': what to do at a stall."
     for option in (
         click.option("--no-metrics", is_flag=True, help="Serve no /metrics."),
@@ -66,7 +66,7 @@ def watch_options(command: _Command) -> _Command:
     "--no-probe",
     given=False,
     is_flag=True,
-    help="Put no probe into the ranks: watch the output only.",
+    help="Load no probe into the ranks: watch only the output.",
 )
 @setting_option(
     "run.fail_on_finding",
@@ -84,9 +84,9 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
     stallwatch run -- torchrun --nproc-per-node 8 --tee 3 train.py
     stallwatch run --name sft-7b -- deepspeed train.py --deepspeed ds.json
 
-    Its output passes through untouched. A stall is shown and sent to the configured chats when it is found;
-    at the end it says how the command ended, with the diagnosis under it. /metrics is on
-    http://127.0.0.1:19400/metrics. The exit code is the command's own, unless --fail-on-finding is given.
+    The command's output passes through unchanged. A stall is shown and sent to the configured chats when it
+    is found; at the end you see how the command ended, with a diagnosis if something went wrong. Metrics are
+    on http://127.0.0.1:19400/metrics. The exit code is the command's own, unless --fail-on-finding is given.
     """
     try:
         # A mistake in the configuration is told; the training starts all the same.
@@ -117,7 +117,7 @@ def _watched_command(
     try:
         catalogue = catalogue_of(config)
     except Exception as error:
-        tell(f"the rules cannot be read ({type(error).__name__}: {error}); the run goes on without them")
+        tell(f"the rules cannot be read ({type(error).__name__}: {error}); the run continues without them")
         catalogue = Catalogue.of([])
     return _watched(run_command, command, config, catalogue, name=name, metrics=metrics)
 
@@ -155,9 +155,9 @@ def _unwatched(command: Sequence[str]) -> int:
 
 @click.command()
 @click.argument("globs", nargs=-1, required=True, metavar="GLOB…")
-@click.option("--once", is_flag=True, help="Read what is there, say what it tells, and end.")
+@click.option("--once", is_flag=True, help="Read what is there, report, and exit.")
 @click.option(
-    "--until-idle", type=float, metavar="SECONDS", help="End when nothing was written for this long."
+    "--until-idle", type=float, metavar="SECONDS", help="Exit when nothing was written for this long."
 )
 @watch_options
 @language_option
@@ -171,15 +171,14 @@ def tail(
     name: str | None,
     no_metrics: bool,
 ) -> None:
-    """Watch a run that is already up, from its log files. Ends with Ctrl-C.
+    """Watch a run that is already going, from its log files. Stop with Ctrl-C.
 
     \b
     stallwatch tail 'logs/*.log'
     stallwatch tail --name sft-7b slurm-1234.out
 
-    GLOB is a file, a folder or a quoted pattern; files that appear later are picked up. What the files hold
-    already teaches the rhythm and raises no incident. With --name, a second tail goes on where the first
-    ended.
+    GLOB is a file, a folder or a quoted pattern; files that appear later are picked up. Lines already in the
+    files teach the rhythm and raise no incident. With --name, a second tail resumes where the first stopped.
     """
     from stallwatch_exporter.tailing.follow import tail_files
 

@@ -27,9 +27,9 @@ _WORST = ("failed", "stalled", "agent gone", "interrupted", "training", "startin
 def runs(app: App, run: str | None) -> None:
     """List the runs of this machine.
 
-    Newest first: state, start, duration, how it ended, where its metrics are, and its hosts. With RUN, a
-    line for each host of that run, with its folder. On a terminal it is a table; elsewhere the columns are
-    separated by tabs.
+    Newest first: state, start, duration, how it ended, where its metrics are, and its hosts. With RUN, one
+    line for each host of that run, with its folder. Prints a table on a terminal, and tab-separated columns
+    elsewhere.
     """
     from stallwatch_exporter.runs.runfolder import by_run, kept_runs
 
@@ -111,13 +111,13 @@ def _ending(info: AgentInfo) -> str:
 
 @click.command()
 @click.argument("folder", type=PATH)
-@click.option("--speed", type=float, default=1.0, show_default=True, help="How much faster than it was.")
-@click.option("--max-gap", type=float, metavar="SECONDS", help="Shorten silences to this.")
+@click.option("--speed", type=float, default=1.0, show_default=True, help="Replay this many times faster.")
+@click.option("--max-gap", type=float, metavar="SECONDS", help="Cap silences at this length.")
 def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     """Print a recorded run again.
 
-    The same bytes, at their own pace, with the exit code it had. FOLDER is the folder of a run that
-    `stallwatch run` kept.
+    Prints the same bytes at the same pace and exits with the same code. FOLDER is a run folder kept by
+    `stallwatch run`.
 
     \b
     stallwatch run -- stallwatch replay ~/.local/state/stallwatch/runs/myrun --speed 10
@@ -138,15 +138,19 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
 
 @click.command()
 @click.argument("recording", required=False, type=PATH, metavar="[RECORDING]")
-@click.option("--speed", type=float, default=4.0, show_default=True, help="How much faster than it was.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Of the page.")
+@click.option("--speed", type=float, default=4.0, show_default=True, help="Replay this many times faster.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Language of the page."
+)
 @click.option("--live", is_flag=True, help="Train instead of replaying; needs torch and deepspeed.")
-@click.option("--exit-when-done", is_flag=True, help="End after the diagnosis instead of waiting for Ctrl-C.")
+@click.option(
+    "--exit-when-done", is_flag=True, help="Exit after the diagnosis instead of waiting for Ctrl-C."
+)
 def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> None:
-    """Show a recorded real stall being found.
+    """Replay a recorded real stall and watch it being found.
 
-    In the terminal, on the dashboard and at a local chat endpoint. RECORDING is the folder of a run
-    that `stallwatch run` kept; by default the one that comes along.
+    It appears in the terminal, on the dashboard and at a local chat endpoint. RECORDING is a run folder kept
+    by `stallwatch run` (default: the packaged recording).
     """
     from stallwatch.demo import demo as show
 

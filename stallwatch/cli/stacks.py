@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[RUN | PID | FOLDER | FILE…]")
 @click.option("--all", "everything", is_flag=True, help="Show every thread of every rank.")
-@click.option("--json", "as_json", is_flag=True, help="Print the stacks for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the stacks as JSON.")
 @language_option
 @click.pass_obj
 def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) -> None:
     """Show where the ranks on this host are now.
 
-    Ranks that are at the same place are one group; those that hold up the others come first. RUN is a run
-    that is watched on this host, FOLDER its folder, and PID any process with ranks below it, such as
-    torchrun. Without an argument it is the only run that is watched here. Of FILEs that --json printed on
-    several hosts, or that torch's flight recorder dumped, all ranks are judged together.
+    Ranks at the same place form one group; those that hold up the others come first. RUN is a run watched on
+    this host, FOLDER its folder, and PID any process with ranks below it, such as torchrun. Without an
+    argument, the only run watched here is shown. FILEs are outputs of --json from several hosts, or dumps of
+    torch's flight recorder: their ranks are judged together.
 
     \b
     stallwatch stacks

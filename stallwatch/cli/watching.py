@@ -92,7 +92,7 @@ class Listeners:
         settings = checked_settings(config, catalogue, tell)
         if settings.all_urls:
             if find_spec("apprise") is None or self._store is None:
-                tell("[alerts] urls are set, but no message can leave: pip install 'stallwatch[alerts]'")
+                tell("[alerts] urls are set, but no message can be sent: pip install 'stallwatch[alerts]'")
             else:
                 from stallwatch_alerts.sink import ChatSink
 

@@ -67,7 +67,7 @@ def checked_settings(config: Config, catalogue: Catalogue, tell: Callable[[str],
     for problem in problems:
         tell(str(problem))
     if problems and not settings.urls:
-        tell("until then what fits no route is told to all chats")
+        tell("until then, messages that match no route go to all chats")
         return replace(settings, routes=(*settings.routes, Route(broken=True)))
     return settings
 
@@ -104,7 +104,7 @@ def unusable(config: Config) -> list[ConfigError]:
         if (error := _refused(url)) is not None:
             said = f"{key}: {mask_url(url)} cannot be used: {error}"
             advice = remedy(error.chat, error.code, config["ui.language"])
-            found.append(ConfigError(place, None, said, advice or "docs/chats.md lists the forms of URLs"))
+            found.append(ConfigError(place, None, said, advice or "docs/chats.md lists the URL formats"))
     if found and len(found) == len(placed):
         found.append(ConfigError(placed[-1][0], None, _NOBODY, "mend it, then try stallwatch alerts test"))
     return found

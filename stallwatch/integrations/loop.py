@@ -32,7 +32,7 @@ def _training_goes_on(without: str) -> Iterator[None]:
     except Exception as error:
         from stallwatch_exporter.notices import tell
 
-        tell(f"{without} ({type(error).__name__}: {error}); the training goes on")
+        tell(f"{without} ({type(error).__name__}: {error}); training continues")
 
 
 def api() -> Any:
@@ -134,7 +134,7 @@ class TrainingRun:
             self._told.add(f"{kind} {name}")
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
-            tell(f"training_run knows no {kind} {name!r} and leaves it out; {hint}")
+            tell(f"training_run has no {kind} {name!r} and ignores it; {hint}")
 
     def __enter__(self) -> TrainingRun:
         return self

@@ -81,7 +81,7 @@ def test_hosts_that_do_not_answer_are_counted_and_named_where_nothing_else_is_kn
         ({"odd": [], "why": "", "candidates": [1, 2]}, "one of ranks 1, 2", ""),
         ({"odd": [1], "why": "unfinished"}, "rank 1 on n2 holds up the run", "ibstat"),
         ({"odd": [0, 1], "why": "behind"}, "ranks 0, 1 on n1, n2 hold up the run", ""),
-        ({"odd": [1], "why": "diverged"}, "rank 1 on n2 went another way than the others", ""),
+        ({"odd": [1], "why": "diverged"}, "rank 1 on n2 took a different path than the others", ""),
     ],
 )
 def test_every_reason_has_its_title_and_advice(

@@ -55,12 +55,12 @@ THERE = " at ‹!channel›:30 in main"  #: of the odd ranks, made safe
         (
             located([2], "diverged"),
             "en",
-            ", rank 2 went another way than the others at ‹!channel›:30 in main",
+            ", rank 2 took a different path than the others at ‹!channel›:30 in main",
         ),
         (
             located([0, 1], "diverged", ranks=2),
             "en",
-            ", ranks 0, 1 went different ways at ‹!channel›:30 in main",
+            ", ranks 0, 1 took different paths at ‹!channel›:30 in main",
         ),
         (located([], ""), "en", ", at train.py:42 in step"),
         (located([1]), "zh", "，rank 1 拖住了任务（‹!channel›:30 的 main）"),
@@ -88,7 +88,7 @@ def test_it_names_host_process_and_commands() -> None:
     text = incident_notice(incident, "en", None).message.text
     assert "Run: r on node-1\nAt: rank 1 (PID 4711)" in text
     assert text.endswith(
-        "Look further:\n"
+        "Where to look next:\n"
         "    py-spy dump --pid 4711\n"
         "    less '/var/lib/my runs/r/stacks-1.txt'\n"
         "    stallwatch diagnose '/var/lib/my runs/r'"

@@ -64,17 +64,15 @@ def test_a_stall_before_the_first_step_and_in_another_phase(stall: Stall) -> Non
 def test_a_start_that_stalls_has_no_rhythm_yet(stall: Stall) -> None:
     incident = stall(phase="init", step=None)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
-    assert "rhythm" not in english and "The 30 s that a start-up may take are over." in english
+    assert "rhythm" not in english and "A start-up may take 30 s." in english
     assert "节奏" not in chinese and "启动阶段的时限（30 秒）已过" in chinese
 
 
 def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: Stall) -> None:
     incident = stall(threshold_seconds=90.0, stalled_seconds=95.0, learning=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
-    assert "own rhythm" not in english
-    assert (
-        "Too little was seen of this run to know its rhythm; until then, 1 min 30 s are allowed." in english
-    )
+    assert "This run's own rhythm" not in english
+    assert "The run is too young to have a known rhythm; until then, the limit is 1 min 30 s." in english
     assert "自己的节奏" not in chinese and "在此之前上限是 1 分 30 秒" in chinese
 
 
@@ -109,12 +107,12 @@ def test_a_stall_that_is_told_at_its_threshold_is_told_as_longer(stall: Stall) -
 def test_an_incident_whose_agent_is_gone_is_not_told_as_over(stall: Stall, oom_page: RulePage) -> None:
     gone = {"status": "resolved", "resolution": "unknown", "resolved_at": 1190.0, "updated_at": 1190.0}
     message = render(stall(**gone), "en", None)
-    assert message.title == "[myrun] nobody watches it any more: it was stalled when last seen"
-    assert "not known" in message.text and "3 min 10 s after" in message.text
+    assert message.title == "[myrun] no longer watched: stalled when last seen"
+    assert "unknown" in message.text and "3 min 10 s after" in message.text
     assert "recovered" not in message.text and "over" not in message.text
     assert render(stall(**gone), "zh", None).title == "[myrun] 已无人监视：任务曾停滞"
     found = render(stall(kind="finding", rule="cuda-oom", **gone), "en", oom_page)
-    assert found.title == "[myrun] nobody watches it any more: fatal: CUDA out of memory (rank 1)"
+    assert found.title == "[myrun] no longer watched: fatal: CUDA out of memory (rank 1)"
     assert incident_notice(stall(**gone), "en", None).level == "warning"
 
 
@@ -240,7 +238,7 @@ def test_page_texts_lose_their_links_and_marks(stall: Stall, oom_page: RulePage)
         (Ending("time-limit", 143, "SIGTERM"), "stopped at its time limit", "时间上限"),
         (Ending("interrupted", 130, "SIGINT"), "interrupted", "被中断"),
         (Ending("finished", 0, None, "", 3900), "finished after 1 h 5 min", "已完成，用时 1 小时 5 分"),
-        (Ending("unknown", None), "it is not known how", "原因不明"),
+        (Ending("unknown", None), "cause unknown", "原因不明"),
     ],
 )
 def test_endings(stall: Stall, ending: Ending, english: str, chinese: str) -> None:
@@ -320,7 +318,7 @@ def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
         primary=None,
     )
     english, chinese = (render(gone, language, None) for language in ("en", "zh"))
-    assert english.title == "[myrun] fatal: a rank's process is gone while the others go on (rank 1)"
+    assert english.title == "[myrun] fatal: a rank's process is gone while the others continue (rank 1)"
     assert chinese.title == "[myrun] 致命：某个 rank 的进程已不在，其余 rank 仍在运行（rank 1）"
     for fact in ("The process of rank 1 is gone", "dmesg", "--kill-on-bad-exit"):
         assert fact in english.text
@@ -328,7 +326,7 @@ def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
         assert fact in chinese.text
     assert "process" not in chinese.text.replace("killed process", "")
     over = render(stall(kind="finding", rule="rank-gone", primary=None, status="resolved"), "en", None)
-    assert over.title == "[myrun] over: a rank's process is gone while the others go on (rank 1)"
+    assert over.title == "[myrun] over: a rank's process is gone while the others continue (rank 1)"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -363,7 +361,7 @@ def test_where_the_odd_rank_is_leads_in_the_readers_language_and_cuts_no_cause_a
     for changes in ({}, {"status": "resolved", "resolution": "run-stopped"}):
         text = render(stall(rule=rule, primary=primary, **changes), language, page).text
         line = next(line for line in text.splitlines() if "train.py:5" in line)
-        between = {"en": "; beside that: ", "zh": "；另外："}[language]
+        between = {"en": "; also: ", "zh": "；另外："}[language]
         assert line.startswith(lead) or changes
         assert line.partition(between)[2].startswith(titles[language])
     ended = stall(rule=rule, kind="ended", primary=primary, ending=Ending("failed", 1))

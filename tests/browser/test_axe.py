@@ -23,7 +23,7 @@ def on_run(page, url: str) -> None:  # type: ignore[no-untyped-def]
     page.get_by_role("heading", name="Stalled").wait_for()
     board(page)
     page.get_by_text("Log around").click()
-    page.get_by_text("Search in these lines").wait_for()
+    page.get_by_text("Search these lines").wait_for()
 
 
 def on_incidents(page, url: str) -> None:  # type: ignore[no-untyped-def]

@@ -48,7 +48,7 @@ def test_the_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -
     page.get_by_role("heading", name="Stalled").wait_for()
     assert first <= step_shown(page, at_least=40) == 40
     page.get_by_text("What to change").wait_for()
-    page.get_by_text("ZeRO-3 threw away its recorded order of modules").first.wait_for()
+    page.get_by_text("ZeRO-3 discarded its recorded order of modules").first.wait_for()
     assert page.evaluate("window.sameDocument") is True
     frame = board(page)
     for name in frame.locator("figure").evaluate_all("all => all.map(figure => figure.dataset.chart)"):
@@ -108,7 +108,7 @@ def test_charts_are_updated_in_place_and_keep_their_zoom(scene, watched, source:
     page.mouse.down()
     page.mouse.move(area["x"] + area["width"] * 0.6, area["y"] + area["height"] * 0.5, steps=5)
     page.mouse.up()
-    undo = frame.get_by_role("button", name="show all")
+    undo = frame.get_by_role("button", name="reset zoom")
     undo.first.wait_for()
     # The chart beside it follows; those out of sight do once they are seen (test_board).
     frame.wait_for_function(
@@ -136,7 +136,7 @@ def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> N
     scene.run(run, replayed(6.0), floor=3.0)
     page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for(timeout=120_000)
-    page.get_by_text("ZeRO-3 threw away its recorded order of modules").first.wait_for()
+    page.get_by_text("ZeRO-3 discarded its recorded order of modules").first.wait_for()
     page.get_by_role("heading", name="Failed").wait_for(timeout=120_000)
     board(page).wait_for_function(
         "names => { const plot = document.querySelector('.js-plotly-plot');"

@@ -38,7 +38,7 @@ def test_a_pattern_is_tried_and_a_page_drafted(scene, watched) -> None:  # type:
     page = watched.page
     page.goto(f"{scene.urls['prometheus']}/rules")
     page.get_by_role("tab", name="Try a pattern").click()
-    pattern, lines = page.get_by_label("Pattern (google-re2"), page.get_by_label("Lines to try it on")
+    pattern, lines = page.get_by_label("Pattern (google-re2"), page.get_by_label("Lines to test")
     pattern.fill(r"loss scale is (?P<scale>\d+)")
     pattern.press("Tab")
     lines.fill("the loss scale is 512\nnothing here\nthe loss scale is 64")

@@ -26,7 +26,7 @@ def test_nothing_to_say(stallwatch, tmp_path: Path, freeze: str) -> None:
     (tmp_path / "ds.json").write_text(SOUND)
     result: Result = stallwatch("check", "ds.json", "--versions", freeze)
     assert result.exit_code == 0
-    assert result.stdout.startswith("Nothing known stands against this run.\n")
+    assert result.stdout.startswith("No known problem was found for this run.\n")
     assert "deepspeed 0.16.3" in result.stdout
 
 
@@ -103,7 +103,7 @@ def test_no_all_clear_where_an_input_failed(stallwatch, tmp_path: Path, freeze: 
 def test_versions_alone_are_no_word_on_the_run(stallwatch, freeze: str) -> None:
     result: Result = stallwatch("check", "--versions", freeze)
     assert result.exit_code == 0
-    assert result.stdout.startswith("Only versions were checked: nothing known stands against them.\n")
+    assert result.stdout.startswith("Only versions were checked: no known problem was found.\n")
     assert "仅检查了版本" in stallwatch("check", "--versions", freeze, "--language", "zh").stdout
 
 

@@ -290,7 +290,7 @@ def test_the_brief_form(stallwatch: Stallwatch) -> None:
 
 def test_how_a_verdict_came_about(stallwatch: Stallwatch) -> None:
     text = stallwatch("diagnose", "-", "--explain", stdin=OOM).stdout
-    told = text.partition("How the verdict came about")[2].split()
+    told = text.partition("How the verdict was reached")[2].split()
     assert told[:4] == ["matches", "+", "cuda-oom", "(cause,"]
     assert told[told.index("Root") :][:3] == ["Root", "cause", "cuda-oom"]
     report = json.loads(stallwatch("diagnose", "-", "--explain", "--json", stdin=OOM).stdout)

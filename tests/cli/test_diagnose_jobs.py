@@ -70,16 +70,16 @@ def test_a_table_then_the_newest_that_is_in_trouble(process: Process, logs: Path
     assert (result.returncode, result.stderr) == (1, "")
     assert rows(result.stdout) == [
         "Job Verdict Cause Last step Last written Files",
-        "1003 UNFINISHED The log ends in mid-run. 60 of 100 2026-11-20 10:10:00 1",
+        "1003 UNFINISHED The log ends mid-run. 60 of 100 2026-11-20 10:10:00 1",
         "▶ 1002 FAILED cuda-oom 40 of 100 2026-11-14 10:06:40 2",
         "1001 FINISHED 100 of 100 2026-11-10 10:16:40 1",
     ]
-    assert "3 jobs by the names of their files, the newest first." in result.stdout
-    assert "of 1002, the only one that is in trouble" in " ".join(result.stdout.split())
+    assert "The file names suggest 3 jobs, newest first." in result.stdout
+    assert "covers 1002, the only one in trouble" in " ".join(result.stdout.split())
     assert "slurm-1002.err:4" in result.stdout and "FAILED   The GPU ran out of memory" in result.stdout
     # the command for another one works as it stands, and that job's report is as if it were alone
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("Another one: ")]
-    command = shlex.split(line.removeprefix("Another one: "))
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
+    command = shlex.split(line.removeprefix("To see another: "))
     assert command == ["stallwatch", "diagnose", "logs/slurm-1003.out"]
     other = process(*command[1:])
     assert other.returncode == 0 and "UNFINISHED" in other.stdout and "Jobs" not in other.stdout
@@ -89,7 +89,7 @@ def test_where_none_is_in_trouble_the_newest_is_reported(process: Process, logs:
     (logs / "slurm-1002.err").unlink()
     result = process("diagnose", "logs/")
     assert result.returncode == 0
-    assert "of 1003, the newest; none is in trouble." in " ".join(result.stdout.split())
+    assert "covers 1003, the newest; none is in trouble." in " ".join(result.stdout.split())
 
 
 def test_of_several_in_trouble_the_newest_is_reported(stallwatch: Stallwatch, logs: Path) -> None:
@@ -97,8 +97,8 @@ def test_of_several_in_trouble_the_newest_is_reported(stallwatch: Stallwatch, lo
     result = stallwatch("diagnose", "logs/slurm-*.out", "logs/slurm-1002.err")
     assert result.exit_code == 1
     assert rows(result.stdout)[1].startswith("▶ 1000 FAILED, CAUSE UNKNOWN ValueError: the moon is full")
-    assert "newest of 2 that are in trouble" in " ".join(result.stdout.split())
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("Another one: ")]
+    assert "newest of 2 in trouble" in " ".join(result.stdout.split())
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
     assert line.endswith("stallwatch diagnose logs/slurm-1002.out logs/slurm-1002.err")
 
 
@@ -192,7 +192,7 @@ def test_where_none_is_in_trouble_what_is_no_training_is_not_reported(
     (logs / "notes.txt").write_text("remember the milk\n")  # written last
     result = stallwatch("diagnose", "logs/")
     assert rows(result.stdout)[1].startswith("other files NO TRAINING LOG")
-    assert "of 1003, the newest that is a training; none is in trouble." in " ".join(result.stdout.split())
+    assert "covers 1003, the newest training job; none is in trouble." in " ".join(result.stdout.split())
 
 
 def test_the_command_for_another_is_whole_and_asks_for_the_same(
@@ -216,7 +216,7 @@ def test_a_name_that_acts_on_a_terminal_is_in_no_command(stallwatch: Stallwatch,
         (folder / f"slurm-{number}-\x1b[31m\u202e.out").write_text(OOM)
     result = stallwatch("diagnose", "logs")
     assert "\x1b" not in result.stdout and "\u202e" not in result.stdout
-    assert "Another one: stallwatch diagnose --job 1001 logs" in result.stdout
+    assert "To see another: stallwatch diagnose --job 1001 logs" in result.stdout
     (folder / "alert\x1b[31m-master-0.log").write_text(OOM)
     (folder / "dpo-master-0.log").write_text(OOM)
     for form in ("--markdown", "--brief", "--json"):
@@ -254,7 +254,7 @@ def test_an_archive_of_several_jobs(stallwatch: Stallwatch, logs: Path, tmp_path
     (tmp_path / "all.zip").write_bytes(packed.getvalue())
     result = stallwatch("diagnose", "all.zip")
     assert rows(result.stdout)[2].startswith("▶ 1002 FAILED cuda-oom")
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("Another one: ")]
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
     assert shlex.split(line)[-5:] == ["stallwatch", "diagnose", "--job", "1003", "all.zip"]
     other = stallwatch("diagnose", "--job", "1003", "all.zip", "--json")
     assert json.loads(other.stdout)["progress"]["last_step"] == 60
@@ -264,7 +264,7 @@ def test_standard_input_beside_jobs_is_of_none_of_them(stallwatch: Stallwatch, l
     result = stallwatch("diagnose", "-", "logs", stdin=UNKNOWN)
     assert any(line.startswith("▶ 1002") for line in rows(result.stdout))
     assert any(line.startswith("other files FAILED, CAUSE UNKNOWN") for line in rows(result.stdout))
-    assert "Another one: stallwatch diagnose logs/slurm-1003.out" in result.stdout
+    assert "To see another: stallwatch diagnose logs/slurm-1003.out" in result.stdout
     assert "jobs" not in json.loads(stallwatch("diagnose", "-", "--json", stdin=UNKNOWN).stdout)
 
 
@@ -304,7 +304,7 @@ def test_folders_that_stallwatch_kept(stallwatch: Stallwatch, tmp_path: Path) ->
         (folder / "output.log").write_text(steps(day, 40))
     result = stallwatch("diagnose", "runs/")
     assert rows(result.stdout)[1].startswith("▶ dpo UNFINISHED")  # what the folder knows is told
-    assert "Another one: stallwatch diagnose runs/sft" in result.stdout
+    assert "To see another: stallwatch diagnose runs/sft" in result.stdout
     assert "UNFINISHED" in stallwatch("diagnose", "runs/sft").stdout
 
 
@@ -334,7 +334,7 @@ def test_the_folders_of_one_runs_agents_are_one_job_and_those_of_another_run_are
 def test_the_python_twin_gives_one_diagnosis(logs: Path) -> None:
     told = package.diagnose(logs)
     assert told.primary is not None and told.primary.rule == "cuda-oom" and told.stats.files == 2
-    assert told.notes[0].startswith("3 jobs by the names of their files")
+    assert told.notes[0].startswith("The file names suggest 3 jobs")
     assert package.diagnose(logs, job="1003").progress.last_step == 60
     assert package.diagnose(logs, together=True).stats.files == 4
     with pytest.raises(ValueError, match="no job is called 7: there are 1001, 1002, 1003"):

@@ -179,7 +179,7 @@ def test_the_exit_code_is_passed_on_even_if_the_watching_breaks(
     monkeypatch.setattr("stallwatch_rules.pages.catalogue.load_catalogue", broken)
     result = stallwatch("run", "--no-metrics", "--", *python("raise SystemExit(5)"))
     assert result.exit_code == 5
-    assert "the run goes on without them" in result.stderr
+    assert "the run continues without them" in result.stderr
     assert "the report failed (RuntimeError: boom)" in result.stderr
 
 

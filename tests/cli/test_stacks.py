@@ -97,7 +97,7 @@ def test_ranks_of_a_watched_run_are_named_by_run_folder_or_process(
             head, sentence, why, _, odd, *_ = shown.stdout.splitlines()
             assert head.startswith(f"ranks 0–2 of {'PID ' if name == [str(info.pid)] else 'sft'}")
             assert "rank 1 is at train.py:7 in reward" in sentence
-            assert why == "rank 1: at another place than the others, and waiting for no rank."
+            assert why == "rank 1: in other code than the others, and not waiting for a rank."
             assert odd == "rank 1 (odd): alive"
         found = msgspec.json.decode(stallwatch("stacks", "--json").stdout, type=StallStacks)
         assert (found.odd, found.why, found.hosts) == ([1], "elsewhere", {socket.gethostname(): "0-2"})
@@ -111,7 +111,7 @@ def test_ranks_of_a_watched_run_are_named_by_run_folder_or_process(
 def test_of_a_run_that_makes_progress_no_rank_is_named(stallwatch: Stallwatch, tmp_path: Path) -> None:
     with running(tmp_path, advances=True):
         shown = stallwatch("stacks")
-        assert (shown.exit_code, "The run makes progress" in shown.stdout) == (0, True), shown.output
+        assert (shown.exit_code, "The run is making progress" in shown.stdout) == (0, True), shown.output
 
 
 def test_ranks_outlive_their_agent(stallwatch: Stallwatch, tmp_path: Path) -> None:

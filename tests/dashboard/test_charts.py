@@ -120,7 +120,7 @@ def test_ranks_are_lines_of_their_own_and_a_nan_is_a_gap(stalled: RunFrames) -> 
 def test_a_chart_says_how_many_ranks_it_leaves_out() -> None:
     many = RunFrames(loss=pd.concat([frame(float(rank), rank=rank) for rank in range(64)]))
     chart = draw("loss", many)
-    assert [trace.name for trace in chart.data] == ["rank 0", "rank 32", "rank 63 (3 of 64 ranks drawn)"]
+    assert [trace.name for trace in chart.data] == ["rank 0", "rank 32", "rank 63 (3 of 64 ranks shown)"]
     few = RunFrames(loss=pd.concat([frame(float(rank), rank=rank) for rank in range(8)]))
     assert draw("loss", few).data[-1].name == "rank 7"
 

@@ -141,7 +141,7 @@ def test_a_run_that_ended_after_its_last_scrape_is_told_as_it_ended(
 def test_a_log_that_is_followed_no_more_is_not_taken_for_a_run_that_finished(
     source: Source, make_run: MakeRun, verdict: str, state: str
 ) -> None:
-    ending = Ending(kind="unknown", exit_code=None, detail="The watching was stopped.")
+    ending = Ending(kind="unknown", exit_code=None, detail="Watching was stopped.")
     folder = make_run("tailed", state="finished", ended_at=NOW - 60, ending=ending)
     folder.write_json("diagnosis.json", Diagnosis(verdict, progress=Progress(1, 50, 500, 1.4)))
     assert [(row.state, row.step, row.cause) for row in source.rows()] == [

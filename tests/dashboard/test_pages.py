@@ -116,7 +116,7 @@ def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
     (figure,) = (metric for metric in app.metric if metric.label == "Memory")
     assert (figure.value, figure.delta) == ("5 GiB", "allocated, at the last step")
     assert "unknown-failure" not in texts(app, "markdown", "caption")
-    assert "something that no rule knows" in texts(app, "markdown")
+    assert "a cause that no rule knows" in texts(app, "markdown")
     assert [h.split()[0] for h in texts(app, "markdown").splitlines() if h.startswith("#")][:2] == [
         "##",
         "###",

@@ -60,7 +60,7 @@ def test_each_job_has_a_row_and_the_newest_in_trouble_its_report(monkeypatch: py
     app = upload(page("postmortem"), *FILES)
     assert not app.exception
     assert [row[:4] for row in table(app)] == [
-        ["1003", "UNFINISHED", "The log ends in mid-run.", "30 of 50"],
+        ["1003", "UNFINISHED", "The log ends mid-run.", "30 of 50"],
         ["1002", "FAILED", "cuda-oom", "20 of 50"],
         ["1001", "FINISHED", "", "50 of 50"],
     ]

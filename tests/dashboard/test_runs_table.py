@@ -67,7 +67,7 @@ def test_names_hosts_commands_and_open_incidents_can_be_searched(
 
 
 def test_the_tables_name_an_exception_that_no_rule_knows(make_incident: Callable[..., Incident]) -> None:
-    for exception, shown in (("ValueError: bad (t.py:8)",) * 2, ("", "something that no rule knows")):
+    for exception, shown in (("ValueError: bad (t.py:8)",) * 2, ("", "a cause that no rule knows")):
         died = make_incident(kind="ended", rule="unknown-failure", exception=exception)
         assert shown in incident_table([died], Reader(now=NOW)).iloc[0].tolist()
         assert told(RunRow("r", "degraded", open_incidents=(died,)))["open_incidents"][0] == shown

@@ -46,7 +46,7 @@ def told(found: RunRow, *incidents: Incident, language: str = "en", last: float 
 def primary(**changes: Any) -> Primary:
     fields: dict[str, Any] = {
         "rule": RULE,
-        "title": "ZeRO-3 threw away its recorded order of modules",
+        "title": "ZeRO-3 discarded its recorded order of modules",
         "role": "cause",
         "harm": "fatal",
         "confidence": 0.6,
@@ -69,7 +69,7 @@ def test_a_stall_says_how_long_why_and_what_to_change(make_incident: Callable[..
     found = told(row("stalled"), incident)
     assert found.level == "critical"
     assert found.headline == "Stalled: no step for 31 s"
-    assert found.cause == "ZeRO-3 threw away its recorded order of modules"
+    assert found.cause == "ZeRO-3 discarded its recorded order of modules"
     assert (found.note, found.why) == ("82 times in 57 steps.", "Because of the order.")
     assert found.fixes[0] == "First `this`."
     assert "at step 57 / 900" in found.facts and "rank 0" in found.facts and "stall at 30 s" in found.facts
@@ -272,9 +272,9 @@ def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[.
     [
         ("finished", "good", "Finished at step 57 / 900"),
         ("failed", "critical", "Failed at step 57 / 900"),
-        ("unwatched", "quiet", "No longer watched: step 57 / 900 was the last seen"),
+        ("unwatched", "quiet", "No longer watched: last seen at step 57 / 900"),
         ("starting", "quiet", "Starting: no step yet"),
-        ("degraded", "warning", "Slower than it was"),
+        ("degraded", "warning", "Slower than before"),
     ],
 )
 def test_other_states(state: str, level: str, headline: str) -> None:
@@ -349,7 +349,7 @@ def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
     [
         ("run-failed", "ended with the run: failed", "随任务结束：任务失败"),
         ("run-stopped", "ended with the run: stopped by hand", "随任务结束：被人为中断"),
-        ("unknown", "nobody watches it any more", "无人监视"),
+        ("unknown", "no longer watched", "无人监视"),
         ("recovered", "resolved", "已结束"),
     ],
 )
@@ -378,7 +378,7 @@ def test_a_stall_that_ctrl_c_ended_did_not_recover(
 @pytest.mark.parametrize(
     ("language", "lead"),
     [
-        ("en", "Rank 1 is at ddp.py:5 in reward_fn; beside that: "),
+        ("en", "Rank 1 is at ddp.py:5 in reward_fn; also: "),
         ("zh", "rank 1 停在 ddp.py:5 的 reward_fn；另外："),
     ],
 )

@@ -21,9 +21,9 @@ OUTSIDE, OOM = "process-killed-from-outside", "host-oom-sigkill"
 @pytest.mark.parametrize(
     ("counted", "held", "rule", "note"),
     [
-        (False, 12, OUTSIDE, "Not the kernel for memory"),
+        (False, 12, OUTSIDE, "The kernel did not kill it for memory"),
         (True, 12, OOM, "the kernel's count of out-of-memory kills rose"),
-        (False, 125, OOM, "held up to 125.0 of the 128.0 GiB"),
+        (False, 125, OOM, "held up to 125.0 GiB, of a limit of 128.0 GiB"),
         (None, 12, OOM, ""),
     ],
 )

@@ -94,12 +94,12 @@ def test_a_killed_rank_is_told_once_and_before_the_stall(run: Any, ranks: Ranks)
     assert run.changes == [(GONE + "/1", "open", "")]
     (told,) = run.told
     assert (told.severity, told.rank, told.harm, told.total_steps) == ("critical", 1, "fatal", 1000)
-    assert render(told.note) == "The process of rank 1 is gone; the others go on without it."
+    assert render(told.note) == "The process of rank 1 is gone; the others continue without it."
     ranks.kill(2)
     run.wait(100)
     assert {
         render(each.note) for each in run.kept_incidents if each.rule == "rank-gone" and each.count == 2
-    } == {"The processes of ranks 1, 2 are gone; the others go on without them."}
+    } == {"The processes of ranks 1, 2 are gone; the others continue without them."}
     assert (run.told[-1].rule, run.told[-1].stalled_seconds is not None) == ("silent-hang-no-error", True)
     run.end("failed", 1)
     assert run.changes == [(GONE + "/1", "open", ""), (GONE + "/1", "resolved", "run-failed")]
@@ -182,7 +182,7 @@ def test_how_a_rank_ended_is_told_where_it_was_seen(
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(GONE_SECONDS + 2)
-    said = "The process of rank 1 is gone; the others go on without it."
+    said = "The process of rank 1 is gone; the others continue without it."
     assert render(run.told[0].note) == f"{said} {told}".rstrip()
     assert render(run.told[0].note, "zh").endswith(chinese or "仍在运行。")
 
@@ -197,7 +197,7 @@ def test_a_rank_that_did_not_know_its_exit_code_did_not_leave_well(run: Any, ran
     assert run.changes == []  # an error that it printed would be told first
     run.wait(20)
     assert run.changes[0] == (GONE + "/1", "open", "")
-    assert render(run.told[0].note).endswith("go on without it. Exit code 7.")
+    assert render(run.told[0].note).endswith("continue without it. Exit code 7.")
     assert run.agent.judged(Ending("failed", 7)).left == []
 
 
@@ -279,7 +279,7 @@ def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: A
     tell_steps(run, {0: 20 + GONE_ON, 2: 5 + GONE_ON})
     run.wait(2)
     assert run.changes == [(EARLY + "/1", "open", "")]
-    note = "Rank 1 ended without an error at step 5; the others go on without it."
+    note = "Rank 1 ended without an error at step 5; the others continue without it."
     assert (run.told[0].severity, run.told[0].rank, render(run.told[0].note)) == ("warning", 1, note)
     assert render(run.told[0].note, "zh") == "rank 1 在第 5 步退出，没有报错；其余 rank 仍在运行。"
     ranks.leave(0, 2)
@@ -288,7 +288,7 @@ def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: A
     found = run.agent.end(ending, run.now)
     assert (found.verdict, found.primary.rule, found.primary.rank) == ("degraded", "rank-left-early", 1)
     assert render(found.findings[0].note).startswith(
-        "Rank 1 left without an error at step 5; the others made 5 more"
+        "Rank 1 exited without an error at step 5; the others made 5 more"
     )
     assert run.changes[1:] == [(EARLY + "/1", "resolved", "run-finished")]
     kept = recorded([run.folder.path])

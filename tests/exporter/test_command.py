@@ -238,7 +238,7 @@ def test_a_watcher_that_breaks_leaves_the_command_alone(
     outcome = run(STEPS + "raise SystemExit(4)")
     assert outcome.code == 4 and outcome.ends == []
     assert capfdbinary.readouterr().out.count(b"\n") == 8
-    assert outcome.notices == ["the watching failed (MemoryError: no room); the command goes on"]
+    assert outcome.notices == ["watching failed (MemoryError: no room); the command continues"]
 
 
 def test_secrets_in_the_command_are_not_kept(run: Run) -> None:

@@ -51,7 +51,7 @@ def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) 
     told = held().told(ending, lines, {})
     assert render(told.detail) == (
         f"{render(ending.detail)} Rank 3 held the most memory, up to 61.2 GiB. "
-        "All processes of the command held up to 100.0 GiB, of 128.0 GiB that they may use."
+        "All processes of the command held up to 100.0 GiB, of a limit of 128.0 GiB."
     )
     assert (told.kind, told.exit_code, told.signal) == (ending.kind, ending.exit_code, ending.signal)
     counted = True if ending.kind == "oom-killed" else None
@@ -67,9 +67,9 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     diagnosis = run.agent.end(classify(-9, oom=({"host": 4}, {"host": 4})))
     told = run.agent.ending
     assert "Rank 0 held the most memory, up to 8.8 KiB." in render(told.detail)
-    assert "held up to 10.8 MiB, of 128.0 GiB that they may use." in render(told.detail)
+    assert "held up to 10.8 MiB, of a limit of 128.0 GiB." in render(told.detail)
     assert "最高占用 10.8 MiB，可用上限为 128.0 GiB。" in render(told.detail, "zh")
-    assert "0.011 of the 128.0 GiB" in render(diagnosis.findings[0].note)
+    assert "0.011 GiB, of a limit of 128.0 GiB" in render(diagnosis.findings[0].note)
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0  # the run's length is no reading time
 
 
@@ -98,7 +98,7 @@ def test_without_a_probe_or_a_weight_nothing_is_made_up() -> None:
 def test_in_kubernetes_the_pod_is_named() -> None:
     killed = MemoryHeld().told(classify(-9), [], POD)
     assert killed.kind == "killed"
-    assert "`kubectl describe pod sft-worker-0` tells whether it was OOMKilled or evicted" in render(
+    assert "`kubectl describe pod sft-worker-0` shows whether it was OOMKilled or evicted" in render(
         killed.detail
     )
     oom = MemoryHeld().told(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)

@@ -267,7 +267,7 @@ def test_where_no_place_can_be_written_the_message_says_so(
     run = watch()
     failed(run)
     assert run.folder.problem is not None and run.told[-1].folder == ""
-    assert "could not be kept anywhere" in render(run.told[-1].kept)
+    assert "could not be saved anywhere" in render(run.told[-1].kept)
     assert kept_runs(tmp_path / "home") == []
 
 

@@ -264,7 +264,7 @@ def test_a_handle_that_goes_stale_is_opened_again(
     append(log, b"two\n")
     assert everything(files) == [] == everything(files)
     assert files.positions  # can be saved meanwhile
-    assert told == [f"{log} cannot be read just now (Stale file handle); trying again"]
+    assert told == [f"{log} cannot be read at the moment (Stale file handle); trying again"]
     stale = False
     assert everything(files) == [("rank0.log", b"two\n")]
     files.close()

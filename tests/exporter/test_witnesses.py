@@ -189,7 +189,7 @@ def test_a_rank_without_a_probe_that_was_killed_is_reported_while_the_others_go_
     gone = run.told[0]
     assert (gone.kind, gone.rule, gone.rank) == ("finding", "rank-gone", 1)
     assert render(gone.note).startswith(
-        "The process of rank 1 is gone; the others go on without it. Ended by SIGKILL."
+        "The process of rank 1 is gone; the others continue without it. Ended by SIGKILL."
     )
     assert (run.ending.kind, run.told[-1].resolution) == ("killed", "run-failed")
 

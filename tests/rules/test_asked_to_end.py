@@ -41,7 +41,7 @@ def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
     assert [
         note
         for note in found.notes
-        if note.startswith("The log tells of the signal at run.log:40: ") and said in note
+        if note.startswith("The log mentions the signal at run.log:40: ") and said in note
     ]
     assert "without a word" not in " ".join(found.notes)
     facts = diagnose(stamped(STEPS + end), language=None)

@@ -77,13 +77,13 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
         {},
         "program-not-found: cause, depends on progress → cause, fatal",
     ),
-    "end": (f"{BEGUN}{STAND}\n", {}, "noted of the run: timed-out, lost"),
+    "end": (f"{BEGUN}{STAND}\n", {}, "noted for the run: timed-out, lost"),
     "progress": (f"{BEGUN}{TRACE_CACHE}\n{steps(6, 65)}", {}, "depends on progress → cause, harmless here"),
     "conclusions": (ENDED_STALL, {}, "+ silent-hang-no-error"),
     "stall-ends": (ENDED_STALL, {}, "slurm-time-limit: cause, fatal → symptom, fatal"),
     "signals": (BEGUN, {"ending": killed_by("SIGSEGV")}, "+ process-segfault"),
     "terminations": (f"{BEGUN}{raised(OOM)}{SIGTERM}\n", {}, "The launcher ended the other processes"),
-    "kills": (BEGUN + KILLED, {}, "noted of host-oom-sigkill: signal-only"),
+    "kills": (BEGUN + KILLED, {}, "noted for host-oom-sigkill: signal-only"),
     "memory": (BEGUN + KILLED, {"ending": FAILED, "memory": FAR_OFF}, "+ process-killed-from-outside"),
     "aftermath": (BEGUN + raised(OOM) + CANCELLED, {}, "slurm-cancelled: cause, fatal → symptom, fatal"),
     "first-failure": (
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "distance": (
         BEGUN + raised(OOM) + "".join(f"waiting for {n} more\n" for n in range(600)),
         {},
-        "noted of cuda-oom: long-before-the-end",
+        "noted for cuda-oom: long-before-the-end",
     ),
     "explanations": (ENDED_STALL, {}, "silent-hang-no-error explains slurm-time-limit"),
 }
@@ -180,7 +180,7 @@ def test_the_explanation_begins_with_what_matched_and_ends_with_the_verdict(diag
     assert [text for name, text in told if name == "recoveries"] == [
         "cuda-oom: cause, fatal → cause, harmless here: Not the end of the run: 300 steps followed."
     ]
-    assert ("end", "noted of the run: timed-out, lost") in told
+    assert ("end", "noted for the run: timed-out, lost") in told
     assert told[-2][0] == "Root cause" and told[-2][1].startswith("collective-timeout (")
     assert told[-1] == ("Verdict", "FAILED")
     assert ("结论", "失败") in list(explanation(diagnosis, "zh"))
@@ -201,7 +201,7 @@ def test_the_root_cause_is_a_step_of_its_own(diagnose: Diagnose) -> None:
     assert [text for name, text in explanation(diagnosis) if name == "Root cause"][1:] == [
         "explains collective-timeout",
         "does more harm than grad-norm-nan",
-        "comes before secondary-sigterm-cascade, child-failed by its role",
+        "comes before secondary-sigterm-cascade, child-failed because of its role",
     ]
     assert ("根本原因", "可解释 collective-timeout") in list(explanation(diagnosis, "zh"))
 

@@ -126,7 +126,7 @@ def test_a_rank_that_left_with_status_0_is_named(catalogue: Catalogue, rank: int
     found = read(catalogue, left_out(rank))
     assert found.primary is not None
     assert (found.primary.rule, found.primary.rank, found.primary.step) == ("rank-left-early", rank, 20)
-    assert f"Rank {rank} left without an error at step 20" in found.findings[0].note
+    assert f"Rank {rank} exited without an error at step 20" in found.findings[0].note
 
 
 def test_ranks_of_which_no_launchers_list_was_read_have_not_left(catalogue: Catalogue) -> None:

@@ -61,7 +61,7 @@ def test_the_line_of_the_kill_stays_the_evidence(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS + KILLED, LOW)
     assert found.primary is not None and "exitcode: -9" in found.primary.evidence[0]
     told = next(finding for finding in found.findings if finding.rule == OUTSIDE)
-    assert "12.0 of the 128.0 GiB" in told.note
+    assert "12.0 GiB, of a limit of 128.0 GiB" in told.note
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_ranks_said_is_told_where_the_whole_was_not_weighed(catalogue: Cata
     memory = MemoryKnown(ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB)
     found = ended(catalogue, STEPS + KILLED, memory)
     told = next(finding for finding in found.findings if finding.rule == OOM)
-    assert "120.0 of the 128.0 GiB" in told.note
+    assert "120.0 GiB, of a limit of 128.0 GiB" in told.note
 
 
 @pytest.mark.parametrize(("memory", "rule"), [(None, OOM), (LOW, OUTSIDE), (HIGH, OOM)])

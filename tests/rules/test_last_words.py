@@ -32,7 +32,7 @@ def diagnose(catalogue: Catalogue, lines: list[str], **known: bool) -> Diagnosis
 def test_the_last_words_are_shown(catalogue: Catalogue, words: str) -> None:
     diagnosis = diagnose(catalogue, [*STEPS, words])
     assert [line.exemplar for line in diagnosis.new_lines] == [words]
-    assert any("last words" in render(note) for note in diagnosis.notes)
+    assert any("last lines" in render(note) for note in diagnosis.notes)
 
 
 def test_nothing_is_shown_where_steps_follow_or_the_end_is_known(catalogue: Catalogue) -> None:
@@ -57,7 +57,7 @@ def test_a_log_without_a_total_that_just_ends_is_told(catalogue: Catalogue) -> N
     steps = [line.replace("/500", "") for line in STEPS]
     silent = diagnose(catalogue, steps)
     assert silent.verdict == "unfinished"
-    assert any("ends in mid-run at step 59" in render(note) for note in silent.notes)
+    assert any("stops mid-run at step 59" in render(note) for note in silent.notes)
     assert not any("mid-run" in render(note) for note in diagnose(catalogue, steps, ending=FINISHED).notes)
     finished = diagnose(catalogue, [*steps, "Training completed. Do not forget to share your model"])
     assert not any("mid-run" in render(note) for note in finished.notes)
@@ -66,12 +66,12 @@ def test_a_log_without_a_total_that_just_ends_is_told(catalogue: Catalogue) -> N
 def test_the_headline_of_a_log_that_just_ends_says_so_and_where(catalogue: Catalogue) -> None:
     ends = diagnose(catalogue, STEPS)
     assert ends.verdict == "unfinished"
-    assert "but its log ends in mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]
+    assert "but its log ends mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]
     assert "第 59 / 500 步" in render(headline(ends), "zh")
     somewhere = diagnose(catalogue, [line.replace("/500", "") for line in STEPS])
-    assert "its log ends at step 59 without a word" in render(headline(somewhere), "en")
+    assert "its log stops at step 59 without an end" in render(headline(somewhere), "en")
     for over in (
         diagnose(catalogue, STEPS, ending=FINISHED),
         diagnose(catalogue, [*STEPS, "step 500/500 loss=0.1"]),
     ):
-        assert render(headline(over), "en") == "Nothing in this log says that the run is in trouble."
+        assert render(headline(over), "en") == "Nothing in this log suggests that the run is in trouble."

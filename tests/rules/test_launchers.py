@@ -109,7 +109,7 @@ def test_deepspeeds_local_rank_is_the_rank_on_one_node_only(
 ) -> None:
     found = diagnose(catalogue, LEFT.format(nodes=nodes))
     told = next(one for one in found.findings if one.rule == "rank-left-early")
-    assert told.note.startswith(f"{who} left without an error")
+    assert told.note.startswith(f"{who} exited without an error")
 
 
 @pytest.mark.parametrize(("code", "early"), [(1, False), (-15, True)])
@@ -128,8 +128,8 @@ def test_a_rank_that_its_launcher_names_with_an_error_did_not_leave_early(
 @pytest.mark.parametrize(
     ("label", "step", "told"),
     [
-        ("[default{rank}]:rank {rank} ", 29, "Rank 1 left without an error at step 29; "),
-        ("", None, "Rank 1 left without an error; "),
+        ("[default{rank}]:rank {rank} ", 29, "Rank 1 exited without an error at step 29; "),
+        ("", None, "Rank 1 exited without an error; "),
     ],
 )
 def test_of_a_rank_whose_probe_saw_no_step_the_log_tells_how_far_it_came(
@@ -142,7 +142,7 @@ def test_of_a_rank_whose_probe_saw_no_step_the_log_tells_how_far_it_came(
     assert found.primary is not None and (found.primary.rule, found.primary.step) == ("rank-left-early", step)
     assert found.findings[0].note.startswith(told)
     before_any = rendered(RunReading(catalogue).diagnose(stalled=True, left=[Left(1)]))
-    assert before_any.findings[0].note.startswith("Rank 1 left without an error before any step was seen")
+    assert before_any.findings[0].note.startswith("Rank 1 exited without an error before any step was seen")
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -161,5 +161,5 @@ def test_of_a_run_that_ended_well_those_are_told_alone_that_it_went_on_without(
     )
     assert (found.primary.rank, found.primary.step) == (2, 10)
     (evidence,) = found.primary.evidence
-    assert evidence.startswith("Rank 2 left without an error at step 10; the others made 30 more steps")
+    assert evidence.startswith("Rank 2 exited without an error at step 10; the others made 30 more steps")
     assert ("rank 2" in found.findings[0].note.lower()) and "0, 1" not in found.findings[0].note

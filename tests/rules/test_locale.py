@@ -51,7 +51,7 @@ def test_a_stored_message_is_shown_in_either_language_with_newer_values() -> Non
     stored = msgspec.json.decode(msgspec.json.encode(Record(note, ["as it was"])), type=Record)
     assert stored.note == note
     assert rendered(stored, "en").note == (
-        "No step for 4.9 s; this run's threshold is 5.0 s. The messages went on up to that point."
+        "No step for 4.9 s; this run's threshold is 5.0 s. The messages continued up to that point."
     )
     assert render(with_params(note, silence="7 min"), "zh-CN") == (
         "已有 7 min 没有新的 step，本次训练的阈值为 5.0 s。这些消息一直出现到那时。"

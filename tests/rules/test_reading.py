@@ -55,7 +55,7 @@ def test_a_text_that_ends_in_a_loggers_error_tells_of_a_failure(
     assert diagnosis.verdict == verdict
     if verdict == "unknown-failure":
         assert [one.level for one in diagnosis.new_lines] == ["error"]
-        assert diagnosis.notes[0].startswith("Nothing of a training was recognised")
+        assert diagnosis.notes[0].startswith("No training output was recognised")
 
 
 def test_steps_alone_are_unfinished(diagnose: Diagnose) -> None:
@@ -134,7 +134,9 @@ def test_an_ending_that_a_rule_stands_for(diagnose: Diagnose) -> None:
     detail = message("run.oom-host", count=1, how=message("run.status-signal", signal="SIGKILL"))
     diagnosis = diagnose(steps(1, 9), ending=Ending("oom-killed", 137, "SIGKILL", detail))
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "host-oom-sigkill")
-    assert finding(diagnosis, "host-oom-sigkill").note.startswith("The kernel's OOM killer took one process")
+    assert finding(diagnosis, "host-oom-sigkill").note.startswith(
+        "The kernel's OOM killer killed one process"
+    )
 
 
 def test_a_step_is_that_of_the_rank_itself(diagnose: Diagnose) -> None:
@@ -271,7 +273,7 @@ def test_a_kill_that_nothing_explains_is_perhaps_for_memory(diagnose: Diagnose) 
     diagnosis = diagnose(steps(1, 9), ending=KILLED)
     assert (diagnosis.verdict, primary(diagnosis)) == ("failed", "host-oom-sigkill")
     assert diagnosis.primary is not None and diagnosis.primary.confidence == 0.4
-    assert "No evidence" in finding(diagnosis, "host-oom-sigkill").note
+    assert "no evidence" in finding(diagnosis, "host-oom-sigkill").note
     counted = diagnose(steps(1, 9), ending=Ending("oom-killed", 137, "SIGKILL"))
     assert counted.primary is not None and counted.primary.confidence == 0.9
 

@@ -247,7 +247,7 @@ def test_new_lines_and_near_pages_in_every_form() -> None:
     for text in (terminal, markdown):
         assert "New before the end" in text
         assert "error · 12 times · ranks 3, 4 · logs/rank3.log:77" in text
-        assert "looks most like: cuda-oom\n" in text
+        assert "closest match: cuda-oom\n" in text
     assert HOSTILE in terminal
     assert record["unknown"][0]["nearest"] == [{"rule": "cuda-oom", "title": "No room", "score": 0.58}]
     (new,) = record["new_lines"]
@@ -309,7 +309,7 @@ def test_an_exception_in_short_keeps_its_place_where_it_is_cut() -> None:
 def test_a_run_that_was_stopped_by_hand_says_so() -> None:
     known = {"verdict": "interrupted", "interrupted_by": "user"}
     found = diagnosis(**known, primary=None, findings=[], unknown=[], notes=[])
-    assert "INTERRUPTED   Somebody stopped the run" in printed(found).splitlines()[0]
+    assert "INTERRUPTED   The run was stopped by hand" in printed(found).splitlines()[0]
     assert "HEALTHY" not in printed(found)
     assert "已中断   训练被人为中断" in printed(found, "zh").splitlines()[0]
 

@@ -50,7 +50,7 @@ def test_the_run_went_on_after_another_ranks_failure(
     places = [one.first.step for one in (*found.findings, *found.unknown)]
     assert set(places) == {21}
     (note,) = found.notes
-    assert note.startswith("torchrun started the workers again once (step 21, local_rank 1, train.log:")
+    assert note.startswith("torchrun restarted the workers once (step 21, local_rank 1, train.log:")
     assert error.splitlines()[-1].removeprefix("[rank1]: ") + " (rank 1)" in note
 
 
@@ -85,7 +85,7 @@ def test_torchrun_starts_nothing_again_after_its_own_end(
     catalogue: Catalogue, matcher: Matcher, text: str, times: int
 ) -> None:
     found = diagnose(catalogue, matcher, steps(1, 21) + KNOWN + text)
-    assert sum("torchrun started the workers again once" in note for note in found.notes) == times
+    assert sum("torchrun restarted the workers once" in note for note in found.notes) == times
 
 
 def test_lower_steps_of_ranks_without_labels_are_no_restart(catalogue: Catalogue, matcher: Matcher) -> None:

@@ -52,12 +52,15 @@ def note(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> str:
     ("files", "sign"),
     [
         ({"slurm-12345.out": steps(1, 20), "slurm-12346.out": steps(1, 20)}, "different jobs (12345, 12346)"),
-        ({"a.log": steps(1, 20, 100), "b.log": steps(1, 20, 500)}, "100 and 500 steps"),
-        ({"a.log": steps(1, 20), "b.log": steps(1, 20, hour=11)}, "one after the other"),
-        ({"b.log": steps(1, 20), "a.log": steps(5, 20, hour=7)}, "one after the other"),
-        ({"a.log": losses(2.0), "b.log": losses(0.9, norm=2.0)}, "other losses at the same epochs"),
-        ({"a.log": losses(2.0), "b.log": losses(0.9, norm=2.0, prefix="[rank0]: ")}, "other losses"),
-        ({"slurm-71_0.out": losses(2.0), "slurm-71_1.out": losses(2.01, norm=1.2) + OOM}, "other losses"),
+        ({"a.log": steps(1, 20, 100), "b.log": steps(1, 20, 500)}, "100 and 500 total steps"),
+        ({"a.log": steps(1, 20), "b.log": steps(1, 20, hour=11)}, "consecutive runs"),
+        ({"b.log": steps(1, 20), "a.log": steps(5, 20, hour=7)}, "consecutive runs"),
+        ({"a.log": losses(2.0), "b.log": losses(0.9, norm=2.0)}, "their losses differ from the first epoch"),
+        ({"a.log": losses(2.0), "b.log": losses(0.9, norm=2.0, prefix="[rank0]: ")}, "their losses differ"),
+        (
+            {"slurm-71_0.out": losses(2.0), "slurm-71_1.out": losses(2.01, norm=1.2) + OOM},
+            "their losses differ",
+        ),
     ],
 )
 def test_told(catalogue: Catalogue, matcher: Matcher, files: dict[str, str], sign: str) -> None:

@@ -253,7 +253,7 @@ def test_texts_of_a_head_have_no_figures_and_no_metrics() -> None:
 
 def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -> None:
     found = read(catalogue, matcher, CASES["failed, then well"].text).diagnose()
-    told = "Start 2 of 2, the newest, is the one of this report."
+    told = "This report covers start 2 of 2, the newest."
     assert told in to_markdown(found)
     assert "| 1 | FAILED | cuda-oom | 20 of 90 | 1–29 |" in to_markdown(found)
     assert told in to_html(found)

@@ -63,7 +63,7 @@ def test_it_is_named_in_chinese(known: Catalogue) -> None:
 
 
 def test_without_an_exception_the_sender_is_all_there_is_to_look_for(known: Catalogue) -> None:
-    assert "nothing in the log says why" in to_brief(ended(known, STEPS))
+    assert "nothing in the log explains why" in to_brief(ended(known, STEPS))
 
 
 CLOSING = "W1121 08:40:04.1 7405 api.py:1028] Sending process 7408 closing signal SIGTERM\n"
@@ -89,6 +89,6 @@ def test_a_launchers_own_signal_after_a_failure_is_told_as_that(
 def test_an_ending_of_release_0_1_that_was_passed_on(
     known: Catalogue, code: int, signal: str | None, how: str
 ) -> None:
-    detail = f"SIGTERM was sent to stallwatch, which passed it on; {how}."
+    detail = f"SIGTERM was sent to stallwatch, which forwarded it; {how}."
     found = ended(known, STEPS, ending=Ending("killed", code, signal, detail))
     assert found.primary is not None and found.primary.rule == "secondary-sigterm-cascade"

@@ -64,7 +64,7 @@ def refused(folder: Path, because: str) -> Config:
 def test_root_runs_in_the_folder_of_another_account(
     attacked: Attacked, eves: Eves, folder: Path, tmp_path: Path
 ) -> None:
-    """The file's command, address, state folder and chats are refused, and the run goes on without them."""
+    """The file's command, address, state folder and chats are refused, and the run continues without them."""
     file = eves(planted(folder))
     eves(folder)
     done = attacked(folder, "run", "--port", "0", "--", "echo", "trained")

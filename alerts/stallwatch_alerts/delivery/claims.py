@@ -24,7 +24,7 @@ _PART = 8
 
 
 def new_claim() -> str:
-    """One of this process; where it cannot be told apart from others', of somebody elsewhere."""
+    """One of this process; where it cannot be distinguished from others', of somebody elsewhere."""
     try:
         who = f"{_here()}{os.getpid():08x}{int(psutil.Process().create_time()):08x}"
     except (psutil.Error, OSError):

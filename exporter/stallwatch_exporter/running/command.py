@@ -87,9 +87,7 @@ def run_command(
                 return problem.exit_code
             relay.attach(capture.send, capture.resize)
             if capture.problem:
-                notice(
-                    f"the output cannot be carried through and read ({capture.problem}); the command goes on"
-                )
+                notice(f"the output cannot be passed on and read ({capture.problem}); the command continues")
             reader: LogReader | None = None
             try:
                 reader = LogReader(
@@ -102,7 +100,7 @@ def run_command(
                     lambda: relay.stop_requested,
                 )
             except RuntimeError as error:  # the system gives no more threads
-                notice(f"the run cannot be watched ({error}); the command goes on")
+                notice(f"the run cannot be watched ({error}); the command continues")
             returncode = capture.wait()
             ended = steady.now()
             # What comes from here on is too late to have ended the command.

@@ -41,7 +41,7 @@ class SignalRelay:
     copy from us could cut its clean-up short. Without such a terminal it is passed on.
 
     A signal that somebody sends to the whole process group (``kill -- -PGID``) reaches the command twice,
-    once by itself and once from us: whom it was sent to cannot be told from a signal. Send it to us alone.
+    once by itself and once from us: a signal does not show to whom it was sent. Send it to us alone.
     """
 
     def __init__(self) -> None:

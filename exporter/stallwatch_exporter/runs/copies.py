@@ -210,7 +210,7 @@ class RankCopies:
                 return
             self._write()
         except OSError as error:
-            self._hold(f"log copies cannot be written ({error.strerror}); the run goes on without", most)
+            self._hold(f"log copies cannot be written ({error.strerror}); the run continues without it", most)
         else:
             self._stuck, self._in_gap = "", False
 

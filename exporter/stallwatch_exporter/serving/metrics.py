@@ -264,7 +264,7 @@ class RunMetrics:
         self._series("last_checkpoint_timestamp_seconds").set(steady.wall(when))
 
     def ended(self, when: float, ending: str) -> None:
-        """The run ended, or nobody watches it any more (``unknown``)."""
+        """The run ended, or is no longer watched (``unknown``)."""
         self._series("end_timestamp_seconds", ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:

@@ -94,11 +94,11 @@ def serve(
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 continue
-            notice(f"/metrics cannot be served on {settings.host} ({error}); the run goes on without")
+            notice(f"/metrics cannot be served on {settings.host} ({error}); the run continues without it")
             return None
         bound = server.server_port
         if first and bound != first:
-            notice(f"port {first} is taken: /metrics is on port {bound}")
+            notice(f"port {first} is in use: /metrics is on port {bound}")
         for problem in problems(settings.server):
             notice(f"/metrics: {problem}")
         scheme = "https" if tls else "http"
@@ -114,7 +114,7 @@ def serve(
             ),
             _announced(settings, bound, registry, notice),
         )
-    notice(f"ports {first} to {last} are all taken; /metrics is not served")
+    notice(f"ports {first} to {last} are all in use; /metrics is not served")
     return None
 
 

@@ -79,7 +79,7 @@ class Evidence:
         try:
             looking.start()
         except RuntimeError as error:  # the system gives no more threads
-            self._notice(f"the ranks cannot be asked where they are ({error})")
+            self._notice(f"the stacks of the ranks cannot be read ({error})")
             self._results[self._number] = LookResult([])
 
     def take(self) -> LookResult | None:

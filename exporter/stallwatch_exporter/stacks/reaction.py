@@ -159,7 +159,7 @@ def react(
             notice("[stall] on_stall = abort ends nothing here: only stallwatch run knows the command")
             return None
         grace = f"{GRACE_SECONDS:.0f} s"
-        notice(f"the run stands still: ending it, as [stall] on_stall = abort says (grace {grace})")
+        notice(f"the run is stalled: ending it, as [stall] on_stall = abort says (grace {grace})")
         return _started(lambda: abort(command, GRACE_SECONDS))
     if policy.startswith(COMMAND):
         line = policy[len(COMMAND) :].strip()

@@ -100,7 +100,7 @@ class TailSet:
         key = error.errno if ours else (path, error.errno)
         if key not in self._told:
             self._told.add(key)
-            self._notice(f"{path} cannot be read just now ({error.strerror or error}); trying again")
+            self._notice(f"{path} cannot be read at the moment ({error.strerror or error}); trying again")
 
 
 def _matches(pattern: str) -> Iterator[Path]:

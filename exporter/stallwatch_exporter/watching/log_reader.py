@@ -183,7 +183,7 @@ class LogReader:
                 diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
                 self._result = (agent, agent.ending, diagnosis)
         except Exception as error:  # whatever it is, the command must not be affected
-            self._notice(f"the watching failed ({type(error).__name__}: {error}); the command goes on")
+            self._notice(f"watching failed ({type(error).__name__}: {error}); the command continues")
             while not self._queue.ended:
                 self._queue.take(TICK_SECONDS)
         finally:
@@ -209,7 +209,7 @@ class LogReader:
                     self._notice(f"{dropped:,} more lines were neither read nor copied in time")
             except Exception as error:  # such as no memory left for a moment: the watching must outlive it
                 if not stumbled:
-                    self._notice(f"the watching stumbled ({type(error).__name__}: {error}) and goes on")
+                    self._notice(f"watching hit an error ({type(error).__name__}: {error}) and continues")
                 stumbled = True
                 time.sleep(_AFTER_A_FAULT)  # no busy loop, whatever it was
 

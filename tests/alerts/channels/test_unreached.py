@@ -50,7 +50,12 @@ def port() -> Iterator[int]:
         ),
         ("json://no-such-host.invalid/s3cr3t", "the host's name cannot be resolved", "name", "主机名"),
         ("json://127.0.0.1:99999/s3cr3t", "no such host or port can be", "65535", "65535"),
-        ("jsons://127.0.0.1:{port}/s3cr3t", "the port speaks no TLS", "json:// for jsons://", "改为 json://"),
+        (
+            "jsons://127.0.0.1:{port}/s3cr3t",
+            "the port speaks no TLS",
+            "json:// instead of jsons://",
+            "改为 json://",
+        ),
         ("json://127.0.0.1:{port}/s3cr3t", "the port takes HTTPS only", "jsons://", "jsons://"),
         ("json://127.0.0.1:{port}/rude", "the connection broke before an answer came", "TLS", "TLS"),
         (

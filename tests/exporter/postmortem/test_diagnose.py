@@ -223,7 +223,7 @@ HANG = "stall/silent-hang-no-error"
 ENDINGS = {
     "agent killed": None,
     "Ctrl-C": Ending(kind="interrupted", exit_code=130, signal="SIGINT", detail="It was interrupted."),
-    "not watched any more": Ending(kind="unknown", exit_code=None, detail="The watching was stopped."),
+    "not watched any more": Ending(kind="unknown", exit_code=None, detail="Watching was stopped."),
 }
 
 
@@ -258,7 +258,7 @@ def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
     assert diagnosis.verdict == "stalled"
     assert diagnosis.primary is not None and diagnosis.primary.rule == "silent-hang-no-error"
     assert diagnosis.findings[0].note.startswith("No step for 135 s; this run's threshold is 90 s.")
-    assert diagnosis.notes[0].startswith("A stall was raised at 1970-01-01T00:00:30.000Z while")
+    assert diagnosis.notes[0].startswith("A stall was reported at 1970-01-01T00:00:30.000Z while")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].startswith("监视期间于 1970-01-01T00:00:30.000Z 报出停滞")
 
@@ -302,7 +302,7 @@ def test_a_cause_that_only_the_probe_could_tell_is_the_stalls(recorded: Record, 
         line=0,
         time=None,
         step=20,
-        evidence=["Rank 1 left without an error at step 20"],
+        evidence=["Rank 1 exited without an error at step 20"],
         captures={},
         why="It left.",
         fixes=["Look there."],
@@ -321,13 +321,13 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     keep(path, gone)
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "failed"
-    assert diagnosis.notes[0].endswith("The process of rank 1 is gone; the others go on without it.")
+    assert diagnosis.notes[0].endswith("The process of rank 1 is gone; the others continue without it.")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].endswith("rank 1 的进程已不在，其余 rank 仍在运行。")
 
     survived = incident("finding/unknown-failure", step=12, evidence=["ValueError: odd"])
     keep(path, msgspec.structs.replace(gone, status="resolved", resolved_at=40.0, resolution="recovered"))
-    assert rendered(diagnose_paths([path], Options(catalogue)))[0].notes[0].startswith("The log ends")
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].notes[0].startswith("The log stops")
     keep(path, survived)
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "unfinished"  # steps followed
     keep(path, msgspec.structs.replace(survived, step=29))
@@ -347,7 +347,10 @@ def test_a_run_folder_tells_that_the_run_finished(recorded: Record, catalogue: C
 def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(None)
     info = msgspec.json.decode((path / "agent.json").read_bytes())
-    for started, what in ((1.0, "last heard of at 1970-01-01T00:00:01.000Z"), (time.time(), "still watched")):
+    for started, what in (
+        (1.0, "last heard from at 1970-01-01T00:00:01.000Z"),
+        (time.time(), "still being watched"),
+    ):
         (path / "agent.json").write_bytes(msgspec.json.encode({**info, "started_at": started}))
         found, _ = rendered(diagnose_paths([path], Options(catalogue)))
         assert found.ending == "" and what in found.notes[-1]

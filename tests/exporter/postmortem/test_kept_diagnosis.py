@@ -127,7 +127,7 @@ def test_a_run_whose_agent_was_killed_is_not_called_healthy(tmp_path: Path, cata
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
     found, _ = diagnose_paths([folder.path], Options(catalogue))
-    assert render(badge(found)) == "UNFINISHED" and "without a word of an end" in render(headline(found))
+    assert render(badge(found)) == "UNFINISHED" and "without an end" in render(headline(found))
     assert has(found.notes[-1], "diagnosis.agent-gone")
     log(folder.path).write_text(STEPS + OOM)
     found, _ = diagnose_paths([folder.path], Options(catalogue))

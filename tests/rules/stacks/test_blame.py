@@ -408,7 +408,7 @@ def test_a_rank_that_two_hosts_report_is_a_candidate_and_has_no_vote() -> None:
     parts = {"n1": host("0-7", group("0-7")), "n2": host("7-15", group("8-15"), group("7", "code", ""))}
     found = over_hosts(parts, world=16)
     assert (found.odd, found.candidates, found.elsewhere) == ([], [7], 1)
-    assert render(sentence(found)).endswith("who holds up the run is among rank 7.")
+    assert render(sentence(found)).endswith("the rank that holds up the run is among rank 7.")
 
 
 @pytest.mark.parametrize("spans", ["", "a", "3-1", "0-999999999", "1,,2", "-1", "0-7;9", "9999999999"])

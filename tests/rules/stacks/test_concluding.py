@@ -123,7 +123,7 @@ def test_a_launcher_without_ranks_is_told_as_such_in_either_language(known: Cata
 
 
 LEADS = [
-    ("en", "Rank 1 is at ddp.py:5 in reward_fn", "; beside that: "),
+    ("en", "Rank 1 is at ddp.py:5 in reward_fn", "; also: "),
     ("zh", "rank 1 停在 ddp.py:5 的 reward_fn", "；另外："),
 ]
 

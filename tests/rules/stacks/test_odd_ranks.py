@@ -239,7 +239,7 @@ def test_the_missing_ones_are_on_another_host() -> None:
 
 
 def test_no_rank_told_anything() -> None:
-    assert render(sentence(folded_of(rank(0), rank(1)))) == "All ranks (0, 1) did not tell."
+    assert render(sentence(folded_of(rank(0), rank(1)))) == "All ranks (0, 1) did not answer."
     assert render(sentence(folded_of())) == ""
 
 
