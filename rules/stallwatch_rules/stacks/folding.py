@@ -47,11 +47,16 @@ def fold(
 
 
 def over_hosts(
-    parts: Mapping[str, StallStacks], *, silent: Sequence[str] = (), world: int = 0
+    parts: Mapping[str, StallStacks],
+    *,
+    silent: Sequence[str] = (),
+    world: int = 0,
+    ranks: Mapping[str, str] | None = None,
 ) -> StallStacks:
     """Join the stacks of all hosts of a run, by host. `silent`: hosts that do not answer.
 
-    A rank that two hosts report belongs to neither: it is left out, and a candidate.
+    `ranks`: the folded ranks of each known host, including hosts without stacks. A rank that two hosts report
+    belongs to neither: it is left out, and a candidate.
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():
@@ -76,7 +81,7 @@ def over_hosts(
         silent=sorted(silent),
         candidates=twice,
     )
-    return _judged(stacks, world=max([world, *expected]))
+    return _judged(stacks, world=max([world, *expected]), ranks=ranks)
 
 
 def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
@@ -90,10 +95,11 @@ def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
     }
 
 
-def _judged(stacks: StallStacks, world: int) -> StallStacks:
+def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
     """Name the odd ranks, and put them last."""
     known = sum(len(group.ranks) for group in stacks.groups)
-    found = blame(stacks.groups, stacks.layout, world=world, hosts=stacks.hosts, silent=stacks.silent)
+    hosts = {**(ranks or {}), **stacks.hosts}
+    found = blame(stacks.groups, stacks.layout, world=world, hosts=hosts, silent=stacks.silent)
     odd = frozenset(found.ranks)
     groups = [each for group in stacks.groups for each in _parted(group, odd)]
     return replace(

@@ -404,6 +404,15 @@ def test_the_sentence_names_a_host_that_does_not_answer() -> None:
     assert render(sentence(many)).startswith("Hosts n2, n3, n4, n5, 3 more hosts do not answer")
 
 
+def test_a_host_that_answers_without_stacks_is_not_taken_for_the_silent_one() -> None:
+    parts = {"n1": host("0-7", group("0-7"), world=24)}
+    known = {"n1": "0-7", "n2": "8-15", "n3": "16-23"}
+    assert over_hosts(parts, silent=["n2"], world=24).odd == [*range(8, 24)]
+    assert over_hosts(parts, silent=["n2"], world=24, ranks=known).odd == [*range(8, 16)]
+    del known["n2"]  # it never reported
+    assert over_hosts(parts, silent=["n2"], world=24, ranks=known).odd == [*range(8, 16)]
+
+
 def test_a_rank_that_two_hosts_report_is_a_candidate_and_has_no_vote() -> None:
     parts = {"n1": host("0-7", group("0-7")), "n2": host("7-15", group("8-15"), group("7", "code", ""))}
     found = over_hosts(parts, world=16)
