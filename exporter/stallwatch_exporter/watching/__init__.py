@@ -1,1 +1,1 @@
-"""The agent of a run that is watched: lines in, metrics, findings, stalls and incidents out."""
+"""The agent that watches a run: log lines in; metrics, findings, stalls and incidents out."""

@@ -1,7 +1,7 @@
-"""The agent of one run: lines in, metrics, copies and incidents out.
+"""The agent of one run: log lines in; metrics, log copies and incidents out.
 
-It has no thread and no clock of its own: ``feed`` brings bytes, ``tick`` brings time. Nothing that goes wrong
-in here gets out (see ``guard``).
+It has no thread or clock of its own: ``feed`` brings bytes, ``tick`` brings time. No error raised in here
+reaches the caller (see ``guard``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WRITTEN_SECONDS = 5.0  #: agent.json is written anew after this time, and at on
 
 
 class Agent:
-    """Watches one run."""
+    """Watch one run."""
 
     def __init__(
         self,
@@ -115,18 +115,18 @@ class Agent:
 
     @property
     def now(self) -> float:
-        """The time by the clock that the run is measured with."""
+        """Return the current time on the clock that the run is measured with."""
         return self._clock()
 
     @property
     def errors(self) -> int:
-        """How often something went wrong in here, or in a sink."""
+        """Number of errors so far in the agent or a sink."""
         return self._guarded.errors
 
     # ---- lines
 
     def feed(self, *chunks: Chunk) -> None:
-        """Read what was printed within a short moment: the lines keep the times of their chunks."""
+        """Read output that was printed within a short moment; each line keeps the time of its chunk."""
         lines: list[Line] = []
         for chunk in chunks:
             self._keep(chunk)
@@ -138,7 +138,7 @@ class Agent:
             self._take(lines, sum(len(chunk.data) for chunk in chunks), chunks[-1].time)
 
     def copy(self, chunk: Chunk) -> int:
-        """Write what there is no time to read into the copies only; return how many lines that are."""
+        """Write output to the copies without reading it, for lack of time; return its number of lines."""
         self._keep(chunk)
         self._unread += (lines := chunk.data.count(b"\n"))
         return lines
@@ -153,12 +153,12 @@ class Agent:
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
     ) -> None:
-        """Bytes that were there before us. Their own timestamps count, moved by `shift` seconds."""
+        """Read output written before the agent started. Its own timestamps count, moved by `shift` seconds."""
         with self._guarded("reading the log"):
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """All that was there is read; the files were last written to at `last_sign`. What is known so far."""
+        """Conclude the history; the files were last written at `last_sign`. Return what is known so far."""
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
@@ -209,7 +209,7 @@ class Agent:
             self._news = self._news or progressed or bool(seen.matches)
 
     def _hear(self, now: float, *, everything: bool = False) -> None:
-        """What the ranks told of themselves since the last look."""
+        """Read what the ranks reported since the last tick."""
         if self._probing is None:
             return
         events = list(self._probing.events())  # before the records: they name what those count
@@ -239,10 +239,11 @@ class Agent:
     # ---- time
 
     def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
-        """Look at the clock: about once a second, whether lines come or not.
+        """Check the clock, about once a second, with or without new lines.
 
-        While more lines wait to be read, `read_until` is the time of the last one fed. The run is judged as
-        it was then: its silence since is ours.
+        While more lines wait to be read, `read_until` is the time of the last line fed. The run is judged as
+        of
+        that time: any silence since then is the agent's own delay.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
@@ -283,18 +284,18 @@ class Agent:
             self._heartbeat.beat(self.errors, self._dropped + self._unread)
 
     def due_in(self) -> float:
-        """Seconds until the clock should be looked at because of what was read; infinity for no reason."""
+        """Seconds until the next tick is needed because of what was read; infinity if none is."""
         if self.response.evidence.under_way:  # its result should not wait for the next second
             return 0.0
         now = self._clock()
         return min(self._alarms.due_in(now), self.witnesses.due_in(now))
 
     def paused(self, seconds: float) -> None:
-        """We stood still ourselves (Ctrl-Z, a suspended machine)."""
+        """Account for time in which the agent itself was suspended (Ctrl-Z, a suspended machine)."""
         self._watch.pause(seconds)
 
     def dropped(self, total: int) -> None:
-        """How many lines were passed through unseen until now."""
+        """Record how many lines were passed through unread so far."""
         self._dropped = total
 
     def _look(self, now: float, clock: float) -> None:
@@ -340,7 +341,7 @@ class Agent:
         return "warning" if busy and calm else "critical"
 
     def _respond(self, *, begins: bool) -> None:
-        """Do what the user wants done at a stall, once it is critical and its evidence is in."""
+        """Run the user's `on_stall` action, once the stall is critical and its evidence is in."""
         if begins:
             self._responded = False
             self.response.explain(self._suspicion.nobody)
@@ -352,7 +353,7 @@ class Agent:
                 self.response.react(self._reporting.episodes.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
-        """The state, and whether it is the stall of the last look; a recovery in between is told."""
+        """Return the state, and whether this is still the same stall; report a recovery in between."""
         waits = self._suspicion.pending(now) and self._stall is None
         state, before = self._watch.check(now, begin=not waits), self._stall
         # A stall that ended and began anew between two looks is another one.
@@ -365,7 +366,7 @@ class Agent:
         return state, continues
 
     def _diagnosis(self, now: float, ending: Ending | None = None) -> tuple[Diagnosis, bool]:
-        """What is known, and whether it could be found out."""
+        """Return the current diagnosis, and whether it could be made."""
         state = self._stall
         with self._guarded("watching the run"):
             state = self._watch.check(now, begin=False)
@@ -386,7 +387,7 @@ class Agent:
         return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
-        """The command ended, or we stop looking: raise or resolve what is left, and keep the diagnosis."""
+        """Conclude the run: raise or resolve what is left, and keep the diagnosis."""
         now = self._clock() if now is None else now
         present = min(now, self._fed_at) if self._unread else now  # what was not read may tell of steps
         with self._guarded("reading the log"):
@@ -425,14 +426,14 @@ class Agent:
         return diagnosis
 
     def leave(self) -> None:
-        """Report the last news to the other hosts of the run; after ``end``."""
+        """Send the last report to the other hosts of the run; call it after ``end``."""
         if self.member is not None:
             self.member.close()
 
     # ---- help
 
     def _join(self) -> None:
-        """Join the run that the ranks name, if it was not known before."""
+        """Join the run that the ranks name, if it was unknown before."""
         if self._joining is None or self._probing is None:
             return
         member, before = self._joining.look(self._probing.pids()), self.member
@@ -446,7 +447,7 @@ class Agent:
             member.take_over(reported)
 
     def _report_state(self, now: float) -> None:
-        """Let the other hosts know what is seen here."""
+        """Report this host's state to the other hosts."""
         if self.member is None:
             return
         state, seen = self._watch.check(now, begin=False), self._suspicion.seen
@@ -469,17 +470,17 @@ class Agent:
         )
 
     def _paced(self, rank: int, step: int, own: Own) -> None:
-        """Let the other hosts know how long a step of a rank took."""
+        """Report to the other hosts how long a step of a rank took."""
         if self.member is not None:
             self.member.paces.take(rank, step, own)
 
     def _hear_last(self, now: float) -> None:
-        """What the ranks say as they end."""
+        """Read the last reports of ranks that are ending."""
         with self._guarded("the probe's records"):
             self._hear(now, everything=True)
 
     def _warned(self, match: Match) -> None:
-        """A rank warns of what has not failed yet."""
+        """Handle a rank's warning of something that has not failed yet."""
         self._news = True
         self.metrics.match(match)
         self._alarms.warned(match, self._clock())
@@ -501,7 +502,7 @@ class Agent:
             self.folder.write_info(updated_at=now, **changes)
 
     def _details(self, now: float) -> dict[str, object]:
-        """What the run's record says beside its state."""
+        """Details for the run's record beside its state."""
         threshold, moved = self._watch.check(now, begin=False).threshold, steady.moved()
         return {
             "threshold": round(threshold, 3) if threshold < FOREVER else None,

@@ -1,7 +1,8 @@
-"""What deserves an incident: a stall, a finding that is fatal or does harm by the run's progress, a bad end.
+"""Decide what deserves an incident: a stall, a fatal or harmful finding, a bad end.
 
-Decides only; it neither reads logs nor clocks. Low noise is the aim: notices, harmless findings, launchers'
-summaries and other ranks' echoes raise nothing while the run is up.
+Only decides; it reads neither logs nor clocks. It aims for little noise: notices, harmless findings,
+launchers'
+summaries and echoes from other ranks raise nothing while the run is up.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ class Pending:
         return rule in self._until
 
     def add(self, match: Match, now: float, *, held: bool = False) -> None:
-        """Let it wait; `held`: for as long as its rule asks for."""
+        """Add a match; `held`: delay it by what its rule asks for."""
         seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Seconds until the next one is due; infinity if nothing waits. `ending`: the run seems to end."""
+        """Seconds until the next match is due; infinity if none waits. `ending`: the run seems to end."""
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
     def take(self, now: float, *, ending: bool, everything: bool = False) -> list[tuple[str, Match]]:
-        """Those that are due, or all, with their rules; they wait no longer."""
+        """Remove and return the matches that are due, or all, with their rules."""
         due = [
             (rule, match)
             for rule, (until, match) in self._until.items()
@@ -66,7 +67,7 @@ class Pending:
         return due
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all matches."""
         self._until.clear()
 
     def _left(self, until: float, now: float, ending: bool) -> float:
@@ -82,7 +83,7 @@ RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupte
 
 
 class Alarms:
-    """Opens and resolves the incidents of one run in its `book`."""
+    """Open and resolve the incidents of one run in its `book`."""
 
     def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
@@ -101,7 +102,7 @@ class Alarms:
         self._unknown_past = 0  # exceptions that no rule knows
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Rules fired: fatal causes are raised as soon as their lines are in."""
+        """Take matches of rules: fatal causes are raised as soon as their lines are complete."""
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
@@ -111,28 +112,28 @@ class Alarms:
                 self._pending.add(match, now, held=True)
 
     def warned(self, match: Match, now: float) -> None:
-        """A rank saw what will fail, or what goes wrong without a word: told once, as soon as judged."""
+        """Take a rank's warning of a coming or silent failure: reported once, as soon as it is judged."""
         if match.captures.get(SEEN) == CHECKPOINT:
             self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
             self._warnings.add(match, now)
 
     def due(self, now: float) -> bool:
-        """Whether a fatal finding, or a warning, waits to be raised."""
+        """Whether a fatal finding or a warning waits to be raised."""
         return self.due_in(now) <= 0
 
     def due_in(self, now: float) -> float:
-        """Seconds until ``due``; infinity where nothing waits."""
+        """Seconds until ``due``; infinity if nothing waits."""
         return min(each.due_in(now, ending=self.ending) for each in (self._pending, self._warnings))
 
     def forgive(self, diagnosis: Diagnosis) -> None:
-        """What was found in the past of a run that was up before is known, and no news."""
+        """Treat findings in the run's past, before the agent started, as known."""
         self._pending.clear()
         self._known_past = {finding.rule: finding.count for finding in diagnosis.findings}
         self._unknown_past = _unknown_count(diagnosis)
 
     def raise_due(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
-        """Raise the fatal findings that waited long enough (or all), unless the diagnosis takes them back."""
+        """Raise the fatal findings that waited long enough (or all), unless the diagnosis withdraws them."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
             finding = findings.get(rule) or findings.get(TOLD_AS.get(rule, rule))
@@ -146,7 +147,7 @@ class Alarms:
                 self._raise(rule, severity, diagnosis, finding, now, match)
 
     def judged(self, diagnosis: Diagnosis, now: float) -> None:
-        """A fresh diagnosis of the running run."""
+        """Take a new diagnosis of the running run."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         self._harmful = {rule: times for rule, times in self._harmful.items() if rule in findings}
         for rule, finding in findings.items():
@@ -166,9 +167,9 @@ class Alarms:
                 self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)
 
     def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
-        """No line came for a while: an exception that no rule knows, and that nothing survived, is news.
+        """After a while without lines, raise an exception that no rule knows and after which nothing went on.
 
-        What is guessed of it later, or of another one after it, is no second incident.
+        A later guess at its cause, or another exception after it, is no second incident.
         """
         if not _fails_unknown(diagnosis) or _unknown_count(diagnosis) <= self._unknown_past:
             return
@@ -193,9 +194,9 @@ class Alarms:
         stacks: StallStacks | None = None,
         severity: Severity = "critical",
     ) -> None:
-        """The run is stalled: open the incident of this stall, or bring it up to date.
+        """Open the incident of this stall, or update it.
 
-        `stacks`: where its ranks are, if that is known.
+        `stacks`: where the ranks are, if known.
         """
         about: IncidentUpdate = {
             **_progress(diagnosis.progress),
@@ -226,7 +227,7 @@ class Alarms:
         self._book.open("stall", rule, severity, now, **facts)
 
     def located(self, stacks: StallStacks, diagnosis: Diagnosis, now: float) -> None:
-        """Add where the ranks are to a stall that opened without it."""
+        """Add the ranks' stacks to a stall that opened without them."""
         for incident in self._book.of_kind("stall"):
             rank = stacks.odd[0] if stacks.odd and incident.rule in STANDSTILLS else incident.rank
             primary = diagnosis.primary
@@ -240,7 +241,7 @@ class Alarms:
             self._book.update(incident, now, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
-        """The run goes on in `phase`, after so many seconds without progress."""
+        """Resolve the stall: the run continues in `phase`, after this many seconds without progress."""
         facts: IncidentUpdate = {
             **_progress(progress),
             "stalled_seconds": round(seconds, 1),
@@ -250,7 +251,7 @@ class Alarms:
             self._book.resolve(incident, now, "recovered", **facts)
 
     def stepped(self, step: int | None, now: float) -> None:
-        """The run is at this step: a stall at another, that an earlier agent left open, is over."""
+        """Resolve a stall that an earlier agent left open at another step."""
         for incident in self._book.of_kind("stall"):
             if step is not None and step != incident.step:
                 self._book.resolve(incident, now, "recovered", step=step)
@@ -263,8 +264,10 @@ class Alarms:
         quiet: float | None,
         now: float,
     ) -> None:
-        """The command ended, after `quiet` seconds of a stall. Only a bad end is an incident: nobody need be
-        told of one's own Ctrl-C."""
+        """Conclude with the command's end, after `quiet` seconds of a stall.
+
+        Only a bad end is an incident: users need no message about their own Ctrl-C.
+        """
         if ending.kind == "unknown":  # we stopped looking; what is open stays open
             self.raise_due(diagnosis, now, everything=True)
             self.fell_silent(diagnosis, now)
@@ -302,8 +305,12 @@ class Alarms:
             self._book.fail(told, now, told.rule, **facts)
 
     def _told_death(self, diagnosis: Diagnosis) -> Incident | None:
-        """The open finding that the run's end belongs to: of the same cause, else one after which no step
-        was made, as the cause that is known by now explains it, too. A checkpoint's is never one."""
+        """Return the open finding that explains the run's end.
+
+        It has the same cause, or no step came after it, so the cause known by now explains it too. A finding
+        about a
+        checkpoint never does.
+        """
         found = [
             one
             for one in self._book.of_kind("finding")
@@ -317,7 +324,7 @@ class Alarms:
         return min(same or dying, key=lambda one: one.opened_at, default=None)
 
     def _by_progress(self, rule: str) -> bool:
-        """Whether only the run's progress tells what this rule means."""
+        """Whether only the run's progress shows how much harm this rule does."""
         page = self._catalogue.pages.get(rule)
         if page is None or (rule in STANDSTILLS and not page.patterns):
             return False  # a standstill without a line is told as the stall that it is
@@ -338,7 +345,7 @@ class Alarms:
             self._raise(rule, "critical" if finding.harm == "fatal" else "warning", diagnosis, finding, now)
 
     def _explained(self, rule: str, diagnosis: Diagnosis) -> bool:
-        """Whether it only says again what another finding says with its cause."""
+        """Whether another finding already reports the same with its cause."""
         if rule != STEP_TIME:
             return False
         late = self._book.get("finding", STRAGGLER)
@@ -350,7 +357,7 @@ class Alarms:
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
     def _comparing(self, step: int, now: float) -> bool:
-        """Whether it may turn out soon that one rank is what makes the steps slow."""
+        """Whether a single rank may soon turn out to be what slows the steps."""
         if self._harmful[STEP_TIME] == 1:
             self._slow_from, self._slow_at = step, now
         soon = (
@@ -395,7 +402,7 @@ class Alarms:
         *,
         harmful: bool,
     ) -> None:
-        """Resolve an open finding once it did no harm for some judgements in a row."""
+        """Resolve an open finding once it was harmless in several judgements in a row."""
         if harmful:
             self._fine.pop(incident.rule, None)
             return
@@ -408,7 +415,7 @@ class Alarms:
 
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
-    """The rank that holds up the run: by the stacks, unless the log named a cause."""
+    """Return the rank that holds up the run: by the stacks, unless the log named a cause."""
     if stacks is not None and stacks.odd and rule in STANDSTILLS:
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None
@@ -425,7 +432,7 @@ def _cause(
     last_lines: Sequence[str],
     progress: Progress,
 ) -> IncidentUpdate:
-    """What a run fails of: the `primary` cause with its `finding`, else an exception that no rule knows."""
+    """Return what the run fails of: the `primary` cause with its `finding`, else an exception no rule knows."""
     return {
         "rank": primary.rank if primary else unknown.first.rank if unknown else None,
         "evidence": _evidence(primary, unknown, last_lines),
@@ -442,13 +449,13 @@ def _unknown_count(diagnosis: Diagnosis) -> int:
 
 
 def _fails_unknown(diagnosis: Diagnosis) -> bool:
-    """Whether the run fails of an exception that no rule knows, whatever page is guessed of it."""
+    """Whether the run fails of an exception that no rule knows, whichever page is guessed for it."""
     guessed = diagnosis.primary is not None and bool(diagnosis.primary.inferred)
     return guessed or diagnosis.verdict == UNKNOWN_FAILURE
 
 
 def _of_unknown(incident: Incident) -> bool:
-    """Whether the finding was raised of such an exception."""
+    """Whether the finding was raised for such an exception."""
     guessed = incident.primary is not None and bool(incident.primary.inferred)
     return guessed or incident.rule == UNKNOWN_FAILURE
 

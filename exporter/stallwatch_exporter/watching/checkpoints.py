@@ -1,9 +1,9 @@
-"""Checkpoints that ranks announced are checked once they are written, in the agent and never in the rank.
+"""Check checkpoints that ranks announce, once they are written, in the agent and never in the rank.
 
-They may lie on a file system that is slow or hangs, so a thread beside the watching looks at them, and
-another one at the next ones if it does not come back. A file that is being written looks broken: a fault
-counts only if no process of the run has a file of the checkpoint open for writing, and if the file was the
-same at two looks in a row, or when the run has ended. A fault is withdrawn when a later look finds it gone.
+They may lie on a file system that is slow or hangs, so a separate thread looks at them, and another one at
+the next checkpoints if it does not return. A file that is being written looks broken: a fault counts only if
+no process of the run has a file of the checkpoint open for writing, and if the file was the same at two looks
+in a row, or the run has ended. A fault is withdrawn when a later look no longer finds it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Key = tuple[Path, str]  #: the place of a fault, and its kind
 
 
 class Waiting(msgspec.Struct):
-    """A path to look at, and what the last look at it, or at the same path before, has found."""
+    """A path to check, and what the last look at it, or at the same path before, has found."""
 
     path: Path
     event: Event
@@ -53,7 +53,7 @@ class Waiting(msgspec.Struct):
     settled: list[Fault] = []  #: as at the look before, in the same files, which nobody writes
 
     def look(self, pids: Collection[int]) -> None:
-        """Find out what is wrong with it. A path that was removed, as trainers do, has no faults."""
+        """Find what is wrong with it. A path that was removed, as trainers do, has no faults."""
         from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed  # few runs announce one
 
         before, sizes_before = self.kinds, self.sizes
@@ -74,7 +74,7 @@ class Waiting(msgspec.Struct):
 
     @property
     def kinds(self) -> set[Key]:
-        """The faults of the last look."""
+        """The kinds of fault found by the last look."""
         return {_key(fault) for fault in self.found}
 
 
@@ -87,7 +87,7 @@ def _within(sizes: Sizes, path: Path) -> Sizes:
 
 
 def in_background(job: Callable[[], None]) -> None:
-    """Run it in a thread that nobody waits for."""
+    """Run it in a thread that is never joined."""
     threading.Thread(target=job, name="stallwatch checkpoints", daemon=True).start()
 
 
@@ -101,7 +101,7 @@ class _Look:
         self.error: Exception | None = None
 
     def run(self, pids: Collection[int]) -> None:
-        """Look at each. An error of ours is kept: a thread would print it with its traceback."""
+        """Look at each path. Keep an internal error, as a thread would print it with its traceback."""
         for one in self.paths:
             try:
                 one.look(pids)
@@ -111,7 +111,7 @@ class _Look:
 
 
 class CheckpointWatch:
-    """Takes the paths that ranks announce; ``look``, about once a second, returns what is wrong with them."""
+    """Check the paths that ranks announce; call ``look`` about once a second for what is wrong with them."""
 
     def __init__(self, begin: Begin = in_background) -> None:
         self._begin = begin
@@ -122,7 +122,7 @@ class CheckpointWatch:
         self._error: Exception | None = None
 
     def heard(self, event: Event, number: int, now: float) -> None:
-        """A ``checkpoint`` event, line `number` of the events."""
+        """Take a ``checkpoint`` event, line `number` of the events."""
         path = event.get("path")
         if isinstance(path, str) and (len(self._waiting) < _MOST_WAITING or Path(path) in self._waiting):
             fresh = Waiting(Path(path), event, number, now + SETTLED_SECONDS)
@@ -132,7 +132,7 @@ class CheckpointWatch:
             self._waiting[fresh.path] = fresh
 
     def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
-        """What is known to be wrong by now; begins to look at what is due. `pids` may write it."""
+        """Return the faults known by now, and start checking what is due. `pids` may be writing it."""
         matches = [match for one in self._looked() for match in self._judge(one, now)]
         hung = [look for look in self._looks if now - look.began >= PATIENCE_SECONDS]
         if len(hung) == len(self._looks) and len(hung) < _MOST_HUNG:
@@ -140,7 +140,7 @@ class CheckpointWatch:
         return matches
 
     def finish(self, now: float) -> list[Match]:
-        """The run has ended, and with it those that wrote: look at all that is left, for a few seconds."""
+        """After the run and its writers have ended, check all that is left, for a few seconds."""
         self._wait()
         for one in self._looked():
             self._waiting.setdefault(one.path, one)
@@ -149,18 +149,18 @@ class CheckpointWatch:
         return [match for one in self._looked() for match in self._faults(one, one.found)]
 
     def take_mended(self) -> list[str]:
-        """The rules of which nothing is wrong any more, each once."""
+        """Return the rules whose faults are gone, each once."""
         mended, self._mended = self._mended, []
         return mended
 
     def raise_error(self) -> None:
-        """Raise what went wrong in a look, once, for the caller to report; all else was looked at."""
+        """Raise an error of a look, once, for the caller to report; everything else was checked."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def _wait(self) -> None:
-        """For the newest look: older ones have had their time."""
+        """Wait for the newest look: older ones have had their time."""
         for look in self._looks[-1:]:
             look.done.wait(FINISH_SECONDS)
 
@@ -182,14 +182,14 @@ class CheckpointWatch:
             self._begin(functools.partial(look.run, pids))
 
     def _looked(self) -> Iterator[Waiting]:
-        """The paths of the looks that came back."""
+        """Return the paths of the looks that have finished."""
         for look in [look for look in self._looks if look.done.is_set()]:
             self._looks.remove(look)
             self._error = look.error or self._error
             yield from look.paths
 
     def _judge(self, one: Waiting, now: float) -> list[Match]:
-        """The faults that count by now, and when to look again."""
+        """Return the faults that count by now, and when to look again."""
         matches = self._faults(one, one.settled)
         if not one.open and not one.found:
             return matches
@@ -201,7 +201,7 @@ class CheckpointWatch:
         return matches
 
     def _faults(self, one: Waiting, sure: Collection[Fault]) -> list[Match]:
-        """The sure faults that are new; those that are there no more are mended."""
+        """Return the certain faults that are new; note those that are gone."""
         if one.open:
             return []
         below = {key for key in self._known if key[0] == one.path or one.path in key[0].parents}

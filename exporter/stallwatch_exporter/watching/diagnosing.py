@@ -1,4 +1,4 @@
-"""The diagnoses of a run that is watched: when the next one may be made, and what to say if one fails."""
+"""Diagnose a run while it is watched: when the next diagnosis may be made, and what happens if one fails."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHARE = 20  # at most this part (1/20) of the time goes into diagnosing
 
 
 class Diagnoser:
-    """Diagnoses what was read so far, not too often."""
+    """Diagnose what was read so far, at limited intervals."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class Diagnoser:
 
     @property
     def ready(self) -> bool:
-        """Whether enough time went by since the last diagnosis."""
+        """Whether enough time has passed since the last diagnosis."""
         return self._clock() - self._at >= self._wait
 
     def diagnose(
         self, now: float, state: StallState | None, ending: Ending | None = None
     ) -> tuple[Diagnosis, bool]:
-        """What is known, and whether it could be found out: an incident must not wait for a diagnosis.
+        """Return the diagnosis, and whether it could be made: an incident must not wait for it.
 
-        ``state`` is the stall watch's; ``None`` where it could not be asked.
+        ``state`` comes from the stall watch; ``None`` if it could not be read.
         """
         start = time.perf_counter()
         try:

@@ -52,10 +52,11 @@ class Episode(msgspec.Struct):
 
 
 class Episodes:
-    """``take`` every change of a trouble, ``flush`` once a look is done; `report` gets the incidents.
+    """``take`` every change of a trouble, ``flush`` at the end of a tick; `report` receives the incidents.
 
-    `past`: the changes that earlier agents of this run kept, which are reported already until that time, but
-    for what of them is still open: whoever has heard of it is known where messages leave.
+    `past`: the changes that earlier agents of this run kept. They are already reported, except for what is
+    still
+    open: the chats know who has received it.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Episodes:
                 report(incident)
 
     def take(self, trouble: Incident) -> None:
-        """Take over what became of a trouble."""
+        """Take a change of a trouble."""
         episode = self._of(trouble)
         if episode is None:
             episode = next((one for one in reversed(self._episodes) if self.joins(trouble, one)), None)
@@ -106,7 +107,7 @@ class Episodes:
         self._episodes = [one for one in self._episodes if not one.closed or self.outlives(one)]
 
     def incident_of(self, trouble: Incident) -> Incident:
-        """The incident that the trouble is part of."""
+        """Return the incident that the trouble is part of."""
         episode = self._of(trouble)
         return trouble if episode is None else self.fold(episode)
 
@@ -117,7 +118,7 @@ class Episodes:
         return Episode()
 
     def joins(self, trouble: Incident, episode: Episode) -> bool:
-        """Return whether a new trouble is part of this episode. A broken checkpoint is a story of its own."""
+        """Return whether a new trouble is part of this episode. A broken checkpoint never is."""
         apart = is_about_checkpoints(episode.first) or is_about_checkpoints(trouble)
         if episode.closed or apart:
             return False
@@ -142,7 +143,7 @@ class Episodes:
         return incident != reported
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add to the history what became of a trouble."""
+        """Add a change of a trouble to the history."""
         _note(episode, trouble, before)
 
     def fold(self, episode: Episode) -> Incident:
@@ -168,7 +169,7 @@ class Episodes:
 
 
 def folded(troubles: Iterable[Incident]) -> list[Incident]:
-    """The incidents that the troubles of a run's journal make, in the order in which they began."""
+    """Return the incidents that the troubles of a run's journal make, oldest first."""
     found: dict[str, Incident] = {}
     Episodes(lambda incident: found.update({incident.id: incident})).replay(troubles)
     return list(found.values())
@@ -183,7 +184,7 @@ def is_over(trouble: Incident) -> bool:
 
 
 def is_done(episode: Episode) -> bool:
-    """Whether its critical troubles are over, if there were any, or else all; or the run is."""
+    """Whether its critical troubles are over (all troubles if none was critical), or the run is."""
     going = [one for one in episode.troubles.values() if not is_over(one)]
     if episode.severity == "critical":
         going = [one for one in going if one.severity == "critical"]
@@ -211,7 +212,7 @@ def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
 def folded_episode(
     episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
 ) -> Incident:
-    """Return the episode as one incident: of the trouble that leads it, with what the others know.
+    """Return the episode as one incident: its leading trouble, with what the others add.
 
     The trouble with the lowest `precedence` leads.
     """
@@ -251,7 +252,7 @@ def folded_episode(
 
 
 def _closing(event: Event, at: float) -> bool:
-    """Whether it says of one trouble what the end of the episode says of all."""
+    """Whether it states for one trouble what the end of the episode states for all."""
     return event.what == "cleared" and event.at == at
 
 

@@ -36,7 +36,7 @@ DRIFTING = {"stalled_seconds", "threshold_seconds", "count", "last_loss"}
 
 
 class IncidentUpdate(TypedDict, total=False):
-    """What becomes known of an incident while it is open: fields of `Incident`."""
+    """New facts about an open incident: fields of `Incident`."""
 
     phase: Phase
     rank: int | None
@@ -58,7 +58,7 @@ class IncidentUpdate(TypedDict, total=False):
 
 
 def redacted(record: _Record) -> _Record:
-    """The record with the secrets in all its texts masked."""
+    """Return the record with the secrets in all its texts masked."""
     return convert(_masked(msgspec.to_builtins(record)), type(record))
 
 
@@ -73,7 +73,7 @@ def _masked(value: Any) -> Any:
 
 
 def by_wall_clock(incident: Incident, moved: float) -> Incident:
-    """The incident with its times by a wall clock that was set by so many seconds; see ``steady.moved``."""
+    """Return the incident with its times moved as the wall clock was set, in seconds; see ``steady.moved``."""
     over = incident.resolved_at
     return msgspec.structs.replace(
         incident,
@@ -85,9 +85,9 @@ def by_wall_clock(incident: Incident, moved: float) -> Incident:
 
 
 def read_journal(folder: Path, most: int = sys.maxsize, *, name: str = "incidents.jsonl") -> list[Incident]:
-    """Every change of every trouble that earlier agents of this run's folder kept, oldest first.
+    """Return every change of every trouble that earlier agents kept in this run's folder, oldest first.
 
-    Only the last `most` bytes are read. ``RUN_INCIDENTS`` is the `name` of that of a run over hosts.
+    Only the last `most` bytes are read. ``RUN_INCIDENTS`` is the `name` of the journal of a run over hosts.
     """
     found: list[Incident] = []
     try:
@@ -102,15 +102,16 @@ def read_journal(folder: Path, most: int = sys.maxsize, *, name: str = "incident
 
 
 def read_incidents(folder: Path) -> list[Incident]:
-    """The last state of each trouble that earlier agents of this run's folder kept."""
+    """Return the last state of each trouble that earlier agents kept in this run's folder."""
     return list({incident.id: incident for incident in read_journal(folder)}.values())
 
 
 class IncidentManager:
-    """One incident per kind, rule and episode. `tell` gets a copy of it at every change.
+    """Keep one incident per kind, rule and episode; `tell` receives a copy at every change.
 
-    `past` is what earlier agents of the same run told: episodes count on, and what they left open is ours to
-    resolve, but for the ends and what was left unmended, which have nothing after them.
+    `past` is what earlier agents of the same run reported: their episodes are counted on, and this agent
+    resolves
+    what they left open, except for ends and unfixed findings, which nothing follows.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class IncidentManager:
     def open(
         self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Unpack[IncidentUpdate]
     ) -> Incident:
-        """Open an episode; the open one, where there is one."""
+        """Open an episode, or return the open one."""
         key = (kind, rule)
         if key in self._open:
             return self._open[key]
@@ -161,7 +162,7 @@ class IncidentManager:
         severity: Severity | None = None,
         **facts: Unpack[IncidentUpdate],
     ) -> None:
-        """Take over what is known by now."""
+        """Take new facts about an incident."""
         fresh = redacted(msgspec.structs.replace(incident, severity=severity or incident.severity, **facts))
         changed = {name for name in ("severity", *facts) if getattr(fresh, name) != getattr(incident, name)}
         if not changed:
@@ -173,7 +174,7 @@ class IncidentManager:
             self._tell(msgspec.structs.replace(incident))
 
     def judge_anew(self, incident: Incident, rule: str) -> None:
-        """Another rule than the one that it was opened for is why: it is told with the next update."""
+        """Replace the rule that the incident was opened for; the next update reports it."""
         del self._open[incident.kind, incident.rule]
         incident.rule = rule
         self._open[incident.kind, rule] = incident
@@ -194,7 +195,7 @@ class IncidentManager:
         self._tell(msgspec.structs.replace(incident))
 
     def fail(self, incident: Incident, now: float, rule: str, **facts: Unpack[IncidentUpdate]) -> None:
-        """The run died of this open finding, or of what led to it: the same incident, of its end now."""
+        """Turn an open finding that the run died of, or that led to its death, into the incident of its end."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
         fresh = redacted(msgspec.structs.replace(incident, kind="ended", rule=rule, updated_at=now, **facts))
@@ -210,9 +211,9 @@ class IncidentManager:
         spare: Incident | None = None,
         **facts: Unpack[IncidentUpdate],
     ) -> None:
-        """Close whatever is open, as the run is over. Findings of the rules in `but` are left unmended.
+        """Close whatever is open, as the run is over. Findings of the rules in `but` are marked as not fixed.
 
-        `spare` stays as it is: something else becomes of it.
+        `spare` stays as it is, for another use.
         """
         for incident in list(self._open.values()):
             if incident is spare:
@@ -224,21 +225,21 @@ class IncidentManager:
                 self._tell(msgspec.structs.replace(incident))
 
     def get(self, kind: Kind, rule: str) -> Incident | None:
-        """The open incident of this kind and rule."""
+        """Return the open incident of this kind and rule."""
         return self._open.get((kind, rule))
 
     @property
     def all_open(self) -> list[Incident]:
-        """All open incidents."""
+        """Return all open incidents."""
         return list(self._open.values())
 
     def of_kind(self, kind: Kind) -> list[Incident]:
-        """The open incidents of this kind."""
+        """Return the open incidents of this kind."""
         return [incident for incident in self._open.values() if incident.kind == kind]
 
 
 class Heartbeat:
-    """Calls ``alive(problem)`` of every sink that has it."""
+    """Call ``alive(problem)`` of every sink that has it."""
 
     def __init__(self, sinks: Sequence[Any]) -> None:
         found = (getattr(sink, "alive", None) for sink in sinks)
@@ -247,7 +248,7 @@ class Heartbeat:
         self._unread = 0
 
     def beat(self, errors: int, unread: int) -> None:
-        """The agent looked: so many errors and unread lines there were until now."""
+        """Report that the agent is alive, with its errors and unread lines so far."""
         problems = []
         if errors > self._errors:
             problems.append("something went wrong while the run was looked at")
@@ -278,7 +279,7 @@ class Reporting:
             metrics.incident(adopted.rule, adopted.severity, True)
 
     def hand_over(self, sink: Sink) -> list[Incident]:
-        """Report to this sink alone from here on; return the open incidents that the others know."""
+        """Report only to this sink from now on; return the open incidents that the others know."""
         self._sinks = (sink,)
         return list(self._reported.values())
 

@@ -1,10 +1,10 @@
-"""What the log of a quiet run says of its life: lines that count something, and known messages that repeat.
+"""Signs of life in the log of a quiet run: lines that count something, and known messages that repeat.
 
-`MovingLines` finds lines that no parser knows, such as ``val batch 12/80``. A line counts if it speaks of
-batches, files and the like, or of so many of a total, if its template came twice before in the same quiet
-spell, and if a whole number in it grew both times. Not a sign of life is what only follows the clock
-(``waited 20 s``), what counts attempts (``retry 3``), and the chatter of loggers, which is there while the
-run trains as well. `Repeats` counts known messages: they are no sign of life.
+`MovingLines` finds lines that no parser knows, such as ``val batch 12/80``. A line counts if it mentions
+batches, files and the like, or a position out of a total, if its template came twice before in the same quiet
+spell, and if a whole number in it grew both times. Not signs of life: numbers that only follow the clock
+(``waited 20 s``), counts of attempts (``retry 3``), and chatter of loggers that is also there while the run
+trains. `Repeats` counts known messages: they are no sign of life.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MovingBars:
         self._at: dict[tuple[int | None, str], int] = {}  # by rank and the total as it is written
 
     def add(self, lines: Iterable[Line]) -> bool:
-        """Take what was just read; whether a bar of tqdm's or Keras' form got on."""
+        """Take new lines; return whether a progress bar (tqdm or Keras style) advanced."""
         moved = False
         for line in lines:
             found = _BAR.search(line.text) if "[" in line.text else None
@@ -63,7 +63,7 @@ class MovingBars:
 
 
 class MovingLines:
-    """Hand it the lines as they come, and the moments of the steps."""
+    """Find moving lines; takes the lines as they come, and the times of the steps."""
 
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=_GAPS)
@@ -72,7 +72,7 @@ class MovingLines:
         self._seen: dict[str, _Last] = {}  # by template, in this gap
 
     def stepped(self, now: float) -> None:
-        """The run made progress."""
+        """Take a step: the run made progress."""
         if self._stepped is not None:
             gap = now - self._stepped
             if self._gaps and gap <= _AS_USUAL * median(self._gaps):

@@ -61,7 +61,7 @@ class AgentLoop:
         self.ended = False  #: the command did: its silence from here on tells nothing
 
     def round(self) -> None:
-        """Wait for the next look at the clock, read what was printed by then (a slice at most), and look."""
+        """Wait for the next tick, read what was printed by then (one slice at most), and tick."""
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
@@ -98,7 +98,7 @@ class AgentLoop:
         self._weigh_again = min(2 * self._weigh_again, _MEMORY_SELDOM) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Only copy what is left in the queue, while there is time; return the lines copied, and dropped."""
+        """Only copy what is left in the queue, while there is time; return the lines copied and dropped."""
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
             for chunk in joined(chunks):
@@ -112,7 +112,7 @@ class AgentLoop:
 
 
 class LogReader:
-    """Opens the agent in its thread, feeds it from `queue`, and asks it for the diagnosis at the end."""
+    """Open the agent in its thread, feed it from `queue`, and ask it for the diagnosis at the end."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class LogReader:
         endings: EndingWatch | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`linger`: how many seconds /metrics may stay after the end; `endings`: who counts OOM kills.
+        """`linger`: how many seconds /metrics may stay up after the end; `endings`: counts OOM kills.
 
-        `stop_requested`: whether somebody asked the command to end.
+        `stop_requested`: returns whether the command was asked to end.
         """
         self._stop_requested = stop_requested
         self._open_agent = open_agent
@@ -151,10 +151,11 @@ class LogReader:
         ended: float | None = None,
         report: float = REPORT_SECONDS,
     ) -> tuple[Agent, Ending, Diagnosis] | None:
-        """The command ended at `ended`: mine the rest and conclude. ``None`` where that failed.
+        """Read the rest after the command ended at `ended`, and conclude; ``None`` if that failed.
 
-        What is not mined after `patience` seconds goes into the copies only; then the conclusion has `report`
-        seconds: whoever waits for the exit code must not wait for us.
+        What is not read after `patience` seconds goes only into the copies; then the conclusion has `report`
+        seconds:
+        the caller waits for the exit code and must not be kept waiting.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience
@@ -215,7 +216,7 @@ class LogReader:
 
 
 def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Neighbouring pieces of one source that came at the same moment, as one."""
+    """Join neighbouring pieces of one source that came at the same moment."""
     parts: list[Chunk] = []
     for chunk in chunks:
         first = parts[0] if parts else chunk
@@ -229,7 +230,7 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 def moments(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Chunks that came within one moment, together: a backlog may span minutes."""
+    """Group chunks that came within one moment: a backlog may span minutes."""
     together: list[Chunk] = []
     for chunk in chunks:
         if together and chunk.time - together[0].time > MOMENT_SECONDS:

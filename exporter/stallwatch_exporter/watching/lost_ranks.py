@@ -98,7 +98,7 @@ class RankExits:
                     others[record.rank] = int(step)
 
     def _forget(self, now: float) -> None:
-        """Another program trains, maybe with fewer ranks: nobody misses those that the one before had."""
+        """Forget the ranks of the previous program: another one trains now, maybe with fewer ranks."""
         for ended in (self.well, self.badly):
             for rank in [rank for rank, at in ended.items() if at < now]:
                 del ended[rank]
@@ -148,7 +148,7 @@ class RankExits:
         return ended - self.well.keys() - self.badly.keys()
 
     def _missed(self, up: Processes, now: float) -> dict[int, float] | None:
-        """Return since when ranks are missed; ``None`` if nobody is there to miss them."""
+        """Return since when ranks are missed; ``None`` if no rank is left to miss them."""
         everybody = frozenset[Path]().union(*up.values())
         working = self._steps or up
         staying = frozenset[Path]().union(
@@ -174,7 +174,7 @@ _BEFORE_SECONDS = 10.0  # so long before the end of its process a rank may have 
 
 
 class LostRankAlarms:
-    """Opens and resolves these incidents in the run's `book`: one for each way in which ranks end."""
+    """Open and resolve these incidents in the run's `book`: one for each way in which ranks end."""
 
     def __init__(self, book: IncidentManager) -> None:
         self.told: set[str] = set()  #: rules of those that are open
@@ -189,9 +189,9 @@ class LostRankAlarms:
         held: bool,
         memory: Callable[[], MemoryKnown | None] = lambda: None,
     ) -> None:
-        """Ranks that are missed now; `held`: a stall names them, or the end of the run will.
+        """Report the ranks that are missed now; `held`: a stall names them, or the end of the run will.
 
-        `memory` is asked where one may have been killed for want of it.
+        `memory` is read if a rank may have been killed for lack of it.
         """
         if not gone and not self.told:
             return
@@ -215,7 +215,7 @@ class LostRankAlarms:
         self._tell(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
     def _is_news(self, one: LostRank, now: float) -> bool:
-        """Whether nothing tells of its end yet, and nothing will."""
+        """Whether nothing reports its end yet, and nothing will."""
         if one.badly and now - one.since < _ERROR_SECONDS:
             return False
         failed = (each for each in self._book.of_kind("finding") if each.severity == "critical")
@@ -258,12 +258,12 @@ class LostRankAlarms:
 
 
 def _of(ranks: Sequence[LostRank], how: str) -> str:
-    """The key of the sentence for one, or for several."""
+    """Return the key of the sentence for one rank, or for several."""
     return f"diagnosis.ranks-{how}" if len(ranks) > 1 else f"diagnosis.rank-{how}"
 
 
 def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
-    """With which exit code, or by which signal, where that is the same for all."""
+    """Return the exit code or signal of the ranks, if it is the same for all."""
     codes = {one.code for one in ranks}
     code = codes.pop() if len(codes) == 1 else None
     if not code:

@@ -1,5 +1,4 @@
-"""What ``run`` and ``tail`` begin with: the run's folder, its agent, its metrics endpoint, and what its files
-hold already of a run that was up before."""
+"""How ``run`` and ``tail`` start: the run's folder, its agent, its metrics endpoint, and earlier output."""
 
 from __future__ import annotations
 
@@ -54,7 +53,10 @@ def open_agent(
     identity: RunIdentity | None = None,
     engine: Engine | None = None,
 ) -> tuple[Agent, MetricsServer | None]:
-    """Make them. What cannot be made is told and done without; old runs make room in the background."""
+    """Create the run's folder, agent and endpoint.
+
+    What cannot be created is reported and left out; old runs are removed in the background.
+    """
     wanted = (name or "").strip() or None
     folder = RunFolder.create(
         wanted, command, home=settings.home, now=started, reuse=reuse, identity=identity
@@ -104,7 +106,7 @@ def open_agent(
 
 
 def identity_here(command: Sequence[str], settings: ExporterSettings, name: str | None) -> RunIdentity | None:
-    """The run that ``stallwatch run`` belongs to here, if others may belong to it, too."""
+    """Return the identity of the run that this ``stallwatch run`` belongs to, if it may span hosts."""
     environ = dict(os.environ)
     if "KUBERNETES_SERVICE_HOST" in environ:
         with suppress(OSError, UnicodeDecodeError):
@@ -114,7 +116,7 @@ def identity_here(command: Sequence[str], settings: ExporterSettings, name: str 
 
 
 def _why_renamed(name: str, run: str) -> str:
-    """Why a run is not called as it was told; empty where it is."""
+    """Return why the run does not have the requested name; empty if it does."""
     if not name.strip():
         return "the name is empty"
     if run == name.strip():
@@ -137,10 +139,13 @@ _ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # how far time zones lie apart, and in 
 
 
 def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
-    """Feed the agent what the files hold; what is known by now, how many bytes were left out, and by how many
-    seconds the lines' own times were moved at most.
+    """Feed the agent what the files hold.
 
-    What an earlier agent of the same name has counted is read for the diagnosis, but not counted again.
+    Return what is known by now, how many bytes were left out, and by how many seconds the lines' own times
+    were
+    moved at most. What an earlier agent of the same name has counted is read for the diagnosis, but not
+    counted
+    again.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0
@@ -161,9 +166,9 @@ def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
 
 
 def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
-    """What to add to the file's own timestamps, so that the last one is the time it was written at.
+    """Return the seconds to add to the file's own timestamps, so that the last one is the time of writing.
 
-    That was not after `now`: a file server's clock may be ahead of ours.
+    That is never after `now`: a file server's clock may be ahead.
     """
     modified = tailer.modified
     try:
@@ -188,7 +193,7 @@ def _last_time(data: bytes, lead: Lead | None) -> float | None:
 
 
 def shift_note(shift: float) -> str:
-    """Says by how much the lines' times were moved, where that is no time zone's doing; else nothing."""
+    """State by how much the lines' times were moved, unless it is a time zone's difference."""
     off = (shift + _ZONE_STEP / 2) % _ZONE_STEP - _ZONE_STEP / 2
     if not shift or (abs(shift) <= _ZONES and abs(off) <= _APART):
         return ""
@@ -201,7 +206,7 @@ def shift_note(shift: float) -> str:
 
 
 def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift: float = 0.0) -> str:
-    """One line on what was there before."""
+    """Summarize in one line what was there before."""
     progress = diagnosis.progress
     parts = [f"read {counted(files, 'file')} as history ({counted(diagnosis.stats.lines, 'line')})"]
     if left_out:
@@ -218,5 +223,5 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def stream_of(path: Path) -> str:
-    """The stream that a file holds, by its name."""
+    """Return the stream that a file holds, by its name."""
     return "stderr" if "stderr" in path.name or path.suffix == ".err" else "stdout"

@@ -1,5 +1,8 @@
-"""From the events of a probe to matches and lines: its warnings, trace-cache invalidations that it counts,
-exceptions that the log does not show, and versions that do not fit what a run does with them."""
+"""Turn a probe's events into matches and lines.
+
+These are its warnings, the trace-cache invalidations that it counts, exceptions that the log does not show,
+and versions that are incompatible with what a run does.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _COUNTED = ("invalidations_mismatch", "invalidations_short")
 
 
 def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
-    """What a ``concern`` event says, as line `number` of the events; ``None`` for one of another version."""
+    """Return the match of a ``concern`` event, line `number` of the events; ``None`` for an unknown version."""
     rule = event.get("rule")
     captures = {
         name: value
@@ -39,7 +42,7 @@ def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
 
 
 def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
-    """The event as a line of its rank."""
+    """Return the event as a line of its rank."""
     rank, time = event.get("rank"), event.get("time")
     return Line(
         text,
@@ -51,14 +54,14 @@ def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
 
 
 class Invalidations:
-    """Counts what each rank's records say of them, with the modules that its events named last."""
+    """Count invalidations by the ranks' records, with the modules that their events named last."""
 
     def __init__(self) -> None:
         self._totals: dict[int, float] = {}
         self._named: dict[int, Match] = {}
 
     def named(self, event: Mapping[str, Any], number: int) -> None:
-        """A ``trace-cache`` event: which modules it was about."""
+        """Take a ``trace-cache`` event with the modules concerned."""
         how, rank = event.get("how"), event.get("rank")
         if how not in ("mismatch", "short") or not isinstance(rank, int):
             return
@@ -74,7 +77,7 @@ class Invalidations:
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
     def counted(self, record: Record) -> tuple[Match, int] | None:
-        """What is new in a record: a match, and how many more like it there were; ``None`` for nothing."""
+        """Return what is new in a record: a match, and how many more like it; ``None`` if nothing is."""
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
@@ -90,7 +93,7 @@ class Invalidations:
 
 
 def _module(captures: Mapping[str, str], role: str) -> str:
-    """A module's path, or where it is not known its number."""
+    """Return a module's path, or its number if the path is unknown."""
     return captures.get(f"{role}_name") or f"module {captures.get(role, '?')}"
 
 
@@ -102,20 +105,20 @@ Event = Mapping[str, Any]
 
 
 class ProbeExceptions:
-    """The exceptions that may still turn up in the log."""
+    """Exceptions that may still appear in the log."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, Event]] = []
 
     def heard(self, event: Event, number: int, now: float) -> None:
-        """An ``exception`` event, line `number` of the events, read at `now`."""
+        """Take an ``exception`` event, line `number` of the events, read at `now`."""
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((now, number, event))
 
     def unsaid(
         self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
     ) -> list[Line]:
-        """The traceback's lines of each one that the log had time to show (or all) and does not."""
+        """Return the traceback of each exception that the log had time to show (or of all) and does not show."""
         due = [one for one in self._waiting if everything or now - one[0] >= WAIT_SECONDS]
         if not due:
             return []
@@ -142,12 +145,12 @@ def _short(name: str) -> str:
 
 
 def _compared(message: str) -> str:
-    """Of a message, what both sides have: its first line."""
+    """Return the part of a message that both sides have: its first line."""
     return message.partition("\n")[0].strip()[:_COMPARED]
 
 
 def _lines(event: Event, number: int) -> list[Line]:
-    """The event as Python prints an exception."""
+    """Return the event as Python prints an exception."""
     text = ["Traceback (most recent call last):"]
     frames = event.get("frames")
     for frame in frames if isinstance(frames, list) else []:
@@ -164,14 +167,14 @@ _NO_SYNC = "deepspeed-no-sync-incompatible"  #: only with gradient accumulation
 
 
 def versions_in(event: Event) -> dict[str, str]:
-    """The packages of a ``versions`` event, by their canonical names."""
+    """Return the packages of a ``versions`` event, by their canonical names."""
     about = ("time", "kind", "count", "rank")
     found = {name: value for name, value in event.items() if name not in about and isinstance(value, str)}
     return {name.replace("_", "-"): version for name, version in found.items()}
 
 
 def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """What a ``trainer`` event says that the run is going to do, and these versions cannot."""
+    """Return what a ``trainer`` event announces that these versions cannot do."""
     used, stage = event.get("classes"), event.get("stage")
     for entry in _conflicts(versions):
         if entry.severity == "advice" or entry.auto_key or not (entry.used or entry.stages):
@@ -186,7 +189,7 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """What fails with these versions whatever a run does; to be told where one did fail."""
+    """Return what fails with these versions whatever a run does; reported only if it did fail."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

@@ -1,4 +1,4 @@
-"""What ranks report of themselves, brought into the reading of the run and to the alarms."""
+"""Feed what ranks report into the reading of the run and to the alarms."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ Warned = Callable[[Match], None]
 
 
 class ProbeIntake:
-    """Hand it every event, then every record. `warned` is called with each warning that is new, `mended` with
-    the rule of those that no longer hold."""
+    """Take every event, then every record.
+
+    `warned` is called with each new warning, `mended` with the rule of those that no longer hold.
+    """
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class ProbeIntake:
         self._up: set[int] = set()  # ranks whose process is up
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
-        """What came since the last look, in its order in ``events.jsonl``."""
+        """Take the events since the last look, in their order in ``events.jsonl``."""
         for event in events:
             self._number += 1
             kind = event.get("kind")
@@ -97,7 +99,7 @@ class ProbeIntake:
                 self._all(before_it_fails(self._versions_of(event), event, self._number))
 
     def record(self, record: Record, sample: Sample | None) -> bool:
-        """A record, and the step that it tells of; whether it has news."""
+        """Take a record and the step that it reports; return whether it has news."""
         invalidated = self._invalidations.counted(record)
         self.exits.record(record)
         if invalidated is not None:
@@ -108,7 +110,7 @@ class ProbeIntake:
         return self._loss_of(record) or invalidated is not None
 
     def _loss_of(self, record: Record) -> bool:
-        """Take the loss of a record of an optimizer step that was applied; whether it is news."""
+        """Take the loss of a record of an applied optimizer step; return whether it is news."""
         loss, skipped = record.values.get("loss"), record.values.get("skipped_steps", 0.0)
         number, skipped_before = self._losses_until.get(record.rank, (-1, skipped))
         if loss is None or record.number == number:  # a pending record comes again when it is complete
@@ -119,7 +121,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Take when a rank came to its backward pass: it may be the one that the others wait for."""
+        """Take when a rank reached its backward pass: it may be the one that the others wait for."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -136,7 +138,7 @@ class ProbeIntake:
             self._all([Match(STRAGGLER, line, captures, int(values["step"]))])
 
     def logged(self, samples: Iterable[Sample]) -> None:
-        """Take the losses that lines of the log show."""
+        """Take the losses that log lines show."""
         for sample in samples:
             loss = sample.values.get("loss")
             counter = (sample.rank, sample.series)
@@ -183,18 +185,18 @@ class ProbeIntake:
             self._notice(NO_PROBE)
 
     def is_ending(self, now: float) -> bool:
-        """Whether a rank has just failed: most launchers end the others then."""
+        """Whether a rank has just failed: most launchers then end the others."""
         return self._failed_at is not None and now - self._failed_at < ENDING_SECONDS
 
     def judged(self, ending: Ending) -> Ending:
-        """How the command ended, with the ranks that had left it before."""
+        """Return how the command ended, with the ranks that had left before."""
         left = self.exits.left
         if ending.kind == "finished":  # ranks end one after the other
             left = [one for one in left if one.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Look after what takes its time: checkpoints that were written, by these processes."""
+        """Check what takes time: checkpoints that these processes wrote."""
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_mended():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)
@@ -202,11 +204,11 @@ class ProbeIntake:
         self._checkpoints.raise_error()
 
     def unsaid(self, now: float, *, everything: bool = False) -> list[Line]:
-        """Lines for exceptions that the log does not show."""
+        """Return lines for exceptions that the log does not show."""
         return self._exceptions.unsaid(self._reading.streams, now, everything=everything)
 
     def _all(self, matches: Iterable[Match]) -> None:
-        """Take warnings, whoever found them."""
+        """Take warnings from any source."""
         for match in matches:
             if match.rule in self._reading.catalogue.pages:
                 self._reading.tell(match)

@@ -1,7 +1,7 @@
-"""The progress of a run that is watched, by what its ranks report and by its log.
+"""The progress of a watched run, by its ranks' reports and by its log.
 
-What ranks report of their steps and phases wins over the log. The log still shows what no probe sees:
-evaluations and saves written by hand, by their bars and messages.
+Steps and phases reported by ranks win over the log. The log still shows what no probe sees: evaluations and
+saves written by hand, by their bars and messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SILENT = 30.0  #: ranks that told nothing for so long may have lost their probe
 
 
 class _Rank:
-    """What one rank told."""
+    """What one rank reported."""
 
     def __init__(self) -> None:
         self.phase: Phase = "init"
@@ -38,7 +38,7 @@ class _Rank:
 
 
 class HookedProgress(ProgressTracker):
-    """As without a probe, until the first step that one tells of."""
+    """Progress by the log alone, until a rank reports its first step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,16 +54,16 @@ class HookedProgress(ProgressTracker):
 
     @property
     def hooked_ranks(self) -> bool:
-        """Whether any rank tells of itself."""
+        """Whether any rank reports its own steps."""
         return bool(self._ranks)
 
     @property
     def repeats(self) -> bool:
-        """Whether the last step that ranks told was made before the log's last: it was counted there."""
+        """Whether the last step that ranks reported came before the log's last, and so was counted there."""
         return self._hooked and self._stepped_at <= self._logged_until
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Take in a line of the log."""
+        """Take a line of the log."""
         known = self._streams.get((line.source, line.rank))
         before = (known.phase, known.phase_time) if known is not None else None
         counted = self._furthest, self.first_step, self.last_progress_time
@@ -82,7 +82,7 @@ class HookedProgress(ProgressTracker):
         return progressed
 
     def hooked(self, record: Record) -> Sample | None:
-        """Take in what a rank told; the sample that it is, or ``None`` where it tells of no step."""
+        """Take a rank's report; return its sample, or ``None`` if it reports no step."""
         values = dict(record.values)
         self._count(record, {name: values.pop(name) for name in _COUNTED if name in values})
         values.pop("forwards", None)
@@ -97,7 +97,7 @@ class HookedProgress(ProgressTracker):
         return None
 
     def _count(self, record: Record, totals: dict[str, float]) -> None:
-        """Take in what a rank counts besides steps."""
+        """Take what a rank counts besides steps."""
         rank = self._ranks.setdefault(record.rank, _Rank())
         if any(total > rank.counted.get(name, 0.0) for name, total in totals.items()):
             self.active_at = max(self.active_at, record.time)
@@ -149,7 +149,7 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """What the run is doing: what one rank does besides training, until that rank is a step further."""
+        """The run's phase: what one rank does besides training, until that rank is a step further."""
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -175,7 +175,7 @@ _AT_HAND = 2  #: steps that a run may still finish after it was asked to end
 
 
 class Advance:
-    """Call `seen` after every batch of lines, with the time they came."""
+    """Track progress; call `seen` after every batch of lines, with the time they came."""
 
     def __init__(self, tracker: HookedProgress, watch: StallWatch, metrics: RunMetrics) -> None:
         self._tracker = tracker
@@ -191,7 +191,7 @@ class Advance:
         self._quiet = 0.0  # seconds without progress then
 
     def seen(self, now: float) -> bool:
-        """Take over what changed; whether there was progress."""
+        """Take what changed; return whether there was progress."""
         tracker = self._tracker
         phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
         self._watch.log_only = not tracker.hooked_ranks
@@ -230,7 +230,7 @@ class Advance:
             self.seen(now)
 
     def judged(self, ending: Ending) -> Ending:
-        """How the command ended: what it did after somebody had asked it to end is no wait of the run's."""
+        """Return how the command ended: what it did after the request to end is no wait of the run."""
         if ending.kind == "interrupted" and self._leaving:
             return msgspec.structs.replace(ending, quiet=self._quiet)
         return ending
@@ -244,7 +244,7 @@ class Advance:
         return tracker.attempt == attempt and (tracker.last_step or 0) <= step + _AT_HAND
 
     def history(self, last_sign: float) -> None:
-        """Take over a run that was up before us; `last_sign` is when its files were last written to."""
+        """Take over a run that started before the agent; `last_sign` is when its files were last written."""
         tracker = self._tracker
         self.seen(last_sign)
         self._step_at = None

@@ -1,4 +1,4 @@
-"""The line readers of a run that is watched: one for each source that it prints to."""
+"""The line readers of a watched run: one for each source that it prints to."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ _MOST_HELD = 4 * 1024 * 1024  # bytes, of all sources
 
 
 class LeadLearning:
-    """Learns what stands before all lines of a source, while they come: each is read once, as it comes.
+    """Learn the lead, the text before all lines of a source, as lines come: each is read once.
 
-    Of a file, the first lines are looked at before any is read. Here a portion is, with what came before it,
-    a few times; what came before has been read with its lead. What is learnt of a few lines holds until more
-    of them say otherwise: after 300 it is what is known of the file.
+    For a file, the first lines are examined before any is read. Here a portion is examined together with what
+    came before it, a few times; earlier lines were read with the lead of their time. What is learnt from a
+    few
+    lines holds until more of them contradict it: after 300 it is what is known of the file.
     """
 
     def __init__(self) -> None:
@@ -33,16 +34,16 @@ class LeadLearning:
 
     @property
     def held(self) -> int:
-        """Bytes that are kept for it."""
+        """Bytes kept for it."""
         return len(self._head)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing that comes will change it."""
+        """Whether no further input will change it."""
         return not self._tries
 
     def take(self, data: bytes) -> Lead | None:
-        """What comes next, before it is read; the lead by then."""
+        """Take the next bytes before they are read; return the lead by then."""
         if self.is_over:
             return self.lead
         self._head += data[: _LONGEST - len(self._head)]
@@ -60,7 +61,7 @@ class LeadLearning:
 
 
 class Readers:
-    """Turns the bytes of each source into lines."""
+    """Turn the bytes of each source into lines."""
 
     def __init__(self) -> None:
         self._readers: dict[str, LineReader] = {}
@@ -73,7 +74,7 @@ class Readers:
     def lines(
         self, source: str, data: bytes, now: float | None, rank: int | None, *, fresh: bool = False
     ) -> list[Line]:
-        """The lines that ``data`` completes. With ``fresh`` it does not continue what came before."""
+        """Return the lines that ``data`` completes. With ``fresh`` it does not continue earlier data."""
         reader = self._readers.get(source)
         lines: list[Line] = []
         if reader is None:
@@ -88,7 +89,7 @@ class Readers:
         return lines + reader.feed(data, now)
 
     def _learnt(self, source: str, learning: LeadLearning, data: bytes) -> Lead | None:
-        """The lead by now; nothing more is kept of a source than it takes, and of all no more than a bit."""
+        """Return the lead by now; keep no more of a source than it needs, and only a little of all together."""
         before = learning.held
         lead = learning.take(data)
         self._held += learning.held - before
@@ -99,17 +100,17 @@ class Readers:
         return lead
 
     def past(self, source: str, data: bytes, rank: int | None, shift: float) -> list[Line]:
-        """Lines that were there before us, with their own times moved by ``shift`` seconds."""
+        """Return lines written before the agent started, with their own times moved by ``shift`` seconds."""
         lines = self.lines(source, data, None, rank)
         return [_moved(line, shift) for line in lines] if shift else lines
 
     def idle(self, since: float) -> Iterator[list[Line]]:
-        """Progress bars that were not drawn anew after ``since``, source by source."""
+        """Return progress bars that were not redrawn after ``since``, source by source."""
         for reader in self._readers.values():
             yield reader.idle(since)
 
     def finish(self, now: float) -> Iterator[list[Line]]:
-        """What stands unfinished at the end, source by source."""
+        """Return what is unfinished at the end, source by source."""
         for reader in self._readers.values():
             yield reader.finish(now)
 

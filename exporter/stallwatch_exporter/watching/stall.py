@@ -1,7 +1,8 @@
-"""When is a run stuck? When it is quiet for longer than this phase of this run ever was, and then some.
+"""Decide when a run is stuck: when it is quiet for clearly longer than this phase of this run ever was.
 
-Pure: `StallThresholds` learns from every sign of life how long each phase may be quiet. If the ranks can be
-looked at, passing the learnt threshold is a suspicion (`suspicion`), and the looks decide how long this quiet
+Pure: `StallThresholds` learns from every sign of life how long each phase may be quiet. If the ranks' stacks
+can be read, passing the learnt threshold is a suspicion (`suspicion`), and the looks decide how long this
+quiet
 spell may last (`rule`). Otherwise the thresholds alone decide, with more patience for what logs omit.
 """
 
@@ -43,7 +44,7 @@ class Over(msgspec.Struct, frozen=True):
 
 
 class StallWatch:
-    """Learns how long each phase is quiet between two signs of progress."""
+    """Learn how long each phase is quiet between two signs of progress."""
 
     def __init__(self, settings: ExporterSettings, started: float) -> None:
         self._limits = Limits(
@@ -66,7 +67,7 @@ class StallWatch:
 
     @property
     def log_only(self) -> bool:
-        """Whether only a log shows progress, which may be silent about what is done."""
+        """Whether only a log shows progress, which may omit what the run does."""
         return self._learnt.log_only
 
     @log_only.setter
@@ -74,7 +75,7 @@ class StallWatch:
         self._learnt.log_only = value
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
-        """A sign of progress: a further step, a batch of an evaluation, another phase.
+        """Take a sign of progress: a further step, a batch of an evaluation, another phase.
 
         The wait before it belongs to the phase that the run was in, not to the one it enters.
         """
@@ -144,23 +145,23 @@ class StallWatch:
         return self._learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
     def pause(self, seconds: float) -> None:
-        """The watch itself was suspended (by the machine, or Ctrl-Z): that time is no wait of the run."""
+        """Discount time in which the watch itself was suspended (by the machine, or Ctrl-Z)."""
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
-        """Begin with a run that was up before: the waits in its log, and its last sign of life."""
+        """Start with a run that was up before: the waits in its log, and its last sign of life."""
         self._learnt.take_over(durations)
         self.last_sign = last_sign
         self._stalled = False
 
     @property
     def longest(self) -> float:
-        """The longest that this phase was quiet without being stalled, of the last times."""
+        """The longest recent quiet time of this phase without a stall."""
         return self._learnt.of(self._phase).longest
 
     @property
     def thresholds(self) -> dict[Phase, float]:
-        """The threshold of each phase met until now, in seconds: what is usually reported as a stall."""
+        """The threshold of each phase met so far, in seconds: what is usually reported as a stall."""
         found = {phase: self._usually(phase, alone) for phase, alone in self._learnt.alone.items()}
         if self._ruled is not None and self._ruled[0] < FOREVER:
             found[self._phase] = self._ruled[0]

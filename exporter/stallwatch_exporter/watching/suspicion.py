@@ -1,7 +1,7 @@
-"""A quiet run is looked at before it is called stalled: when, and what the looks add up to.
+"""Look at a quiet run before calling it stalled: when to look, and what the looks add up to.
 
-The looks begin at a third of the learnt threshold, so that their result is there when it is passed. The
-table in ``stallwatch_rules.stacks.patience`` judges them; here are the clock, and the memory of call sites.
+The looks begin at a third of the learnt threshold, so that their result is there when it is passed. The table
+in ``stallwatch_rules.stacks.patience`` judges them; this module keeps the clock and the memory of call sites.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Call `look` at every tick: it takes looks when they are due and gives their judgement to the watch."""
+    """Look at the ranks when it is due, and give the judgement to the watch; call `look` at every tick."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: of the quiet spell that is now
@@ -42,7 +42,7 @@ class Suspicion:
         self._sites: dict[str, float] = {}  # longest quiet time at a call site that ended by itself
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
-        """Look at the clock, at `now`. `repeating`: whether a known message repeats since the last sign."""
+        """Look if it is due at `now`. `repeating`: whether a known message repeats since the last sign."""
         state = self._watch.check(now, begin=False)
         if self._watch.spell != self._spell:
             self._begin()
@@ -56,12 +56,12 @@ class Suspicion:
             self._watch.rule(self._watch.suspicion, "stalled")
 
     def pending(self, now: float) -> bool:
-        """Whether a stall at `now` waits for the look that is under way."""
+        """Whether a stall at `now` waits for a look in progress."""
         began = self._looked_at
         return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
     def _quick(self, state: StallState) -> bool:
-        """Whether a stall of steps may be near, though nobody can be looked at."""
+        """Whether a stall of steps may be near although no stacks can be read."""
         near = state.seconds >= _LAST * self._watch.suspicion
         return near and state.phase == "train" and self._watch.rhythm_known
 
@@ -75,7 +75,7 @@ class Suspicion:
         return quiet >= min([*planned, again]) if before >= _LAST * suspicion else quiet >= planned[0]
 
     def _begin(self) -> None:
-        """A sign of life came: the spell before it is over, and what it waited for is known to end."""
+        """Note a sign of life: the spell before it is over, and what it waited for is known to end."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
             # After a stall that ended by itself the next is reported after half as long again.
