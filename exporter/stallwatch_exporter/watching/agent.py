@@ -153,7 +153,7 @@ class Agent:
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
     ) -> None:
-        """Read output written before the agent started. Its own timestamps count, moved by `shift` seconds."""
+        """Read output from before the agent started. Its own timestamps count, moved by `shift` seconds."""
         with self._guarded("reading the log"):
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 

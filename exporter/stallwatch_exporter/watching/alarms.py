@@ -432,7 +432,7 @@ def _cause(
     last_lines: Sequence[str],
     progress: Progress,
 ) -> IncidentUpdate:
-    """Return what the run fails of: the `primary` cause with its `finding`, else an exception no rule knows."""
+    """Return what the run fails of: the `primary` cause with its `finding`, or an unknown exception."""
     return {
         "rank": primary.rank if primary else unknown.first.rank if unknown else None,
         "evidence": _evidence(primary, unknown, last_lines),

@@ -73,7 +73,7 @@ def _masked(value: Any) -> Any:
 
 
 def by_wall_clock(incident: Incident, moved: float) -> Incident:
-    """Return the incident with its times moved as the wall clock was set, in seconds; see ``steady.moved``."""
+    """Return the incident with its times moved, in seconds, as the wall clock was set (``steady.moved``)."""
     over = incident.resolved_at
     return msgspec.structs.replace(
         incident,
@@ -195,7 +195,7 @@ class IncidentManager:
         self._tell(msgspec.structs.replace(incident))
 
     def fail(self, incident: Incident, now: float, rule: str, **facts: Unpack[IncidentUpdate]) -> None:
-        """Turn an open finding that the run died of, or that led to its death, into the incident of its end."""
+        """Turn an open finding that the run died of, or that led to it, into the incident of its end."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
         fresh = redacted(msgspec.structs.replace(incident, kind="ended", rule=rule, updated_at=now, **facts))

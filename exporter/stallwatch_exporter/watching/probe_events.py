@@ -25,7 +25,7 @@ _COUNTED = ("invalidations_mismatch", "invalidations_short")
 
 
 def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
-    """Return the match of a ``concern`` event, line `number` of the events; ``None`` for an unknown version."""
+    """Return the match of a ``concern`` event, line `number` of them; ``None`` for an unknown version."""
     rule = event.get("rule")
     captures = {
         name: value
@@ -118,7 +118,7 @@ class ProbeExceptions:
     def unsaid(
         self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
     ) -> list[Line]:
-        """Return the traceback of each exception that the log had time to show (or of all) and does not show."""
+        """Return the traceback of each exception (due, or all) that the log does not show."""
         due = [one for one in self._waiting if everything or now - one[0] >= WAIT_SECONDS]
         if not due:
             return []

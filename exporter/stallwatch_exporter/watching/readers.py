@@ -89,7 +89,7 @@ class Readers:
         return lines + reader.feed(data, now)
 
     def _learnt(self, source: str, learning: LeadLearning, data: bytes) -> Lead | None:
-        """Return the lead by now; keep no more of a source than it needs, and only a little of all together."""
+        """Return the lead by now; keep only what it needs of a source, and only a little of all together."""
         before = learning.held
         lead = learning.take(data)
         self._held += learning.held - before
