@@ -67,7 +67,7 @@ def read_file(
     chunks = in_time(file.chunks(read.problems, read.binary, size=sizes.chunk), read)
     head = next(chunks, b"")
     fold = fold_of(head, engines.matcher)
-    lines = LineReader(file.name, file.rank, *fold).look_ahead(head)
+    lines = LineReader(file.name, file.rank, *fold, local_ranks=file.local_ranks).look_ahead(head)
     whole = fold.lead is not None and fold.lead.quoted  # a sampled scan does not undo the quoting
     source = SourceReading(reading, lines, engines.scan if not whole else lambda: None, sizes)
     for chunk in itertools.chain((head,) if head else (), chunks):

@@ -46,6 +46,7 @@ class LogFile:
     path: str = ""  #: where another process finds it, if it is a file by itself
     plain: bool = False  #: that file's bytes are the log's own
     limits: Limits = field(default_factory=Limits, repr=False)
+    local_ranks: tuple[int, ...] = ()  #: if its lines number the ranks of one host: see ``LineReader``
 
     def chunks(
         self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0

@@ -257,7 +257,9 @@ class Sharing:
         sizes, ranges = self._sizes, self._ranges[file.path]
         read, lead = FileRead(None), ranges[0].lead
         head = next(in_time(file.chunks(read.problems, read.binary), read), b"")
-        lines = LineReader(file.name, file.rank, broken_at(head), lead=lead).look_ahead(head)
+        lines = LineReader(
+            file.name, file.rank, broken_at(head), lead=lead, local_ranks=file.local_ranks
+        ).look_ahead(head)
         source = SourceReading(reading, lines, self._engines.scan, sizes)
 
         def feed(portions: Iterator[bytes]) -> None:

@@ -75,11 +75,12 @@ class Wanted(NamedTuple):
     name: str
     rank: int | None
     asked_for: bool
+    local_ranks: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, number: int, file: LogFile) -> Wanted:
         """A file that another process finds by its path."""
-        return cls(number, file.path, file.name, file.rank, file.asked_for)
+        return cls(number, file.path, file.name, file.rank, file.asked_for, file.local_ranks)
 
 
 class Range(NamedTuple):
@@ -213,7 +214,13 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
     found, problems = expand([wanted.path], limits=job.limits)
     if not found:  # it is gone meanwhile
         return FileRead(None, problems=problems)
-    file = replace(found[0], name=wanted.name, rank=wanted.rank, asked_for=wanted.asked_for)
+    file = replace(
+        found[0],
+        name=wanted.name,
+        rank=wanted.rank,
+        asked_for=wanted.asked_for,
+        local_ranks=wanted.local_ranks,
+    )
     return read_apart(file, engines, within, job.sizes)
 
 

@@ -11,6 +11,7 @@ from agentcases import HANG, OOM
 
 from stallwatch_exporter.postmortem.recorded import recorded
 from stallwatch_exporter.rings.reader import Record
+from stallwatch_exporter.runs.runfolder import read_info
 from stallwatch_exporter.watching.alarms import ENDING_SECONDS
 from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS
 from stallwatch_rules.endings import GONE_ON, Ending, Left
@@ -295,6 +296,18 @@ def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: A
     assert kept.ending is not None
     again = rendered(RunReading(run.catalogue).diagnose(kept.ending))
     assert again.primary is not None and again.primary.rule == "rank-left-early"
+
+
+def test_ranks_of_the_host_are_recorded_and_lines_that_number_them_locally_are_theirs(run: Any) -> None:
+    ranks = Ranks(run)
+    ranks.start(8, 9)
+    run.say(*(line.replace("[rank3]: ", "[default1]:") for line in OOM))
+    ranks.kill(9)
+    ranks.leave(8)
+    found = run.agent.end(run.agent.judged(Ending("failed", 1)), run.now)
+    assert next(one.ranks for one in found.findings if one.rule == "cuda-oom") == [9]
+    info = read_info(run.folder.path)
+    assert info is not None and info.ranks == "8-9"  # also once they have ended
 
 
 def test_ranks_that_count_otherwise_end_as_one_run(run: Any, ranks: Ranks) -> None:

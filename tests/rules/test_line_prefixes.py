@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from stallwatch_rules.lines.ranks import local_ranks
+from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
 ReadLines = Callable[..., list[Line]]
@@ -90,3 +92,15 @@ def test_numbered_lists_are_no_labels(read_lines: ReadLines) -> None:
 def test_the_file_tells_the_rank_and_a_prefix_inside_wins(read_lines: ReadLines) -> None:
     lines = read_lines(b"hello\n[rank2]: there\n", rank=7)
     assert [line.rank for line in lines] == [7, 2]
+
+
+def test_local_ranks_are_those_of_their_host() -> None:
+    """torchrun labels lines by local ranks, and torch by ranks."""
+    host = local_ranks({9, 8})
+    lines = LineReader("x", 8, local_ranks=host).feed(b"[default1]:a\n[rank8]: b\n[default1]:[rank9]: c\nd\n")
+    assert [(line.rank, line.text) for line in lines] == [(9, "a"), (8, "b"), (9, "c"), (8, "d")]
+
+
+@pytest.mark.parametrize("ranks", [set(), {0, 1}, {1, 2}])
+def test_numbers_that_may_be_ranks_are_no_local_ones(ranks: set[int]) -> None:
+    assert local_ranks(ranks) == ()

@@ -75,8 +75,8 @@ class Joining:
             if identity is not None and identity is not self._identity:
                 self._settled = True
                 self.member = self._join(identity)
-                changes = {"key": identity.key, "job": identity.job, "node": identity.node}
-                self._folder.write_info(**changes, attempt=identity.attempt)
+                names = ("key", "job", "node", "attempt", "agents")
+                self._folder.write_info(**{name: getattr(identity, name) for name in names})
                 return self.member
         return None
 

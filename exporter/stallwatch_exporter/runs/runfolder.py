@@ -76,6 +76,8 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     attempt: int = 0  #: which start of the job this is
     key: str = ""  #: equal in all agents of one run: see ``cluster.identity``
     node: int | None = None  #: the number of this host in the run
+    agents: int | None = None  #: of the run, if its scheduler says how many there are
+    ranks: str = ""  #: that live here, folded, such as ``8-15``
     folder: str = ""  #: the name of the folder that this is in
 
 
@@ -145,7 +147,7 @@ class RunFolder:
         )
         if identity is not None:
             info.job, info.attempt = identity.job, identity.attempt
-            info.key, info.node = identity.key, identity.node
+            info.key, info.node, info.agents = identity.key, identity.node, identity.agents
         folder = cls(base, runs_home(home) / base, info)
         if why := folder._placed(home, reuse=reuse):
             folder._move(why)

@@ -36,6 +36,7 @@ from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.late_rank import Own
+from stallwatch_rules.lines.ranks import local_ranks
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Match, Stats
@@ -100,6 +101,7 @@ class Agent:
         self._repeats = Repeats(catalogue)
         self._moving, self._bars = MovingLines(), MovingBars()
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
+        self._ranks: set[int] = set()  # of this host
         self._news = False  # something came since the last diagnosis
         self._line_at: float | None = None  # when the last line came, until its silence was looked into
         self._stall: StallState | None = None  # as it was at the last look
@@ -226,6 +228,9 @@ class Agent:
             if progressed:
                 self._moving.stepped(record.time)
         up = self._probing.ranks_up()
+        there = {rank for rank, rings in up.items() if rings}
+        if not there <= self._ranks:  # else some have ended
+            self._ranks, self._readers.local_ranks = there, local_ranks(there)
         self.metrics.ranks(up)
         others, codes = self.witnesses.ranks_up, self.witnesses.exit_codes | self._probing.exit_codes()
         self._intake.there(up, now, codes, others)
@@ -507,5 +512,6 @@ class Agent:
         return {
             "threshold": round(threshold, 3) if threshold < FOREVER else None,
             "rank_logs": sorted(self._copies.files),
+            "ranks": spans_of(self._ranks),
             "gaps": [Gap(one.lines, one.since + moved, one.until + moved) for one in self._copies.gaps],
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from stallwatch_logs.line_format import lead_of
 from stallwatch_rules.lines.leads import Lead, sure_lead
@@ -64,6 +64,7 @@ class Readers:
     """Turn the bytes of each source into lines."""
 
     def __init__(self) -> None:
+        self.local_ranks: Sequence[int] = ()  #: of this host: see ``LineReader``
         self._readers: dict[str, LineReader] = {}
         self._learning: dict[str, LeadLearning] = {}  # of sources that have just begun
         self._held = 0  # bytes, of these
@@ -86,6 +87,7 @@ class Readers:
         learning = self._learning.get(source)
         if learning is not None:
             reader.lead = self._learnt(source, learning, data)
+        reader.local_ranks = self.local_ranks
         return lines + reader.feed(data, now)
 
     def _learnt(self, source: str, learning: LeadLearning, data: bytes) -> Lead | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 from stallwatch_rules.text.lazy import lazy
@@ -256,6 +256,15 @@ class TaskLabels:
         elif len(self._hosts_row) >= _SURE_HOSTS and 4 * len(set(self._hosts_row)) <= len(self._hosts_row):
             self._hosts.update(self._hosts_row)
             self._hosts_row.clear()
+
+
+def local_ranks(ranks: Collection[int]) -> tuple[int, ...]:
+    """Return the ranks of a host by their local ranks, if lines and files may be numbered by these.
+
+    Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``):
+    those of a host are in the order of their local ranks. None if a number may be either.
+    """
+    return tuple(sorted(ranks)) if ranks and min(ranks) >= len(ranks) else ()
 
 
 _RANK_WORD = lazy(r"(?<![a-z])([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)

@@ -8,6 +8,7 @@ has been ``idle`` gets a progress bar's segment that nothing has ended yet.
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.containers import Record, may_be_json, record_of
@@ -46,6 +47,8 @@ class LineReader:
     reading); else the line's own timestamp; else the last one that its rank showed in this source.
     ``width`` is where a terminal broke the lines (``wrapped.wrap_width``), which are then put together again;
     ``spaced``: between words (``wrapped.likely_fold``); ``lead`` is what stands before the lines (``leads``).
+    ``local_ranks`` are the ranks of the host, in their order, if lines may number those from 0, as torchrun's
+    ``[default0]:`` does.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class LineReader:
         width: int | None = None,
         spaced: bool = False,
         lead: Lead | None = None,
+        local_ranks: Sequence[int] = (),
     ) -> None:
         self.source = source
         self.rank = rank
@@ -77,6 +81,7 @@ class LineReader:
         self._labels = TaskLabels()
         self._tables = MetricTables()
         self.lead = lead
+        self.local_ranks = local_ranks
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
         """Set to read single lines of a source without labels; ``near`` is a time by them.
@@ -343,6 +348,8 @@ class LineReader:
             label = rank_in(lead) if lead else None
         if rank is None:
             rank = self.rank if label is None else label
+        elif rank < len(self.local_ranks):
+            rank = self.local_ranks[rank]
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
         if when is None and lead:  # the clock of all lines; that of some of them may be another zone's
