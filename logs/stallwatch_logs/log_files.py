@@ -31,6 +31,7 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
 _NAMED = 3  # archives of those that are not read
+_HEAD = 512  # bytes that say what a file is
 _JUDGED = 64 * 1024  # bytes of the head that say whether a file is text
 
 
@@ -224,19 +225,19 @@ class _Expansion:
             known = (status.st_dev, status.st_ino)
             if stat.S_ISREG(status.st_mode) and status.st_size and known not in self._known:
                 with _opened(path) as raw:
-                    head = raw.read(512)
-                if self._takes_ranks(path, head, status.st_size, False, partial(_opened, path)):
+                    head = raw.read(_HEAD)
+                chunks = partial(self._read, partial(_opened, path), "plain")
+                if self._takes_ranks(path, head, status.st_size, False, chunks):
                     self._known.add(known)
 
     def _takes_ranks(
-        self, name: str, head: bytes, size: int, asked_for: bool, reopen: Callable[[], BinaryIO]
+        self, name: str, head: bytes, size: int, asked_for: bool, chunks: Callable[[], Iterator[bytes]]
     ) -> bool:
         if self.rank_files is None or not holds_ranks(name, head, asked_for=asked_for):
             return False
-        chunks = partial(self._read, reopen, "plain")
         shown = printable(name)
         rank = rank_of_path(name)
-        self.rank_files.append(LogFile(shown, rank, asked_for, size, chunks, name, True, self.limits))
+        self.rank_files.append(LogFile(shown, rank, asked_for, size, chunks, limits=self.limits))
         return True
 
     def _file(self, path: str, asked_for: bool, may_be_empty: bool = True) -> None:
@@ -263,9 +264,10 @@ class _Expansion:
     ) -> None:
         """A file that can be opened again and again: what it holds decides what it is."""
         with reopen() as raw:
-            head = raw.read(512)
+            head = raw.read(_HEAD)
         kind = kind_of(head)
-        if kind == "plain" and self._takes_ranks(name, head, size, asked_for, reopen):
+        chunks = partial(self._read, reopen, kind)
+        if kind == "plain" and self._takes_ranks(name, head, size, asked_for, chunks):
             return
         if kind == "zip":
             self._zip(name, reopen, size)
@@ -283,7 +285,7 @@ class _Expansion:
                         name, None, f"not a {archive} archive; read as text", "pack or copy it again"
                     )
                 )
-            self._log(name, size, asked_for, partial(self._read, reopen, kind), path, kind == "plain")
+            self._log(name, size, asked_for, chunks, path, kind == "plain")
 
     def _read(self, reopen: Callable[[], BinaryIO], kind: Kind) -> Iterator[bytes]:
         with reopen() as raw:
@@ -319,16 +321,26 @@ class _Expansion:
         inside = [
             name for name in by_name if all(enters_folder(part) for part in re.split(r"[/\\]", name)[:-1])
         ]
-        taken = logs_among(inside)
+        ranked = [] if self.rank_files is None else list(filter(may_hold_ranks, inside))
+        dumps = {member for member in ranked if self._takes_member(f"{name}!{member}", *by_name[member])}
+        taken = logs_among([member for member in inside if member not in dumps])
         for member in taken:
             size, chunks = by_name[member]
             if (kind := archive_named(member)) is not None:
                 self.problems.append(nested(kind).problem(f"{name}!{member}"))
             else:
                 self._log(f"{name}!{member}", size, False, chunks)
-        if not taken:
+        if not taken and not dumps:
             archives = [member for member in inside if archive_named(member)]
             self.problems.append(_no_logs(name, "archive", archives))
+
+    def _takes_member(self, name: str, size: int, chunks: Callable[[], Iterator[bytes]]) -> bool:
+        """Take a member of an archive if it says where ranks were."""
+        try:
+            head = next(chunks(), b"")[:_HEAD]
+        except (InputError, OSError):
+            return False  # if it is read as a log, that says so
+        return self._takes_ranks(name, head, size, False, chunks)
 
     def _opened_pipe(self, path: str) -> BinaryIO:
         """A pipe to read from. To open it waits for somebody to write, for which there may be no time."""

@@ -56,6 +56,19 @@ def test_dumps_beside_logs_leave_these_the_logs(tmp_path: Path) -> None:
     assert expand([tmp_path])[0][0].name.endswith("train.log")
 
 
+@pytest.mark.parametrize("kind", ["zip", "tar", "gztar"])
+def test_dumps_in_an_archive_are_read_beside_its_logs(tmp_path: Path, kind: str) -> None:
+    shutil.copytree(REAL, tmp_path / "run" / "dumps")
+    (tmp_path / "run" / "train.log").write_text("step 1 loss 2.0\n")
+    packed = Path(shutil.make_archive(str(tmp_path / "logs"), kind, tmp_path / "run"))
+    states, logs, problems = read(packed)
+    assert ([log.name[-9:] for log in logs], states.files, problems) == (["train.log"], 4, [])
+    assert states.stacks is not None and states.stacks.odd == [1]
+    (tmp_path / "run" / "train.log").unlink()
+    states, logs, problems = read(Path(shutil.make_archive(str(tmp_path / "dumps"), kind, tmp_path / "run")))
+    assert (logs, states.files, problems) == ([], 4, [])
+
+
 def test_snapshots_and_dumps_of_several_hosts_are_one(tmp_path: Path) -> None:
     """A rank of a snapshot is taken from there: it has a stack."""
     waits = StackGroup([0], "collective", what="all_reduce", place="train.py:25 in step")
