@@ -31,6 +31,7 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
 _NAMED = 3  # archives of those that are not read
+_RECORDS = (f"{os.sep}agent.json", f"{os.sep}record.json")  # of runs that Stallwatch watched
 _HEAD = 512  # bytes that say what a file is
 _JUDGED = 64 * 1024  # bytes of the head that say whether a file is text
 
@@ -95,12 +96,14 @@ def expand(
     *,
     limits: Limits | None = None,
     rank_files: list[LogFile] | None = None,
+    run_folders: list[str] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
     """The logs that the paths mean, in natural order, and what could not be found or read.
 
     Files that say where ranks were (`rank_files`) are no logs: they are added to the list, if one is given.
+    So are the folders that hold the record of a run (`run_folders`).
     """
-    found = _Expansion(limits or Limits(), rank_files)
+    found = _Expansion(limits or Limits(), rank_files, run_folders)
     for path in paths:
         found.add(os.fspath(path))
     if not found.files and not found.problems and found.empty:
@@ -140,9 +143,15 @@ def from_stream(
 
 
 class _Expansion:
-    def __init__(self, limits: Limits, rank_files: list[LogFile] | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        rank_files: list[LogFile] | None = None,
+        run_folders: list[str] | None = None,
+    ) -> None:
         self.limits = limits
         self.rank_files = rank_files
+        self.run_folders = run_folders
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
@@ -207,6 +216,9 @@ class _Expansion:
             except TimeIsUp as error:
                 self.problems.append(error.problem(path))
                 break
+        if self.run_folders is not None:
+            records = {name.rpartition(os.sep)[0] for name in found if name.endswith(_RECORDS)}
+            self.run_folders += sorted(records - {*self.run_folders}, key=natural)
         if self.rank_files is not None:
             for name in sorted(filter(may_hold_ranks, found), key=natural):
                 self._rank_file(name)

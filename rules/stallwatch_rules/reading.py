@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from stallwatch_rules.diagnosis.clocks import clocks_ahead, events_of
 from stallwatch_rules.diagnosis.conclude import conclude
+from stallwatch_rules.diagnosis.hosts import hosts_of
 from stallwatch_rules.diagnosis.snapshot import RunContext
 from stallwatch_rules.diagnosis.starts import add_starts, came_after, ended_in_trouble, start_of
 from stallwatch_rules.endings import Ending, Left, MemoryKnown
@@ -305,6 +307,11 @@ class RunReading:
         if self._part is not None and self.starts.count:
             add_starts(diagnosis, self.starts, streams, self._part)
         return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
+
+    def clocks_ahead(self) -> Mapping[str, float]:
+        """Return how many seconds hosts' clocks are ahead of most others', as far as the lines show."""
+        hosts = hosts_of(self.streams, self.hosts, self.ranks_on)
+        return clocks_ahead(events_of(self.streams, hosts.of_streams)) if hosts else {}
 
     # ---- starts
 

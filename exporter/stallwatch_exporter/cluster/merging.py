@@ -22,7 +22,7 @@ from stallwatch_exporter.watching.episodes import (
 from stallwatch_exporter.watching.incidents import DRIFTING, by_wall_clock
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.spans import ranks_in
+from stallwatch_rules.stacks.spans import host_of
 
 GATHER_SECONDS = 3.0  #: so long a new incident waits for what the other hosts say of it
 LATE_SECONDS = 120.0  #: a crash reaches the last host so long after the first, by its launchers' time-outs
@@ -250,7 +250,7 @@ class RunEpisodes(Episodes):
             lost = (
                 stacks.silent[0] if stacks.why == "unreachable" and len(stacks.silent) == 1 else folded.host
             )
-            folded.host = _host_of(folded.rank, stacks) or view.hosts.get(folded.rank, lost)
+            folded.host = host_of(folded.rank, stacks.hosts) or view.hosts.get(folded.rank, lost)
 
     def outlives(self, episode: Episode) -> bool:
         """Return whether it is remembered: for as long as agents may still report of it."""
@@ -269,10 +269,6 @@ class RunEpisodes(Episodes):
 def _blamed(stacks: StallStacks | None) -> object:
     """Return what people should know of a look at the ranks."""
     return stacks and (stacks.odd, stacks.why, stacks.candidates, stacks.silent)
-
-
-def _host_of(rank: int, stacks: StallStacks) -> str:
-    return next((host for host, ranks in stacks.hosts.items() if rank in ranks_in(ranks)), "")
 
 
 def on_run_clock(incident: Incident, agent: str, ahead: float) -> Incident:

@@ -9,13 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stallwatch_exporter.postmortem.recorded import (
-    is_recorded,
-    recorded,
-    with_kept,
-    with_recorded,
-    without_copies,
-)
+from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_recorded, without_copies
+from stallwatch_exporter.postmortem.run_folders import folders_of_one, placed, with_other_hosts
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, natural, on_bytes_read
 from stallwatch_logs.parallel_reading import Parallel, read_all
@@ -54,9 +49,10 @@ class Options:
 
     def expanded(self, paths: Paths) -> Given:
         """Return the files that paths mean, and what is wrong with others."""
-        rank_files: list[LogFile] = []
-        files, problems = expand(paths, limits=self.limits, rank_files=rank_files)
-        return Given(files, problems, rank_files)
+        rank_files, run_folders = list[LogFile](), list[str]()
+        paths, notes = with_other_hosts(paths)
+        files, problems = expand(paths, limits=self.limits, rank_files=rank_files, run_folders=run_folders)
+        return Given(files, problems, rank_files, run_folders, notes)
 
 
 class Given(NamedTuple):
@@ -65,6 +61,8 @@ class Given(NamedTuple):
     files: list[LogFile]
     problems: list[InputProblem]
     rank_files: list[LogFile]  #: no logs: they say where ranks were
+    run_folders: list[str]  #: that Stallwatch kept of runs
+    notes: list[Message]  #: what was added to that
 
 
 class RunResult(NamedTuple):
@@ -80,14 +78,16 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
     What cannot be read is in the problems, and the rest is diagnosed.
     """
     started = time.monotonic()
-    files, problems, rank_files = options.expanded(paths)
-    result = diagnose_run(files, problems, paths, options, started=started, rank_files=rank_files)
+    files, problems, rank_files, run_folders, notes = options.expanded(paths)
+    folders = folders_of_one(files, run_folders)
+    result = diagnose_run(files, problems, folders, options, started=started, rank_files=rank_files)
+    result.diagnosis.notes = [*notes, *result.diagnosis.notes]
     return result.diagnosis, problems
 
 
 def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
     """Diagnose every file by itself, in their order: logs of different runs, each with its name."""
-    files, problems, _ = options.expanded(paths)
+    files, problems = expand(paths, limits=options.limits)
     found = []
     for file, (result, own) in zip(
         files, in_turn([([file], ()) for file in files], replace(options, parallel=None)), strict=True
@@ -98,12 +98,12 @@ def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagn
 
 
 def in_turn(
-    runs: Sequence[tuple[Sequence[LogFile], Paths]], options: Options
+    runs: Sequence[tuple[Sequence[LogFile], Sequence[Path]]], options: Options
 ) -> Iterator[tuple[RunResult, list[InputProblem]]]:
-    """Diagnose several runs, each by its files and paths; yield the result and the problems of each."""
+    """Diagnose several runs, each by its files and folders; yield the result and the problems of each."""
     matcher = Matcher(options.catalogue)
     sizes = [sum(file.size for file in files) for files, _ in runs]
-    for number, (files, paths) in enumerate(runs):
+    for number, (files, folders) in enumerate(runs):
 
         def within(read: int, _of: int, before: int = sum(sizes[:number])) -> None:
             if options.progress is not None:
@@ -111,36 +111,37 @@ def in_turn(
 
         problems: list[InputProblem] = []
         own = replace(options, progress=within)
-        yield diagnose_run(files, problems, paths, own, matcher=matcher), problems
+        yield diagnose_run(files, problems, folders, own, matcher=matcher), problems
 
 
 def diagnose_run(
     files: Sequence[LogFile],
     problems: list[InputProblem],
-    paths: Paths,
+    folders: Sequence[Path],
     options: Options,
     *,
     matcher: Matcher | None = None,
     started: float | None = None,
     rank_files: Sequence[LogFile] = (),
 ) -> RunResult:
-    """Diagnose files as one run. If `paths` is the folder that Stallwatch kept of it, that tells more.
+    """Diagnose files as one run. The `folders` that Stallwatch kept of its hosts tell more.
 
     `rank_files` say where its ranks were; what the agent saw at the stall is surer.
     What cannot be read is added to `problems`; all of those are in the diagnosis.
     """
     started = time.monotonic() if started is None else started
-    known = recorded(paths)
     alone = sum(file.size > 0 or not file.path for file in files) == 1
-    reading = RunReading(options.catalogue, matcher, starts=alone and not is_recorded(paths))
+    reading = RunReading(options.catalogue, matcher, starts=alone and not folders)
     reading.baseline = options.baseline
-    reading.hosts = hosts_of_paths(file.name for file in files) if len(files) > 1 else {}
-    reading.ranks_on = {
+    files, hosts, ranks_on = placed(files, folders)
+    reading.hosts = hosts or (hosts_of_paths(file.name for file in files) if len(files) > 1 else {})
+    reading.ranks_on = ranks_on or {
         file.rank: host
         for file in files
         if file.rank is not None and (host := reading.hosts.get(file.name)) is not None
     }
     stats, notes = _read(files, problems, reading, options)
+    known = recorded(folders, reading.clocks_ahead() if len(folders) > 1 else {})
     states = read_rank_files(rank_files, problems, reading.ranks_on)
     stats.files += states.files
     stacks = known.stacks or states.stacks
@@ -163,8 +164,7 @@ def diagnose_run(
         diagnosis.notes = [out_of_time(stats.unread_files, stats.unread_bytes), *notes_left]
     diagnosis = with_recorded(diagnosis, known)
     diagnosis = with_kept(diagnosis, known)
-    if not stats.files and is_recorded(paths):
-        diagnosis = without_copies(diagnosis, problems, Path(paths[0]))
+    diagnosis = without_copies(diagnosis, problems, folders)
     if stacks is not None and (known.stacks is not None or diagnosis.in_trouble):
         diagnosis = with_stacks(diagnosis, stacks)
     return RunResult(diagnosis, _last_time(reading))

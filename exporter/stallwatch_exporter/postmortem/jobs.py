@@ -7,13 +7,10 @@ a line is kept, so that a thousand jobs need no more memory than a few.
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,21 +23,16 @@ from stallwatch_exporter.postmortem.diagnose import (
     in_turn,
     out_of_time,
 )
+from stallwatch_exporter.postmortem.run_folders import folders_of_one, own_runs
 from stallwatch_logs.inputs import InputProblem
-from stallwatch_logs.jobs import Job, RunFolders, jobs_among
+from stallwatch_logs.jobs import Job, jobs_among
 from stallwatch_rules.locale import says
 from stallwatch_rules.records import Diagnosis, JobTold
 from stallwatch_rules.report import phrases
 from stallwatch_rules.text.digest import parse_iso
-from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import iso
 
-if TYPE_CHECKING:
-    from stallwatch_exporter.runs.runfolder import AgentInfo
-
-TOGETHER = 900.0  #: seconds within which the nodes of one training start: as long as they wait for each other
 _NAMED_JOBS = 20
-_NUMBER = lazy(r"\d+")
 
 
 @dataclass
@@ -73,25 +65,26 @@ def diagnose_jobs(
         NoSuchJob: the files are of no job of that name.
     """
     started = time.monotonic()
-    files, problems, rank_files = options.expanded(paths)
-    jobs: list[Job] = []
+    files, problems, rank_files, run_folders, notes = options.expanded(paths)
+    folders, jobs = folders_of_one(files, run_folders), list[Job]()
     if not together and len(files) > 1:
-        jobs = jobs_among(files, own_runs(file.path for file in files if file.path))
+        jobs = jobs_among(files, own_runs((file.path for file in files if file.path), run_folders))
     if job is not None and files:
         chosen = next((one for one in jobs if one.name == job), None)
         if chosen is None:
             raise NoSuchJob(job, [one.name for one in jobs])
-        files, paths, jobs = chosen.files, chosen.folders, []
+        files, folders, jobs = chosen.files, list(map(Path, chosen.folders)), []
     if jobs:
         return _diagnose_several(jobs, problems, options)
-    result = diagnose_run(files, problems, paths, options, started=started, rank_files=rank_files)
+    result = diagnose_run(files, problems, folders, options, started=started, rank_files=rank_files)
+    result.diagnosis.notes = [*notes, *result.diagnosis.notes]
     return JobsResult(result.diagnosis, problems)
 
 
 def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options: Options) -> JobsResult:
     kept, unread_files, unread_bytes = _Kept(), 0, 0
     for job, (result, wrong) in zip(
-        jobs, in_turn([(job.files, job.folders) for job in jobs], options), strict=True
+        jobs, in_turn([(job.files, list(map(Path, job.folders))) for job in jobs], options), strict=True
     ):
         kept.take(job, result, wrong)
         unread_files += result.diagnosis.stats.unread_files
@@ -111,7 +104,7 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
 
 def _paths_of(job: Job) -> list[str]:
     """Paths that mean this job and nothing else, if it has files of its own."""
-    if len(job.folders) == 1:
+    if job.folders:
         return job.folders
     return [file.path for file in job.files] if all(file.path for file in job.files) else []
 
@@ -173,56 +166,3 @@ def _row(job: Job, diagnosis: Diagnosis, last_time: str | None) -> JobTold:
         [file.name for file in job.files],
         interrupted_by=diagnosis.interrupted_by,
     )
-
-
-def own_runs(paths: Iterable[str]) -> RunFolders:
-    """The runs that Stallwatch kept in whose folders files lie. Looks at each folder once.
-
-    Where each node of a training is watched by an agent of its own, each has a folder. They have one key if
-    a scheduler or launcher gave the agents one. Else they are started at about the same time, where and by
-    what is the same but for numbers: only folders for which that cannot be are separate.
-    """
-    folder_of: dict[str, str] = {}
-    seen: dict[str, str | None] = {}
-    for path in paths:
-        parent = os.path.dirname(path)  # noqa: PTH120 - a tenth of the time
-        if parent not in seen:
-            above = Path(parent)
-            places = (above, above.parent) if above.name == "ranks" else (above,)
-            seen[parent] = next((str(one) for one in places if os.path.isfile(one / "agent.json")), None)  # noqa: PTH113
-        if folder := seen[parent]:
-            folder_of[path] = folder
-    folders = dict.fromkeys(folder_of.values())
-    if len(folders) < 2:
-        return RunFolders({}, {})
-    from stallwatch_exporter.runs.runfolder import read_info
-
-    groups = apart({folder: info for folder in folders if (info := read_info(Path(folder))) is not None})
-    # A group is called as its first folder; by its path if that is another's name, too.
-    often = Counter(Path(group[0]).name for group in groups)
-    named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
-    jobs = {folder: name for name, group in named.items() for folder in group}
-    return RunFolders({path: jobs[folder] for path, folder in folder_of.items() if folder in jobs}, named)
-
-
-def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Folders of runs in groups of which each may be one training."""
-    alike: dict[tuple[object, ...], list[str]] = {}
-    for folder, info in runs.items():
-        words = tuple(_NUMBER.sub("0", word) for word in info.command)
-        same = (info.key,) if info.key else (words, _NUMBER.sub("0", info.cwd))
-        alike.setdefault(same, []).append(folder)
-    groups: list[list[str]] = []
-    for folders in alike.values():
-        folders.sort(key=lambda folder: (runs[folder].started_at, folder))
-        began = ended = -math.inf
-        for folder in folders:
-            info = runs[folder]
-            if info.started_at - began <= TOGETHER and info.started_at <= ended:
-                groups[-1].append(folder)
-            else:
-                groups.append([folder])
-                ended = -math.inf
-            began = info.started_at
-            ended = max(ended, info.ended_at if info.ended_at is not None else info.updated_at)
-    return groups

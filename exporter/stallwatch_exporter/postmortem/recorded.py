@@ -3,27 +3,32 @@ its last stall, and the diagnosis that was made at its end."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from stallwatch_exporter.incident import RANK_GONE, Incident
-from stallwatch_exporter.runs.reserve import NAME
-from stallwatch_exporter.watching.incidents import read_incidents
+from stallwatch_exporter.watching.incidents import read_incidents, read_journal
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.judgements.conclusions import SILENT_HANG, STRAGGLER
+from stallwatch_rules.locale import says
 from stallwatch_rules.messages import PAGE, Message, Text, contains, message
 from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.stacks.folding import by_host, over_hosts
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.stacks.spans import host_of
+from stallwatch_rules.text.digest import fold_names, short_duration
 from stallwatch_rules.text.reported import iso
 
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
+
+_NEAR_SECONDS = 60.0  # launchers wait half a minute for ranks that they asked to end (torchrun)
+_BY_PEERS = (-15, -6)  # SIGTERM by a launcher, SIGABRT by NCCL's watchdog, are what others do to a rank
 
 
 class Recorded(NamedTuple):
@@ -34,30 +39,32 @@ class Recorded(NamedTuple):
     ended_at: float | None = None  #: Unix seconds
     waited: float | None = None  #: seconds without a step, when a stall was seen last or somebody stopped it
     stall: Incident | None = None  #: that was open when the run, or the watching, ended
-    findings: Sequence[Incident] = ()  #: fatal ones that were
+    findings: Sequence[Incident] = ()  #: fatal ones that were, and slow hosts
     watched: bool = False  #: the agent is at it
     end: Incident | None = None  #: of the run, if it alone shows that: the run's own record was cut short
     threshold: float | None = None  #: seconds of quiet that were a stall in what the run did last
     unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
     stacks: StallStacks | None = None  #: of the last stall, if the run did not recover from it
     lacking: Sequence[Message] = ()  #: what the record does not hold
+    info: AgentInfo | None = None  #: of the agent
+    elsewhere: Incident | None = None  #: of a host without a record: the cause, as the other agents know it
 
 
-def is_recorded(paths: Sequence[str | os.PathLike[str]]) -> bool:
-    """Return whether the one path given is the folder that Stallwatch kept of a run."""
-    # Path.is_file raises an error where the folder may not be entered.
-    names = ("agent.json", NAME) if len(paths) == 1 else ()
-    return any(os.path.isfile(Path(paths[0]) / name) for name in names)  # noqa: PTH113
+def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
+    """What is known of the run that Stallwatch kept in these folders, one for each agent.
+
+    `ahead`: how many seconds hosts' clocks are ahead of most others', if that is known.
+    """
+    parts = [_of_agent(folder) for folder in folders]
+    if len(parts) < 2:
+        return parts[0] if parts else Recorded()
+    return _of_run(folders, parts, ahead or {})
 
 
-def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:
-    """What is known of the run, if the one path given is the folder that Stallwatch kept of it."""
-    if not is_recorded(paths):
-        return Recorded()
+def _of_agent(given: Path) -> Recorded:
     # Most logs are in no such folder.
     from stallwatch_exporter.runs.runfolder import agent_alive, latest_folder, read_info
 
-    given = Path(paths[0])
     folder = latest_folder(given)
     incidents, info = read_incidents(folder), read_info(folder)
     if folder != given:
@@ -84,11 +91,165 @@ def recorded(paths: Sequence[str | os.PathLike[str]]) -> Recorded:
         threshold=threshold,
         stacks=stacks,
         lacking=lacking(info),
+        info=info,
     )
     if known is None:  # the agent was killed, or still watches
         return found._replace(watched=watching, unheard=None if watching else info.updated_at)
     seen = folder if info.ending is not None else None
     return found._replace(folder=seen, ended_at=info.ended_at, end=end)
+
+
+def _of_run(folders: Sequence[Path], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
+    """What the agents of several hosts recorded, as one: the ending is that of the host that failed first."""
+
+    def when(one: Recorded) -> float:
+        if one.info is None:
+            return math.inf
+        return (one.ended_at or one.info.updated_at) - ahead.get(one.info.host, 0.0)
+
+    def opened(one: Incident) -> float:
+        return one.opened_at - ahead.get(one.host, 0.0)
+
+    hosts = {one.info.host for one in parts if one.info is not None}
+    if len(hosts) > 1:
+        parts = [_on_host(one, one.info.host) if one.info is not None else one for one in parts]
+    parts = sorted(parts, key=when)
+    first = _first_to_fail(parts, when)
+    if first.ending is not None and first.ending.failed:  # hosts that stalled afterwards waited for it
+        parts = [
+            one._replace(stall=None, stacks=None)
+            if one.stall is not None and opened(one.stall) > when(first)
+            else one
+            for one in parts
+        ]
+    merged = _merged_incidents(folders)
+    stacks = _stacks_of_all(parts, merged)
+    guilty = {host_of(rank, stacks.hosts) for rank in stacks.odd} if stacks is not None else set()
+
+    stalls = [one.stall for one in parts if one.stall is not None]
+    stall = min(stalls, key=lambda one: (one.host not in guilty, opened(one)), default=None)
+    findings: dict[tuple[str, str], Incident] = {}
+    for one in sorted((one for part in parts for one in part.findings), key=opened):
+        findings.setdefault((one.rule, one.host if one.rule == RANK_GONE else ""), one)
+    ending = first.ending
+    if ending is not None and ending.failed is False:
+        stall, findings = None, {}
+    if ending is not None:
+        every = [one.ending for one in (first, *parts) if one.ending is not None]
+        codes: dict[int, int | None] = {}
+        for rank, code in (item for one in every for item in one.codes.items()):
+            codes.setdefault(rank, code)
+        left = list(dict.fromkeys(rank for one in every for rank in one.left))
+        running = list(dict.fromkeys(rank for one in every for rank in one.running))
+        ending = msgspec.structs.replace(ending, codes=codes, left=left, running=running)
+    slow = [one for one in merged if one.rule == STRAGGLER and one.resolution != "recovered"]
+    notes = [*_host_notes(first, parts, merged), *(note for one in parts for note in one.lacking)]
+    causes = [one for one in merged if one.primary is not None and one.primary.role == "cause"]
+    elsewhere = [one for one in causes if one.outlasted and one.host and one.host not in hosts]
+    unheard = [one.unheard for one in parts if one.unheard is not None]
+    return Recorded(
+        folder=first.folder,
+        ending=ending,
+        ended_at=when(first) if first.ended_at is not None else None,
+        waited=stall.stalled_seconds if stall is not None else first.waited,
+        stall=stall,
+        findings=[*findings.values(), *slow],
+        watched=any(one.watched for one in parts),
+        end=first.end,
+        threshold=first.threshold if stall is None else stall.threshold_seconds,
+        unheard=max(unheard, default=None) if ending is None else None,
+        stacks=stacks,
+        lacking=[note for at, note in enumerate(notes) if note not in notes[:at]],
+        info=first.info,
+        elsewhere=elsewhere[-1] if elsewhere and ending is not None and ending.failed is not False else None,
+    )
+
+
+def _on_host(part: Recorded, host: str) -> Recorded:
+    """The same with the host in what its agent found."""
+
+    def placed(incident: Incident) -> Incident:
+        primary = incident.primary
+        primary = msgspec.structs.replace(primary, host=host) if primary is not None else None
+        return msgspec.structs.replace(incident, host=host, primary=primary)
+
+    return part._replace(
+        stall=placed(part.stall) if part.stall is not None else None,
+        findings=[placed(one) for one in part.findings],
+        end=placed(part.end) if part.end is not None else None,
+    )
+
+
+def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
+    """The host that failed first; if none failed, one that did not finish, else the last one that did.
+
+    Others fail within moments of the rank that they lose, and launchers wait for the rest of their ranks
+    before they end: so a rank that a signal ended comes before those that ended with an error then.
+    """
+    failed = [one for one in parts if one.ending is not None and one.ending.failed]
+    if failed:
+        near = [one for one in failed if when(one) - when(failed[0]) <= _NEAR_SECONDS]
+        return next((one for one in near if one.ending is not None and _was_killed(one.ending)), failed[0])
+    unfinished = [one for one in parts if one.ending is not None and one.ending.failed is None]
+    known = [one for one in parts if one.ending is not None]
+    return next(iter([*unfinished, *reversed(known), *parts]))
+
+
+def _was_killed(ending: Ending) -> bool:
+    if ending.kind == "killed":
+        return not _passed_signal_on(ending)
+    first = next(iter(ending.codes.values()), None)
+    return ending.kind == "oom-killed" or (first is not None and first < 0 and first not in _BY_PEERS)
+
+
+def _passed_signal_on(ending: Ending) -> bool:
+    return says(ending.detail, "run.passed-on")
+
+
+def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
+    """The last state of the run's incidents, as agents that merged them kept it, the newest last."""
+    from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS
+
+    found: dict[str, Incident] = {}
+    every = [one for folder in folders for one in read_journal(folder, name=RUN_INCIDENTS)]
+    for one in sorted(every, key=lambda one: one.updated_at):
+        found.pop(one.id, None)
+        found[one.id] = one
+    return list(found.values())
+
+
+def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:
+    """The stacks of all hosts at the last stall: as they were merged then, unless more is known by now."""
+    last = next((one for one in reversed(merged) if one.stacks is not None), None)
+    live = last.stacks if last is not None and last.resolution != "recovered" else None
+    own = by_host(
+        (one.info.host, one.stacks) for one in parts if one.info is not None and one.stacks is not None
+    )
+    if not own:
+        return live
+    joined = over_hosts(own)
+    return live if live is not None and live.confidence >= joined.confidence else joined
+
+
+def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Incident]) -> Iterator[Message]:
+    """Say of which host the ending is, and of which hosts there is no record, or none of the end."""
+    infos = [one.info for one in parts if one.info is not None]
+    hosts = {info.host for info in infos}
+    named = {host for one in merged for host in one.hosts}
+    looks = [one.stacks for one in merged if one.stacks is not None]
+    named |= {host for stacks in looks for host in (*stacks.hosts, *stacks.silent)}
+    expected = max((info.agents or 0 for info in infos), default=0)
+    itself = first.ending is not None and first.ending.failed and not _passed_signal_on(first.ending)
+    if missing := named - hosts:
+        yield message("diagnosis.hosts-without-record", hosts=fold_names(missing))
+    elif expected > len(infos):
+        yield message("diagnosis.agents-without-record", count=len(infos), expected=expected)
+    elif first.info is not None and itself and len(hosts) > 1:
+        yield message("diagnosis.first-host", host=first.info.host)
+    gone = [one.info for one in parts if one.info is not None and one.unheard is not None]
+    if gone and first.ending is not None:
+        heard = iso(max(info.updated_at for info in gone)) or ""
+        yield message("diagnosis.hosts-unheard", hosts=fold_names(info.host for info in gone), time=heard)
 
 
 def lacking(info: AgentInfo) -> list[Message]:
@@ -135,12 +296,15 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         what = incident.note or _last_said(incident)
         at = iso(incident.opened_at)
         notes.append(message("diagnosis.finding-was-open", time=at or "", what=what))
-        if not diagnosis.in_trouble and not _went_on(diagnosis, incident):
+        if incident.harm == "fatal" and not diagnosis.in_trouble and not _went_on(diagnosis, incident):
             diagnosis = _failed(diagnosis, incident.primary)
     if known.end is not None:
         diagnosis = _with_end(diagnosis, known.end)
         at = iso(known.end.updated_at) or ""
         notes.append(message("diagnosis.ending-told", time=at, what=_last_said(known.end)))
+    if known.elsewhere is not None and _shows_symptoms(diagnosis):
+        diagnosis = _failed(diagnosis, _of_lost_host(known.elsewhere))
+        notes.append(message("diagnosis.cause-elsewhere", host=known.elsewhere.host))
     notes += diagnosis.notes
     notes += known.lacking
     if known.watched:
@@ -162,6 +326,17 @@ def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
     if end.primary is None or shown or diagnosis.unknown:
         return diagnosis
     return _failed(diagnosis, end.primary)
+
+
+def _shows_symptoms(diagnosis: Diagnosis) -> bool:
+    primary = diagnosis.primary
+    return not diagnosis.unknown and (primary is None or primary.role == "symptom")
+
+
+def _of_lost_host(incident: Incident) -> Primary | None:
+    """The cause that its agent reported. The place is in a file that is not here."""
+    primary = incident.primary
+    return primary and msgspec.structs.replace(primary, host=incident.host, file="", line=0)
 
 
 def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
@@ -220,12 +395,17 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     return msgspec.structs.replace(kept, notes=[note, *kept.notes, *known.lacking])
 
 
-def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folder: Path) -> Diagnosis:
-    """Take out of `problems` that nothing was read, if the record of the run shows how it went."""
+def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: Sequence[Path]) -> Diagnosis:
+    """Take out of `problems` that nothing was read of hosts, if the record of the run shows how it went."""
     if not (diagnosis.stats.files or diagnosis.in_trouble):
         return diagnosis
-    missing = [one for one in problems if Path(one.path).is_relative_to(folder)]
+    if diagnosis.stats.files:  # some hosts printed nothing
+        missing = [one for one in problems if Path(one.path) in folders]
+    else:
+        missing = [one for one in problems if any(map(Path(one.path).is_relative_to, folders))]
     problems[:] = [one for one in problems if one not in missing]
     words = set(map(str, missing))
     notes: list[Text] = [note for note in diagnosis.notes if not isinstance(note, str) or note not in words]
-    return msgspec.structs.replace(diagnosis, notes=[*notes, message("diagnosis.no-copies")])
+    if folders and not diagnosis.stats.files:
+        notes.append(message("diagnosis.no-copies"))
+    return msgspec.structs.replace(diagnosis, notes=notes)

@@ -67,7 +67,7 @@ def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int
             ranks.setdefault(rank, set()).add(host)
     of_ranks = {rank: hosts.pop() for rank, hosts in ranks.items() if len(hosts) == 1}
     of_ranks = {**ranks_on, **of_ranks}
-    if len(set(of_streams.values())) < 2:
+    if len({*of_streams.values(), *ranks_on.values()}) < 2:
         return RunHosts()
     by_host: dict[str, list[int]] = {}
     for rank, host in of_ranks.items():

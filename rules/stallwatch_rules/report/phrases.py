@@ -12,7 +12,15 @@ from typing import NamedTuple
 from stallwatch_rules.failures.raised import own_frame
 from stallwatch_rules.locale import render, rendered, say
 from stallwatch_rules.messages import Message, Text, has, message
-from stallwatch_rules.records import Diagnosis, Finding, NewLines, Primary, Progress, UnknownException
+from stallwatch_rules.records import (
+    Diagnosis,
+    Finding,
+    HostRanks,
+    NewLines,
+    Primary,
+    Progress,
+    UnknownException,
+)
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.stacks.words import titled
 from stallwatch_rules.text.digest import (
@@ -48,7 +56,7 @@ def headline(diagnosis: Diagnosis) -> Text:
     if verdict == "interrupted" and diagnosis.interrupted_by == "user":
         return message(f"report.interrupted{'-with' if diagnosis.unknown else ''}.text")
     if verdict == "unknown-failure" and diagnosis.unknown:
-        return _unknown_headline(diagnosis.unknown[0])
+        return _unknown_headline(diagnosis.unknown[0], diagnosis.hosts)
     if progress.behind and verdict not in ("failed", "stalled", "degraded"):
         key = "behind-unknown.text" if verdict == "unknown-failure" else "behind.text"
         key = "behind-finished.text" if progress.finished else key
@@ -70,11 +78,16 @@ def job_title(diagnosis: Diagnosis) -> Text:
     return message("report.unfinished.text") if in_mid_run else title
 
 
-def _unknown_headline(unknown: UnknownException) -> Text:
+def _unknown_headline(unknown: UnknownException, hosts: Sequence[HostRanks]) -> Text:
     what: Text = message("report.traceback-cut")
     if unknown.exception:
         what = shortened(" ".join(exception_line(unknown, "en").split()), MAX_HEADLINE)
-    return message("report.of-ranks", what=what, ranks=_ranks(unknown.ranks)) if unknown.ranks else what
+    if not unknown.ranks:
+        return what
+    on = {rank: host.host for host in hosts for rank in host.ranks}
+    known = on.keys() >= {*unknown.ranks}
+    ranks = ranks_on(unknown.ranks, on) if known else _ranks(unknown.ranks)
+    return message("report.of-ranks", what=what, ranks=ranks)
 
 
 def _ranks(ranks: Sequence[int]) -> Message:

@@ -11,6 +11,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.messages import Message, Text, contains, has, message, without
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.spans import host_of
 from stallwatch_rules.stacks.words import sentence
 
 HARDLY = 0.3  #: how sure a trace cache is the cause where the rank that is missed is in no collective
@@ -41,8 +42,13 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
     alone = _in_no_collective(stacks)
     if primary is not None and primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
         rank = stacks.odd[0] if stacks.odd else stacks.groups[0].ranks[0]
+        host = host_of(rank, stacks.hosts) or primary.host
+        if host != primary.host:  # nor is the last line of another host's rank the place to look at
+            primary = replace(primary, host=host, file="", line=0)
         primary = replace(
-            primary, rank=rank, evidence=[told, *(line for line in primary.evidence if line != told)]
+            primary,
+            rank=rank,
+            evidence=[told, *(line for line in primary.evidence if line != told)],
         )
     elif primary is not None and waited_in_vain(primary) and len(stacks.odd) == 1:
         primary = _of_missing(primary, stacks.odd[0], told)

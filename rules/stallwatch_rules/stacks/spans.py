@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.text.digest import neighbours
@@ -28,6 +28,11 @@ def ranks_in(spans: str) -> tuple[int, ...]:
             return ()
         found += range(begin, end + 1)
     return tuple(found)
+
+
+def host_of(rank: int, hosts: Mapping[str, str]) -> str:
+    """Return the host of a rank, by the folded ranks of each; empty if it is not known."""
+    return next((host for host, ranks in hosts.items() if rank in ranks_in(ranks)), "")
 
 
 def members_of(layout: Iterable[RankGroup]) -> dict[str, tuple[int, ...]]:

@@ -111,8 +111,8 @@ def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
     ]
     if diagnosis.in_trouble:
         ends += [
-            (one.ranks, _title(one), one.first.time, False)
-            for one in diagnosis.unknown
+            (one.ranks, _title(one), one.first.time, primary is None and not at)
+            for at, one in enumerate(diagnosis.unknown)
             if one.ranks and one.exception
         ]
     odd = odd if diagnosis.hosts else ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch_exporter.postmortem.jobs import TOGETHER, apart, own_runs
+from stallwatch_exporter.postmortem.run_folders import TOGETHER, apart, own_runs
 from stallwatch_exporter.runs.runfolder import AgentInfo
 
 DAY = 86_400.0

@@ -12,11 +12,12 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import named
-from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, told_from_outside
+from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, told_from_outside, wreckage
 from stallwatch_rules.diagnosis.findings import Found, Streams, concluded
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
 from stallwatch_rules.diagnosis.stood import is_end
 from stallwatch_rules.diagnosis.verdict import ASKED
+from stallwatch_rules.endings import Ending
 from stallwatch_rules.failures.crashes import ASKED as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
@@ -130,13 +131,17 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add what a signal stands for that ended the run, where nothing in the log explains it.
 
+    That other ranks lost the one that it ended explains nothing.
+
     Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
     """
     context, catalogue = run.context, run.catalogue
     ending = context.ending
     if ending is None or ending.kind != "killed" or now.exceptions.fatal:
         return
-    if any(one.role != "wrapper" for one in now.fatal):
+    rank = _rank_ended_by_signal(ending)
+    lost = wreckage(now.found, (rank, None)) if rank is not None else set()
+    if any(one.role != "wrapper" and one.rule not in lost for one in now.fatal):
         return
     # A signal that came from elsewhere first: what the command did then is no news of its own.
     crash = ending.crash
@@ -155,6 +160,12 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
             where = Line(render(ending.detail), SOURCE, 0, crash.rank)
             one = replace(one, where=where, step=crash.step)
         yield one.with_facts(fact)
+
+
+def _rank_ended_by_signal(ending: Ending) -> int | None:
+    """The rank that failed first, if a signal ended it."""
+    rank, code = next(iter(ending.codes.items()), (None, None))
+    return rank if code is not None and code < 0 else None
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:

@@ -100,6 +100,9 @@ def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
     summaries = [stream.summary for stream in run.streams.values()]
     killed = {rank for each in summaries for rank, code in each.codes.items() if code in BY_SIGKILL}
     known = set(memory.ranks)
+    if run.hosts and killed:  # of several hosts that were watched, the ending is that of one
+        hosts = set(run.hosts.of(killed))
+        ranks = {rank for rank in ranks if run.hosts.host(rank) in hosts}
     if known and not known.issuperset((*ranks, *killed)):
         return False
     if any(each.one_node for each in summaries):

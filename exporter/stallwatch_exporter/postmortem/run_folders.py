@@ -1,0 +1,175 @@
+"""The folders that Stallwatch kept of runs: which are of one run, and what they say of the files in them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stallwatch_exporter.runs.reserve import NAME
+from stallwatch_logs.jobs import RunFolders
+from stallwatch_logs.log_files import LogFile
+from stallwatch_rules.lines.ranks import local_ranks
+from stallwatch_rules.messages import Message, message
+from stallwatch_rules.stacks.spans import ranks_in
+from stallwatch_rules.text.digest import fold_names
+from stallwatch_rules.text.lazy import lazy
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.runs.runfolder import AgentInfo
+
+TOGETHER = 900.0  #: seconds within which the nodes of one training start: as long as they wait for each other
+_NUMBER = lazy(r"\d+")
+
+
+def is_recorded(folder: str | os.PathLike[str]) -> bool:
+    """Return whether this is the folder that Stallwatch kept of a run, or of one host of it."""
+    # Path.is_file raises an error where the folder may not be entered.
+    return any(os.path.isfile(Path(folder) / name) for name in ("agent.json", NAME))  # noqa: PTH113
+
+
+def with_other_hosts(
+    paths: Sequence[str | os.PathLike[str]],
+) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
+    """Return the paths; if the one path is a host's folder of a run, also the other hosts' beside it.
+
+    Returns:
+        The paths, and a note that says what was added.
+    """
+    if len(paths) != 1 or not is_recorded(paths[0]):
+        return paths, []
+    # Most logs are in no such folder.
+    from stallwatch_exporter.runs.runfolder import read_info
+
+    given = Path(paths[0])
+    own = read_info(given)
+    if own is None or not own.key:
+        return paths, []
+    beside, place = {str(given): own}, Path(os.path.abspath(given))  # noqa: PTH100 - ``runs/..`` has no name
+    parent = given.parent if given.name == place.name else place.parent
+    with suppress(OSError):
+        for name in sorted(os.listdir(parent)):  # noqa: PTH208
+            is_other = name != place.name and not (parent / name).is_symlink()  # which may lead anywhere
+            info = read_info(parent / name) if is_other else None
+            if info is not None and info.key == own.key:
+                beside[str(parent / name)] = info
+    group = next(group for group in apart(beside) if str(given) in group)
+    others = [folder for folder in group if folder != str(given)]
+    if not others:
+        return paths, []
+    hosts = {beside[folder].host for folder in group}
+    names = fold_names(sorted(hosts - {own.host})) or own.host
+    return [given, *others], [message("diagnosis.other-hosts", run=own.run, hosts=names)]
+
+
+def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
+    """The folders of the run that all files are of; none if they are of several, or if nothing says so."""
+    known = {*run_folders}
+    if any(file.path and not known & {*_around(file.path)} for file in files):
+        return []
+    if len(run_folders) > 1:
+        from stallwatch_exporter.runs.runfolder import read_info
+
+        infos = {folder: read_info(Path(folder)) for folder in run_folders}
+        found = {folder: info for folder, info in infos.items() if info is not None and info.key}
+        if len(found) < len(infos) or len(apart(found)) > 1:
+            return []
+    return [Path(folder) for folder in run_folders]
+
+
+class Placed(NamedTuple):
+    """Files of a run, and what their folders say of where they are from."""
+
+    files: Sequence[LogFile]
+    hosts: dict[str, str]  #: file → host, if there are several
+    ranks_on: dict[int, str]  #: rank → host, if there are several
+
+
+def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
+    """Let the ranks of files and of lines be those of the run, if agents recorded the ranks of their hosts.
+
+    Launchers such as torchrun label lines by the ranks' numbers on their host.
+    """
+    from stallwatch_exporter.runs.runfolder import read_info
+
+    infos = {str(folder): info for folder in folders if (info := read_info(folder)) is not None}
+    known = {folder: (info.host, ranks_in(info.ranks)) for folder, info in infos.items()}
+    several = len({host for host, _ in known.values()}) > 1
+    here, hosts = [], {}
+    for file in files:
+        host, ranks = next((known[one] for one in _around(file.path) if one in known), ("", ()))
+        rank, local = file.rank, local_ranks(ranks)
+        if rank is not None and rank < len(local):
+            rank = local[rank]
+        if rank is None and len(ranks) == 1 and len(known) > 1:
+            rank = ranks[0]
+        if host and several:
+            hosts[file.name] = host
+        changed = (rank, local) != (file.rank, file.local_ranks)
+        here.append(replace(file, rank=rank, local_ranks=local) if changed else file)
+    ranks_on = {rank: host for host, ranks in known.values() for rank in ranks}
+    return Placed(here, hosts, ranks_on if several else {})
+
+
+def _around(path: str) -> list[str]:
+    """The folders of runs that a file may be in."""
+    parent = os.path.dirname(path)  # noqa: PTH120 - a tenth of the time
+    return [parent, os.path.dirname(parent)] if os.path.basename(parent) == "ranks" else [parent]  # noqa: PTH119, PTH120
+
+
+def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolders:
+    """The runs that Stallwatch kept in whose folders files lie. Looks at each folder once.
+
+    Where each node of a training is watched by an agent of its own, each has a folder. They have one key if
+    a scheduler or launcher gave the agents one. Else they are started at about the same time, where and by
+    what is the same but for numbers: only folders for which that cannot be are separate. A run also has those
+    of `run_folders` in which no file is.
+    """
+    folder_of: dict[str, str] = {}
+    seen: dict[str, str | None] = {}
+    for path in paths:
+        places = _around(path)
+        if places[0] not in seen:
+            seen[places[0]] = next((one for one in places if (Path(one) / "agent.json").is_file()), None)
+        if folder := seen[places[0]]:
+            folder_of[path] = folder
+    folders = dict.fromkeys([*folder_of.values(), *run_folders])
+    if len({*folder_of.values()}) < 2:
+        return RunFolders({}, {})
+    from stallwatch_exporter.runs.runfolder import read_info
+
+    groups = apart({folder: info for folder in folders if (info := read_info(Path(folder))) is not None})
+    # A group is called as its first folder; by its path if that is another's name, too.
+    often = Counter(Path(group[0]).name for group in groups)
+    named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
+    jobs = {folder: name for name, group in named.items() for folder in group}
+    return RunFolders({path: jobs[folder] for path, folder in folder_of.items() if folder in jobs}, named)
+
+
+def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
+    """Folders of runs in groups of which each may be one training."""
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for folder, info in runs.items():
+        words = tuple(_NUMBER.sub("0", word) for word in info.command)
+        same = (info.key,) if info.key else (words, _NUMBER.sub("0", info.cwd))
+        alike.setdefault(same, []).append(folder)
+    groups: list[list[str]] = []
+    for folders in alike.values():
+        folders.sort(key=lambda folder: (runs[folder].started_at, folder))
+        began = ended = -math.inf
+        for folder in folders:
+            info = runs[folder]
+            soon = bool(info.key) or info.started_at - began <= TOGETHER
+            if soon and info.started_at <= ended:
+                groups[-1].append(folder)
+            else:
+                groups.append([folder])
+                ended = -math.inf
+            began = info.started_at
+            ended = max(ended, info.ended_at if info.ended_at is not None else info.updated_at)
+    return groups

@@ -1,0 +1,353 @@
+"""The folders that agents of several hosts kept of one run: read together, whichever of them is given."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_exporter.postmortem.jobs import diagnose_jobs
+from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_logs.parallel_reading import Parallel
+from stallwatch_rules.endings import Ending, MemoryKnown
+from stallwatch_rules.locale import render
+from stallwatch_rules.messages import message
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.report.phrases import headline
+from stallwatch_rules.stacks.folding import fold, over_hosts
+from stallwatch_rules.stacks.records import Asked, Frame, Recorded, StallStacks, ThreadStack, Waiting
+
+GIB = 2**30
+START = 1_795_750_000.0
+IDENTITY = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm", agents=3)
+OTHER = msgspec.structs.replace(IDENTITY, key="6a" * 8, attempt=1)
+PEER_GONE = (
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] "
+    "Connection closed by peer [10.99.0.12]:58501"
+)
+KILLED = "failed (exitcode: -9) local_rank: 1 (pid: 15554) of binary: /usr/bin/python"
+STOPPED = Ending("killed", 1, "SIGTERM", message("run.passed-on", signal="SIGTERM", how="1"))
+
+Keep = Callable[..., RunFolder]
+
+
+@pytest.fixture
+def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
+    """Return a function that keeps what the agent of host n1, n2 or n3, of two ranks each, records."""
+
+    def of_host(
+        number: int,
+        ending: Ending | None,
+        *,
+        lines: Mapping[str, str] | None = None,
+        seconds: float = 100.0,
+        incidents: Mapping[str, list[Incident]] | None = None,
+        home: str = "home",
+        identity: RunIdentity = IDENTITY,
+        ranks: str = "",
+    ) -> RunFolder:
+        monkeypatch.setattr(socket, "gethostname", lambda: f"n{number}")
+        folder = RunFolder.create("sft", ["x"], home=tmp_path / home, now=START, identity=identity)
+        for name, text in (lines or {}).items():
+            (folder.path / name).write_text(text)
+        for name, every in (incidents or {}).items():
+            (folder.path / name).write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in every))
+        ended = START + seconds
+        facts: dict[str, Any] = {"ending": ending, "ended_at": ended} if ending is not None else {}
+        ranks = ranks or f"{2 * number - 2}-{2 * number - 1}"
+        folder.write_info(ranks=ranks, updated_at=ended, **facts)
+        return folder
+
+    return of_host
+
+
+@pytest.fixture
+def diagnose(catalogue: Catalogue) -> Callable[[Path], Diagnosis]:
+    def of(path: Path) -> Diagnosis:
+        diagnosis, problems = diagnose_paths([path], Options(catalogue))
+        assert problems == []
+        return diagnosis
+
+    return of
+
+
+Diagnose = Callable[[Path], Diagnosis]
+
+
+def steps(local: int, *last: str, late: int = 0) -> str:
+    """Return the copy of what one rank printed under ``torchrun --tee 3``: labelled by its local rank.
+
+    The `last` lines come so many seconds after the step before.
+    """
+    said = [f"step {n}/2000 loss {1 / n:.4f}" for n in range(1, 60)]
+    seconds = [*range(len(said)), *(len(said) + late for _ in last)]
+    times = (f"2026-11-27T03:{54 + at // 60:02}:{at % 60:02}.000000000Z" for at in seconds)
+    return "".join(
+        f"{time} stdout F [default{local}]:{line}\n" for time, line in zip(times, (*said, *last), strict=True)
+    )
+
+
+def both(*last: str) -> dict[str, str]:
+    return {f"ranks/rank{local}.log": steps(local, *last, late=2) for local in (0, 1)}
+
+
+def test_a_rank_that_was_killed_on_one_host_is_named_whichever_folder_is_given(
+    keep: Keep, diagnose: Diagnose
+) -> None:
+    peers = Ending("failed", 1, detail="It exited with 1.", codes={0: 1, 1: 1})
+    memory = MemoryKnown(counted=False, held=GIB, limit=64 * GIB, ranks={2: GIB // 2, 3: GIB // 2})
+    killed = Ending("failed", 1, detail="It exited with 1.", codes={3: -9, 2: -15}, memory=memory)
+    folders = [
+        # Its launcher waited for the other rank: the peers' were faster.
+        keep(2, killed, lines={**both(), "output.log": f"{STAMP}{KILLED}\n"}, seconds=110.0),
+        keep(1, peers, lines=both(PEER_GONE), seconds=101.0),
+        keep(3, peers, lines=both(PEER_GONE), seconds=102.0),
+    ]
+    for path in (*(folder.path for folder in folders), folders[0].path.parent):
+        found = diagnose(path)
+        assert found.primary is not None
+        assert (found.verdict, found.primary.rule) == ("failed", "process-killed-from-outside")
+        assert (found.primary.rank, found.primary.host) == (3, "n2")
+        assert [(host.host, host.ranks) for host in found.hosts] == [
+            ("n1", [0, 1]),
+            ("n2", [2, 3]),
+            ("n3", [4, 5]),
+        ]
+        assert next(one.ranks for one in found.findings if one.rule == "gloo-connection-closed") == [
+            0,
+            1,
+            4,
+            5,
+        ]
+        assert message("diagnosis.first-host", host="n2") in found.notes
+    first = render(diagnose(folders[1].path).notes[0])
+    assert first == (
+        "This folder is of one host of run sft-8123.0: what was kept of n2, n3 beside it was read, too."
+    )
+    assert not any("beside" in render(note) for note in diagnose(folders[0].path.parent).notes)
+
+
+def test_other_processes_read_the_ranks_of_hosts_the_same(keep: Keep, catalogue: Catalogue) -> None:
+    for number in (1, 2, 3):
+        folder = keep(number, STOPPED, lines=both(PEER_GONE))
+    with ThreadPoolExecutor(1) as executor:
+        options = Options(catalogue, parallel=Parallel(executor=executor))
+        found, _ = diagnose_paths([folder.path], options)
+    assert next(one.ranks for one in found.findings if one.rule == "gloo-connection-closed") == [*range(6)]
+
+
+STAMP = (
+    "2026-11-27T03:55:01.000000000Z stderr F E1127 03:55:01.000000 13460 torch/distributed/elastic/x.py:1] "
+)
+
+
+def test_an_exception_of_one_host_is_named_first_with_its_host(keep: Keep, diagnose: Diagnose) -> None:
+    ending = Ending("failed", 1, detail="It exited with 1.")
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in score',
+        '    raise ValueError("bad sample")',
+        "ValueError: bad sample",
+    ]
+    keep(1, ending, lines=both(PEER_GONE))
+    keep(2, ending, lines={**both(PEER_GONE), "ranks/rank1.log": steps(1, *raised)})
+    found = diagnose(keep(3, ending, lines=both(PEER_GONE)).path)
+    assert render(headline(found)) == "ValueError: bad sample (rank 3 on n2)"
+    assert render(found.digest[0]).startswith("rank 3 on n2: ValueError")
+
+
+def test_a_rank_with_an_agent_of_its_own_that_was_killed_is_named(keep: Keep, diagnose: Diagnose) -> None:
+    """``srun … stallwatch run -- python train.py``: no launcher says which rank it was."""
+    memory = MemoryKnown(counted=False, held=GIB, limit=64 * GIB, ranks={3: GIB})
+    detail = message("run.ended-signal", signal="SIGKILL")
+    killed = Ending("killed", 137, "SIGKILL", detail, codes={3: -9}, memory=memory)
+    for rank in range(6):
+        late = [stall("n1", look(1, odd=1), opened_at=START + 115.0)] if rank == 0 else []
+        folder = keep(
+            rank // 2 + 1,
+            killed if rank == 3 else Ending("failed", 1, detail="It exited with 1.", codes={rank: 1}),
+            seconds=100.0 if rank == 3 else 120.0,
+            lines={"output.log": steps(0, *([] if rank == 3 else [PEER_GONE]), late=2)},
+            incidents={"incidents.jsonl": late},
+            ranks=str(rank),
+        )
+    found = diagnose(folder.path)
+    assert found.primary is not None
+    assert (found.primary.rule, found.primary.rank, found.primary.host) == (
+        "process-killed-from-outside",
+        3,
+        "n2",
+    )
+    assert [(host.host, host.ranks) for host in found.hosts] == [
+        ("n1", [0, 1]),
+        ("n2", [2, 3]),
+        ("n3", [4, 5]),
+    ]
+    words = [*map(render, found.notes), *map(render, found.digest)]
+    assert not any("stall" in line or "train.py:14" in line for line in words)  # n1 waited for the dead rank
+
+
+def asked(rank: int, function: str) -> Asked:
+    frames = [Frame("/w/train.py", 20, "main"), Frame("/w/train.py", 14, function)]
+    waiting: tuple[Waiting, ...] = ()
+    if function == "step":
+        frames.append(Frame("/x/torch/distributed/distributed_c10d.py", 1, "all_reduce", "torch.distributed"))
+        waiting = (Waiting(0, "default_pg", 60, "all_reduce"),)
+    recorded = Recorded(world_size=6, waiting=waiting)
+    return Asked(
+        rank, 100 + rank, "probe", threads=(ThreadStack(tuple(frames), main=True),), recorded=recorded
+    )
+
+
+def look(number: int, odd: int | None = 3) -> StallStacks:
+    ranks = (2 * number - 2, 2 * number - 1)
+    return fold([asked(rank, "score" if rank == odd else "step") for rank in ranks], time=START + 90.0)
+
+
+def stall(host: str, stacks: StallStacks | None, **facts: Any) -> Incident:
+    about = {
+        "kind": "stall",
+        "rule": "silent-hang-no-error",
+        "status": "resolved",
+        "resolution": "run-failed",
+        "stalled_seconds": 42.0,
+        "threshold_seconds": 10.0,
+        "opened_at": START + 70.0,
+    }
+    return Incident(
+        **{**about, **facts},
+        id="sft-8123.0/stall/silent-hang-no-error/1",
+        run="sft-8123.0",
+        severity="critical",
+        episode=1,
+        updated_at=START + 95.0,
+        host=host,
+        stacks=stacks,
+    )
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["each alone", "merged live"])
+def test_the_stacks_of_all_hosts_show_who_held_up_the_run(
+    keep: Keep, diagnose: Diagnose, *, merged: bool
+) -> None:
+    for number in (1, 2, 3):
+        host, own = f"n{number}", look(number)
+        kept = {"incidents.jsonl": [stall(host, None if merged and number == 2 else own)]}
+        if merged and number == 1:  # this one merged: what it has of all hosts outlives the others' records
+            every = over_hosts({f"n{one}": look(one) for one in (1, 2, 3)}, world=6)
+            kept["run-incidents.jsonl"] = [stall(host, every, kind="ended", hosts=["n1", "n2", "n3"])]
+        folder = keep(number, STOPPED, lines=both(), incidents=kept)
+    found = diagnose(folder.path)
+    assert found.primary is not None
+    assert (found.primary.rule, found.primary.rank, found.primary.host) == ("silent-hang-no-error", 3, "n2")
+    assert render(found.digest[0]).startswith("Rank 3 on n2 is at train.py:14 in score")
+    assert found.primary.file == ""  # the last line is one of another host's rank
+    assert not any("first host to fail" in render(note) for note in found.notes)  # somebody ended all
+
+
+def test_hosts_of_which_nothing_is_there_are_named(keep: Keep, diagnose: Diagnose) -> None:
+    hosts = {"n1": look(1), "n2": look(2), "n3": look(3)}
+    run = {"run-incidents.jsonl": [stall("n1", over_hosts(hosts, world=6), hosts=["n1", "n2"])]}
+    keep(1, STOPPED, lines=both(), incidents=run)
+    words = [render(note) for note in diagnose(keep(2, STOPPED, lines=both()).path).notes]
+    assert "Nothing that was kept of n3 is here." in words
+
+
+def test_the_cause_on_a_host_without_a_record_is_known_from_the_others(
+    keep: Keep, diagnose: Diagnose, catalogue: Catalogue
+) -> None:
+    page = catalogue.pages["process-killed-from-outside"]
+    cause = Primary(
+        page.id, page.title, "cause", "fatal", 0.85, 3, "stderr", 16, None, 59, ["exitcode: -9"], {}, "", []
+    )
+    killed = msgspec.structs.replace(stall("n2", None, kind="ended", rule=page.id), primary=cause)
+    ended = Ending("failed", 1, detail="It exited with 1.")
+    keep(1, ended, lines=both(PEER_GONE), incidents={"run-incidents.jsonl": [killed]})
+    found = diagnose(keep(3, ended, lines=both(PEER_GONE)).path)
+    assert found.primary is not None
+    assert (found.primary.rule, found.primary.rank, found.primary.host) == (page.id, 3, "n2")
+    assert found.primary.file == ""
+    words = [*map(render, found.notes)]
+    assert "The cause is the one that the agent of n2 reported to the others." in words
+    assert not any("first host to fail" in line for line in words)  # it may be the one that is not here
+    raised = {
+        "ranks/rank0.log": steps(0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")
+    }
+    keep(3, ended, lines=raised, identity=OTHER)
+    keep(1, ended, lines=both(PEER_GONE), incidents={"run-incidents.jsonl": [killed]}, identity=OTHER)
+    found = diagnose(keep(4, ended, lines=both(PEER_GONE), identity=OTHER).path)
+    assert found.primary is not None and found.primary.rule == "cuda-oom"  # the logs show a cause
+
+
+def test_agents_of_which_nothing_is_there_are_counted(keep: Keep, diagnose: Diagnose) -> None:
+    keep(1, STOPPED, lines=both())
+    words = [render(note) for note in diagnose(keep(2, STOPPED, lines=both()).path).notes]
+    assert "The run had 3 agents; what 2 of them kept is here." in words
+
+
+def test_a_host_that_was_lost_is_named_and_one_that_printed_nothing_is_no_problem(
+    keep: Keep, diagnose: Diagnose
+) -> None:
+    keep(1, Ending("failed", 1, detail="It exited with 1."), lines=both(PEER_GONE))
+    keep(2, None, lines=both(), seconds=60.0)
+    found = diagnose(keep(3, Ending("failed", 1, detail="It exited with 1.")).path)
+    (gone,) = [note for note in map(render, found.notes) if "is not known" in note]
+    assert gone.startswith("What became of n2 is not known: the agent there was last heard of at 2026-11-27T")
+    assert found.verdict == "failed"
+
+
+def test_the_host_that_failed_first_is_judged_by_clocks_that_are_put_right(
+    keep: Keep, diagnose: Diagnose
+) -> None:
+    keep(1, Ending("failed", 3, detail="It exited with 3."), lines=both(), seconds=100.0)
+    late = {
+        name: text.replace("T03:54", "T03:58").replace("T03:55", "T03:59") for name, text in both().items()
+    }
+    keep(2, Ending("failed", 4, detail="It exited with 4."), lines=late, seconds=220.0)
+    found = diagnose(
+        keep(3, Ending("failed", 3, detail="It exited with 3."), lines=both(), seconds=100.0).path
+    )
+    assert found.ending == "It exited with 4."  # 240 s ahead by the steps: it ended 20 s before
+
+
+def test_what_all_hosts_together_found_out_is_noted(keep: Keep, diagnose: Diagnose) -> None:
+    slow = stall("n2", None, kind="finding", rule="straggler-slow-node", resolution="run-failed")
+    slow = msgspec.structs.replace(slow, harm="degrading", note="Host n2 takes 12% longer.")
+    keep(1, STOPPED, lines=both(), incidents={"run-incidents.jsonl": [slow]})
+    found = diagnose(keep(2, STOPPED, lines=both()).path)
+    assert any(render(note).endswith("Host n2 takes 12% longer.") for note in found.notes)
+
+
+def test_another_start_and_another_run_stay_apart(
+    keep: Keep, diagnose: Diagnose, catalogue: Catalogue
+) -> None:
+    first = keep(1, Ending("failed", 1, detail="It exited with 1."), lines=both())
+    second = keep(2, Ending("finished", 0, detail="It exited with 0."), lines=both(), identity=OTHER)
+    assert diagnose(first.path).ending == "It exited with 1."
+    assert diagnose(second.path).ending == "It exited with 0."
+    found = diagnose_jobs([first.path.parent], Options(catalogue))
+    assert sorted(job.name for job in found.jobs) == [first.path.name, second.path.name]
+
+
+def test_runs_of_one_name_on_hosts_without_a_shared_folder_are_joined_by_their_key(
+    keep: Keep, diagnose: Diagnose, tmp_path: Path
+) -> None:
+    raised = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    for number in (1, 2, 3):
+        last = [raised] if number == 2 else [PEER_GONE]
+        keep(number, Ending("failed", 1), lines=both(*last), home=f"all/n{number}")
+    found = diagnose(tmp_path / "all")
+    assert [(host.host, host.ranks) for host in found.hosts] == [
+        ("n1", [0, 1]),
+        ("n2", [2, 3]),
+        ("n3", [4, 5]),
+    ]
