@@ -72,9 +72,9 @@ def watch(ranks: Ranks, tmp_path: Path, catalogue: Catalogue) -> Iterator[Watch]
     told: list[Incident] = []
     notices: list[str] = []
     probing = Probing(ranks.rings)
-    probing.read()  # earlier tests' hangs are no part of this run's rhythm
+    begun = ranks.caught_up(probing)
     agent = Agent(folder, settings, catalogue, [told.append], probing=probing, notice=notices.append)
     found = Watch(agent, folder.path, told, ranks.launcher, notices)
     counted = agent.metrics.registry.get_sample_value
-    found.until(lambda: (counted("stallwatch_steps_total", {"run": folder.run}) or 0) > STEPS)
+    found.until(lambda: (counted("stallwatch_steps_total", {"run": folder.run}) or 0) > begun + STEPS)
     yield found

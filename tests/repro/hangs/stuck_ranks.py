@@ -33,6 +33,11 @@ def held(name: str) -> bool:
     return (FOLDER / f"{name}-{dist.get_rank()}").exists()
 
 
+def note(what: str, number: int) -> None:
+    """Write down at which step this rank does it."""
+    (FOLDER / f"{what}-{dist.get_rank()}").write_text(str(number))
+
+
 # ---------------------------------------------------------------- the ways to hang
 
 
@@ -142,13 +147,17 @@ def train() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     ways = list(hangs())
     go_on = torch.ones(1)
+    number = 0
     while go_on.item() > 0:
+        number += 1
         for name, hang in ways:
             if held(name):
+                note("hangs", number)
                 hang()
         loss = model(torch.randn(4, 8)).square().mean()
         optimizer.zero_grad()
         loss.backward()
+        note("joins", number)
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
         optimizer.step()

@@ -35,8 +35,8 @@ def held(ranks: Ranks, hang: str, rank: int = 1) -> Iterator[None]:
 
 @contextmanager
 def stopped(ranks: Ranks, rank: int = 1) -> Iterator[None]:
-    os.kill(ranks.pids[rank], signal.SIGSTOP)
     try:
+        ranks.stop(rank)
         yield
     finally:
         os.kill(ranks.pids[rank], signal.SIGCONT)
@@ -73,7 +73,7 @@ def stuck_save(ranks: Ranks) -> Iterator[None]:
 
 def checked(watch: Watch, stall: Incident, odd: int, says: str) -> None:
     """Raised soon after its threshold, and named right."""
-    first = watch.stalls[0]
+    first = next(one for one in watch.stalls if one.id == stall.id)
     assert first.stalled_seconds is not None and first.threshold_seconds is not None
     assert first.stalled_seconds <= first.threshold_seconds + LATE
     stacks = stall.stacks

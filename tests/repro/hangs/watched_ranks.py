@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,12 +15,14 @@ from pathlib import Path
 import psutil
 
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.rings.probing import Probing
+from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.agent import Agent
 
 HERE = Path(__file__).resolve().parent
 RANKS = 3
-FLOOR = 2.0  # seconds: steps take 40 ms, and this machine may be busy
-STEPS = 40  # after which their rhythm is known
+FLOOR = 0.5  # seconds: steps take 40 ms, and a save may take twenty times as long
+STEPS = 20  # of a watched run, after which their rhythm is known
 TICK = 0.2
 PATIENCE = 150.0
 LATE = 30.0  # seconds after its threshold: on a busy machine; how soon it comes is for ``make bench-stall``
@@ -34,18 +38,60 @@ class Ranks:
     pids: list[int] = field(default_factory=list)
 
     def hold(self, hang: str, rank: int = 1) -> None:
-        """From its next step on, the rank hangs."""
+        """Let the rank hang, and wait until it does and the others wait for it.
+
+        On a busy machine a step takes longer than the threshold of a stall: one that is reported before may
+        be another rank's.
+        """
         (self.folder / f"{hang}-{rank}").touch()
+        wait_for(lambda: self._at("hangs", rank) > 0, self.launcher)
+        self._others_join(rank, self._at("hangs", rank))
+
+    def stop(self, rank: int = 1) -> None:
+        """Stop the rank wherever it is, and wait until the others wait for it."""
+        os.kill(self.pids[rank], signal.SIGSTOP)
+        self._others_join(rank, self._at("joins", rank))
+
+    def _others_join(self, rank: int, step: int) -> None:
+        others = set(range(RANKS)) - {rank}
+        wait_for(lambda: all(self._at("joins", other) >= step for other in others), self.launcher)
 
     def let_go(self, hang: str, rank: int = 1) -> None:
         """Let it go on."""
+        (self.folder / f"hangs-{rank}").unlink()
         (self.folder / f"{hang}-{rank}").unlink()
+
+    def _at(self, what: str, rank: int) -> int:
+        """The step at which this rank does it; 0 if none is known."""
+        try:
+            return int((self.folder / f"{what}-{rank}").read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def caught_up(self, probing: Probing) -> int:
+        """Wait for a step of each rank that began after `probing` was read; return the last step so far.
+
+        What an earlier test held up is no part of the rhythm of the run from then on.
+        """
+        begun = {record.rank: record.values["step"] for record in _steps(probing)}
+        last: dict[int, float] = {}
+
+        def all_went_on() -> bool:
+            last.update({record.rank: record.values["step"] for record in _steps(probing)})
+            return len(last) == RANKS and all(step > begun.get(rank, 0) + 1 for rank, step in last.items())
+
+        wait_for(all_went_on, self.launcher)
+        return int(max(last.values()))
 
     def drain(self, pipe: str) -> None:
         """Read what a rank wants to write, until it writes no more."""
         with (self.folder / pipe).open("r+b", buffering=0) as storage:
             while select.select([storage], [], [], 1.0)[0]:
                 storage.read(1 << 16)
+
+
+def _steps(probing: Probing) -> list[Record]:
+    return [record for record in probing.read() if "step" in record.values]
 
 
 def wait_for(done: Callable[[], bool], launcher: subprocess.Popen[bytes]) -> None:
@@ -75,7 +121,7 @@ class Watch:
     launcher: subprocess.Popen[bytes]
     notices: list[str]
 
-    def until(self, done: Callable[[], bool]) -> None:
+    def until(self, done: Callable[[], object]) -> None:
         """Let the agent look at the clock until something is so."""
         end = time.monotonic() + PATIENCE
         while not done():
@@ -88,6 +134,11 @@ class Watch:
         return [one for one in self.told if one.kind == "stall"]
 
     def stall(self) -> Incident:
-        """The stall, once the ranks have told where they are."""
-        self.until(lambda: any(one.stacks is not None for one in self.stalls))
-        return next(one for one in self.stalls if one.stacks is not None)
+        """The stall from now on, once the ranks have told where they are."""
+        self.told.clear()  # a busy machine may have held up the run before
+
+        def explained() -> list[Incident]:
+            return [one for one in self.stalls if one.status == "open" and one.stacks is not None]
+
+        self.until(explained)
+        return explained()[0]
