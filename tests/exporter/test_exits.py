@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import os
 import select
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from stallwatch_exporter.rings import exits as module
 from stallwatch_exporter.rings.exits import Exits
 
 
@@ -96,6 +99,25 @@ def test_one_that_is_up_at_the_end_keeps_nothing_open(exits: Exits) -> None:
         assert exits._watched == {} and exits._epoll is None
         let_end(process)
     assert fd >= 0 and exits.codes == {}
+
+
+def test_one_that_nothing_refers_to_leaves_no_thread_or_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every user of a ring closes it."""
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
+    before = set(threading.enumerate())
+    exits = Exits()
+    with child("") as process:
+        exits.watch(Path("0.ring"), process.pid, time.time())
+        (thread,) = set(threading.enumerate()) - before
+        (fd,) = exits._watched
+        inode = os.fstat(fd).st_ino
+        del exits
+        gc.collect()
+        thread.join(60)
+        assert not thread.is_alive()
+        with contextlib.suppress(OSError):
+            assert os.fstat(fd).st_ino != inode
+        let_end(process)
 
 
 def refuse(*_: object) -> None:

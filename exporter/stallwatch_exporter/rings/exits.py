@@ -14,6 +14,7 @@ import os
 import select
 import struct
 import threading
+import weakref
 from collections.abc import Hashable
 from pathlib import Path
 
@@ -71,34 +72,46 @@ class Exits:
         if epoll is not None:
             epoll.close()
 
+    __del__ = close  # its thread does not keep it
+
     def _waiting(self) -> select.epoll:
         """Return what a thread of ours waits at; the caller holds the lock."""
         if self._epoll is None:
             epoll = select.epoll()
             try:
-                threading.Thread(target=self._wait, args=(epoll,), daemon=True).start()
+                threading.Thread(target=_wait, args=(epoll, weakref.ref(self)), daemon=True).start()
             except RuntimeError:
                 epoll.close()
                 raise
             self._epoll = epoll
         return self._epoll
 
-    def _wait(self, epoll: select.epoll) -> None:
-        while True:
-            try:
-                ended = epoll.poll(_LOOK_SECONDS)
-            except (OSError, ValueError):  # closed
-                return
-            with self._lock:
-                if self._epoll is not epoll:
-                    return
-                for fd, _ in ended:
-                    pid, key = self._watched.pop(fd)
-                    self.ended_at[key] = steady.now()
-                    code = exit_code(pid, fd)
-                    if code is not None:
-                        self.codes[key] = code
-                    os.close(fd)
+    def _take(self, epoll: select.epoll, ended: list[tuple[int, int]]) -> bool:
+        """Record the processes of these descriptors; false once another thread, or none, is to wait."""
+        with self._lock:
+            if self._epoll is not epoll:
+                return False
+            for fd, _ in ended:
+                pid, key = self._watched.pop(fd)
+                self.ended_at[key] = steady.now()
+                code = exit_code(pid, fd)
+                if code is not None:
+                    self.codes[key] = code
+                os.close(fd)
+        return True
+
+
+def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
+    """Record what ends, until `exits` is closed or nothing refers to it."""
+    while True:
+        try:
+            ended = epoll.poll(_LOOK_SECONDS)
+        except (OSError, ValueError):  # closed
+            return
+        there = exits()
+        if there is None or not there._take(epoll, ended):
+            return
+        del there
 
 
 def exit_code(pid: int, fd: int) -> int | None:
