@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,14 +19,14 @@ from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.reading import from_probe
 from stallwatch_rules.stacks.records import Asked, ThreadStack
 
+_Result = TypeVar("_Result")
 
-@pytest.fixture(autouse=True)
-def no_other_loop() -> Iterator[None]:
-    """Playwright's loop counts as running in this thread as long as the browser of other tests is up."""
-    running = asyncio._get_running_loop()
-    asyncio._set_running_loop(None)
-    yield
-    asyncio._set_running_loop(running)
+
+def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run it in a thread that counts as the main one: Playwright's loop may be in that of the tests."""
+    with ThreadPoolExecutor(1) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "_main_thread", pool.submit(threading.current_thread).result())
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 async def reward(number: int, answers: dict[int, asyncio.Future[None]]) -> None:
@@ -43,15 +44,17 @@ async def training(told: list[Any]) -> None:
     beat = loop.create_task(asyncio.sleep(600), name="heartbeat")
 
     def watch() -> None:
-        """Ask until the tasks stand where they will stay, then let them go on."""
+        """Ask until the tasks are where they will stay, then let them go on, whatever was answered."""
         until = time.monotonic() + 120
-        while not told and time.monotonic() < until:
-            answer = stacks()
-            if len(tasks_of(answer)) == 5 and doing_of(asked(answer)).place.endswith(" in reward"):
-                told.append(answer)
-            time.sleep(0.01)
-        for each in (answers[1], answers[2]):
-            loop.call_soon_threadsafe(each.set_result, None)
+        try:
+            while not told and time.monotonic() < until:
+                answer = stacks()
+                if len(tasks_of(answer)) == 5 and doing_of(asked(answer)).place.endswith(" in reward"):
+                    told.append(answer)
+                time.sleep(0.01)
+        finally:
+            for each in (answers[1], answers[2]):
+                loop.call_soon_threadsafe(each.set_result, None)
 
     watching = threading.Thread(target=watch)
     watching.start()
@@ -70,7 +73,7 @@ def asked(answer: Any) -> Asked:
 
 def test_the_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
     told: list[Any] = []
-    asyncio.run(training(told))
+    run(training(told))
     assert told, "the tasks were never seen to wait"
     awaited = [thread for thread in tasks_of(told[0]) if thread.task == "awaited"]
     assert [frame.function for thread in awaited for frame in thread.frames] == [
@@ -101,6 +104,6 @@ def test_a_loop_that_runs_is_where_its_thread_is() -> None:
         task.cancel()
         return asked(told[0])
 
-    doing = doing_of(asyncio.run(training()))
+    doing = doing_of(run(training()))
     assert doing.place.endswith("training")
     assert "sleep" not in [frame.function for frame in doing.frames]
