@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from optimizer import MADE, put_torch
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.probe.api import Probe
@@ -36,22 +37,11 @@ else:  # the kernel's boot time is moved with the clock
     boot_time = _pslinux.boot_time
     _pslinux.boot_time = lambda: boot_time() + moved()
 """
-TORCH = """
-_hooks = []
-def register_optimizer_step_post_hook(hook):
-    _hooks.append(hook)
-class Optimizer:
-    param_groups = [{"lr": 0.25}]
-    def step(self):
-        for hook in _hooks:
-            hook(self, (), {})
-"""
-TRAINING = """
+TRAINING = f"""
 import setclock, time
-import torch.optim.optimizer
-optimizer = torch.optim.optimizer.Optimizer()
+{MADE}
 for step in range(1, 13):
-    print(f"step {step}/1000 loss 0.5", flush=True)
+    print(f"step {{step}}/1000 loss 0.5", flush=True)
     optimizer.step()
     time.sleep(0.1)
     if step == 6:
@@ -64,10 +54,7 @@ time.sleep(9)
 @pytest.mark.skipif(sys.platform != "linux", reason="the boot time is set as Linux does it")
 def test_only_the_hang_is_a_stall_if_the_clock_is_set_under_a_probe(tmp_path: Path) -> None:
     seconds = 7200.0
-    (tmp_path / "torch" / "optim").mkdir(parents=True)
-    for name in ("torch/__init__.py", "torch/optim/__init__.py"):
-        (tmp_path / name).write_text("")
-    (tmp_path / "torch/optim/optimizer.py").write_text(TORCH)
+    put_torch(tmp_path)
     (tmp_path / "setclock.py").write_text(CLOCK)
     (tmp_path / "train.py").write_text(TRAINING)
     environ = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optimizer import MADE, put_torch
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
@@ -32,18 +33,7 @@ for step in range(1, steps + 1):
 exec(end)
 """
 # The same with an optimizer, so that it has a ring.
-TORCH = (
-    PLAIN.replace("import os", "import torch, os", 1)
-    .replace(
-        "    print(f",
-        "    model(torch.ones(1, 2)).sum().backward(); optimizer.step(); optimizer.zero_grad()\n    print(f",
-    )
-    .replace(
-        "for step",
-        "model = torch.nn.Linear(2, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\nfor step",
-        1,
-    )
-)
+TORCH = MADE + PLAIN.replace("    print(f", "    optimizer.step()\n    print(f")
 DIES = "raise ValueError('the batch has no labels')"
 IS_KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 HANDLED = "try: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc()"
@@ -67,11 +57,13 @@ class Watched:
 @pytest.fixture
 def shell(tmp_path: Path, catalogue: Catalogue) -> Callable[[str], Watched]:
     """Runs a script of bash under watch. ``plain`` and ``torch`` in it are the two trainings."""
+    trainings = tmp_path / "trainings"
+    put_torch(trainings)
 
     def start(script: str) -> Watched:
         for name, source in (("plain", PLAIN), ("torch", TORCH)):
-            (tmp_path / f"train_{name}.py").write_text(source)
-            script = script.replace(f"{name} ", f"{sys.executable} {tmp_path}/train_{name}.py ")
+            (trainings / f"train_{name}.py").write_text(source)
+            script = script.replace(f"{name} ", f"{sys.executable} {trainings}/train_{name}.py ")
         told: list[Incident] = []
         ends: list[Any] = []
         settings = ExporterSettings(home=tmp_path / "home", port=0)
@@ -150,27 +142,29 @@ def main(rank, store, end):
             exec(end)
 
 if __name__ == "__main__":
-    multiprocessing.spawn(main, tuple(sys.argv[1:]), nprocs=2)
+    method, *args = sys.argv[1:]
+    multiprocessing.start_processes(main, tuple(args), nprocs=2, start_method=method)
 """
 
 
 @pytest.mark.parametrize(
-    ("how", "rule", "exception"),
+    ("method", "how", "rule", "exception"),
     [
-        (IS_KILLED, "process-killed-from-outside", ""),
-        ("raise KeyError('row 7')", "unknown-failure", "KeyError: 'row 7' (<string>:1)"),
+        ("fork", IS_KILLED, "process-killed-from-outside", ""),
+        ("spawn", "raise KeyError('row 7')", "unknown-failure", "KeyError: 'row 7' (<string>:1)"),
     ],
 )
-def test_a_spawned_rank_whose_environment_names_no_rank_is_named(
+def test_a_started_rank_whose_environment_names_no_rank_is_named(
     shell: Callable[[str], Watched],
     catalogue: Catalogue,
     tmp_path: Path,
+    method: str,
     how: str,
     rule: str,
     exception: str,
 ) -> None:
     (tmp_path / "spawned.py").write_text(SPAWNED)
-    run = shell(f"{sys.executable} {tmp_path}/spawned.py {tmp_path}/store {ends(how)}")
+    run = shell(f"{sys.executable} {tmp_path}/spawned.py {method} {tmp_path}/store {ends(how)}")
     assert list(run.ending.codes)[:1] == [1]
     (told,) = run.told
     assert (told.kind, told.rule, told.rank, told.exception) == ("ended", rule, 1, exception)

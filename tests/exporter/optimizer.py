@@ -1,0 +1,26 @@
+"""A torch that only steps, for tests of what the probe reports: the import of the real one takes seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_OPTIMIZER = """
+_hooks = []
+def register_optimizer_step_post_hook(hook):
+    _hooks.append(hook)
+class Optimizer:
+    param_groups = [{"lr": 0.25}]
+    def step(self):
+        for hook in _hooks:
+            hook(self, (), {})
+"""
+#: The lines of a program that make `optimizer`.
+MADE = "import torch.optim.optimizer\noptimizer = torch.optim.optimizer.Optimizer()\n"
+
+
+def put_torch(folder: Path) -> None:
+    """Put it into a folder of modules."""
+    (folder / "torch" / "optim").mkdir(parents=True, exist_ok=True)
+    for name in ("torch/__init__.py", "torch/optim/__init__.py"):
+        (folder / name).write_text("")
+    (folder / "torch/optim/optimizer.py").write_text(_OPTIMIZER)
