@@ -115,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=3, help="trials at a time")
     parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="a part of its name")
     parser.add_argument("--trial", type=int, metavar="K", help="this one alone, as --seed and --only make it")
+    parser.add_argument("--once", action="store_true", help="the first trial of each fault only")
     parser.add_argument("--minutes", type=float, help="begin nothing after so long")
     parser.add_argument(
         "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and go on from there"
@@ -123,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     planned = schedule(given.trials if given.trial is None else given.trial + 1, given.only)
     if given.trial is not None:
         planned = planned[-1:]
+    if given.once:
+        planned = [one for one in planned if one[2] == 0]
     results: list[Result] = []
     if given.resume and given.resume.exists():
         results = [Result(**json.loads(line)) for line in given.resume.read_text().splitlines()]
