@@ -229,12 +229,17 @@ class SecondTry:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         passed = {test: said for test, said in self.first.items() if test not in self.failed}
-        if passed:
-            terminalreporter.section("passed only when tried again: mend them", red=True, bold=True)
-        for test, said in passed.items():
-            terminalreporter.line(test, bold=True)
-            for line in said.splitlines()[-self.LINES :]:
-                terminalreporter.line(f"    {line}")
+        failed = {test: said for test, said in self.first.items() if test in self.failed}
+        for title, tests in (
+            ("passed only when tried again: mend them", passed),
+            ("failed twice: how the first try ended", failed),
+        ):
+            if tests:
+                terminalreporter.section(title, red=True, bold=True)
+            for test, said in tests.items():
+                terminalreporter.line(test, bold=True)
+                for line in said.splitlines()[-self.LINES :]:
+                    terminalreporter.line(f"    {line}")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -256,9 +261,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
 def pytest_long_lanes_first(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        from lanes import is_long  # it lies in `machine`
+        from lanes import turn  # it lies in `machine`
 
-        items.sort(key=lambda item: not is_long(item.nodeid))
+        items.sort(key=lambda item: turn(item.nodeid))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from lanes import is_long, lane_of
+from lanes import SLOW_FILES, lane_of, turn
 
 SKIPPING = "import pytest\n\ndef test_a():\n    pytest.skip('because')\n\ndef test_b():\n    assert True\n"
 SHARING = """
@@ -46,7 +47,7 @@ def shared():
 
 def test_never(shared):
     tries.append("never")
-    assert False, "wrong at every try"
+    assert False, f"wrong at try {tries.count('never')}"
 
 def test_at_last(shared):
     tries.append("at last")
@@ -68,6 +69,11 @@ def test_pure():
 """
 
 
+def section(printed: str, title: str) -> list[str]:
+    """The lines under this title."""
+    return re.split(r"\n=+ ", printed.partition(title)[2])[0].splitlines()[1:]
+
+
 def test_what_takes_a_second_try_in_ci_is_told_and_what_fails_twice_fails(tmp_path: Path, root: Path) -> None:
     pytest.importorskip("pytest_rerunfailures")
     (tmp_path / "conftest.py").write_text((root / "tests/conftest.py").read_text())
@@ -80,9 +86,12 @@ def test_what_takes_a_second_try_in_ci_is_told_and_what_fails_twice_fails(tmp_pa
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "3 failed, 2 passed, 3 rerun" in done.stdout, done.stdout + done.stderr
-    told = done.stdout.partition("passed only when tried again: mend them")[2].partition("====")[2]
-    assert told.splitlines()[1] == "test_it.py::test_at_last" and "wrong at the first try" in told
-    assert "test_never" not in told.partition("short test summary")[0]
+    told = section(done.stdout, "passed only when tried again: mend them")
+    assert told[0] == "test_it.py::test_at_last" and "wrong at the first try" in "".join(told)
+    assert "test_it.py::test_never" not in told
+    twice = section(done.stdout, "failed twice: how the first try ended")
+    assert twice[0] == "test_it.py::test_never" and "wrong at try 1" in "".join(twice)
+    assert "test_it.py::test_at_last" not in twice
     (tmp_path / "test_it.py").write_text("def test_well(): pass\n")
     (tmp_path / "rules" / "test_pure.py").unlink()
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -141,17 +150,23 @@ def test_lanes_report_the_same(tmp_path: Path, root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("test", "lane", "first"),
+    ("test", "lane", "at"),
     [
-        ("tests/repro/hangs/test_hangs.py::test_a", "machine", True),
-        ("tests/browser/test_login.py::test_a[b/c]", "machine", True),
-        ("tests/acceptance/test_routes.py::test_a", "acceptance", True),
-        ("tests/repro/test_versions.py::test_a", "tests/repro/test_versions.py", False),
-        ("tests/rules/test_pages.py::test_a[browser/x]", "tests/rules/test_pages.py", False),
+        ("tests/repro/hangs/test_hangs.py::test_a", "trainings", 0),
+        ("tests/browser/test_login.py::test_a[b/c]", "browser", 0),
+        ("tests/acceptance/test_routes.py::test_a", "acceptance", 0),
+        ("tests/cluster/test_hosts.py::test_a", "acceptance", 0),
+        ("tests/bench/test_live.py::test_a", "tests/bench/test_live.py", 1),
+        ("tests/repro/test_versions.py::test_a", "tests/repro/test_versions.py", 2),
+        ("tests/rules/test_pages.py::test_a[browser/x]", "tests/rules/test_pages.py", 2),
     ],
 )
-def test_no_two_tests_with_a_browser_or_trainings_meet(test: str, lane: str, first: bool) -> None:
-    assert (lane_of(test), is_long(test)) == (lane, first)
+def test_no_two_tests_with_a_browser_or_with_trainings_meet(test: str, lane: str, at: int) -> None:
+    assert (lane_of(test), turn(test)) == (lane, at)
+
+
+def test_the_slow_files_are_there(root: Path) -> None:
+    assert [name for name in SLOW_FILES if not (root / "tests" / name).is_file()] == []
 
 
 def test_fixtures_that_tests_share_see_nothing_of_the_user(tmp_path: Path, root: Path) -> None:

@@ -1,9 +1,10 @@
 """Three processes of tests side by side (``pytest -n 3``, as ``make test`` does it), which share out lanes.
 
-Tests with trainings and browsers wait, and keep all processors busy between: they are one lane, in which all
-goes on as it does without lanes, one test after the other, in the same order and in one process. The tests of
-acceptance and of clusters, which almost only wait, are another. Every other file is a lane of its own. A
-process that is done with its lane takes the next, so that all of them end at about the same time.
+Tests with browsers, those with trainings, and those of acceptance and of clusters, which almost only wait,
+are a lane each. In it everything is as it is without lanes: one test after the other, in the same order and
+in one process, which starts browser, servers and torch once. Every other file is a lane of its own. A process
+that is done with its lane takes the next: the three long ones come first, then slow files, so that all
+processes end at about the same time.
 """
 
 from __future__ import annotations
@@ -12,9 +13,19 @@ from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
 
-FOLDERS = {"browser": "machine", "repro": "machine", "acceptance": "acceptance", "cluster": "acceptance"}
+FOLDERS = {"browser": "browser", "repro": "trainings", "acceptance": "acceptance", "cluster": "acceptance"}
 #: They read files only.
-APART = frozenset({"test_versions.py", "test_wordings_in_packages.py"})
+APART = frozenset({"test_recordings.py", "test_scrub.py", "test_versions.py", "test_wordings_in_packages.py"})
+#: Half a minute and more.
+SLOW_FILES = (
+    "bench/test_faults.py",
+    "bench/test_live.py",
+    "cli/test_demo.py",
+    "exporter/test_wall_clock.py",
+    "exporter/test_witnesses.py",
+    "repro/test_wordings_in_packages.py",
+    "security/test_wrong_in_0_1.py",
+)
 
 
 def lane_of(test: str) -> str:
@@ -25,9 +36,10 @@ def lane_of(test: str) -> str:
     return next((FOLDERS[one] for one in top if one in FOLDERS and name not in APART), file)
 
 
-def is_long(test: str) -> bool:
-    """Whether its lane takes minutes; the longest lanes are to begin first."""
-    return lane_of(test) in FOLDERS.values()
+def turn(test: str) -> int:
+    """Which lanes begin first: 0 those that take minutes, 1 slow files, 2 the others."""
+    lane = lane_of(test)
+    return 0 if lane in FOLDERS.values() else 1 if lane.endswith(SLOW_FILES) else 2
 
 
 class Lanes(LoadScopeScheduling):
