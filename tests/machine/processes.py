@@ -25,6 +25,14 @@ def runs(process: psutil.Process | int) -> bool:
         return False
 
 
+def end_all_with(variable: str, value: str) -> None:
+    """Kill all processes that were started with this in their environment, also those without a parent."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(variable) == value:
+                process.kill()
+
+
 def connections(process: psutil.Process) -> list[Any]:
     """Its sockets; none of one that has just ended."""
     with contextlib.suppress(psutil.NoSuchProcess):

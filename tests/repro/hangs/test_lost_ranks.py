@@ -6,11 +6,12 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import end_all_with
 from watched_ranks import HERE, LATE, RANKS, command_lines
 
 from stallwatch_exporter.incident import Incident
@@ -54,9 +55,10 @@ Watched = Callable[..., Outcome]
 
 
 @pytest.fixture
-def watched(tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Runs a program's ranks under watch until they end."""
+def watched(tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """Runs a program's ranks under watch until they end; with the test they end whatever happened in it."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("STARTED_BY_TEST", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
 
     def start(
@@ -78,7 +80,8 @@ def watched(tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatc
         )
         return outcome
 
-    return start
+    yield start
+    end_all_with("STARTED_BY_TEST", str(tmp_path))
 
 
 @pytest.mark.usefixtures("patient")
