@@ -6,12 +6,11 @@ import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launching import forked, launch
+from record import environment
 
 from stallwatch_exporter.checkpoints.checking import check_checkpoint, looked_at
 from stallwatch_exporter.checkpoints.formats import Fault
@@ -20,7 +19,6 @@ from stallwatch_rules.locale import render
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 pytestmark = pytest.mark.repro
-HERE = Path(__file__).resolve().parent
 
 
 def kinds(faults: list[Fault]) -> list[str]:
@@ -152,16 +150,13 @@ def test_a_latest_file_that_leads_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a real ZeRO-3 run wrote: a ZeRO checkpoint, and weights that nobody gathered."""
     pytest.importorskip("deepspeed")
     out = tmp_path_factory.mktemp("saved")
-    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [*program, str(HERE / "bare_save.py"), str(out)], cwd=HERE, capture_output=True, timeout=150
-    )
-    assert (out / "pytorch_model.bin").exists(), run.stdout.decode() + run.stderr.decode()
-    yield out
+    _, printed = launch(forked("bare_save.py", str(out)), environment(None))
+    assert (out / "pytorch_model.bin").exists(), printed
+    return out
 
 
 def test_weights_saved_without_gathering_are_empty(saved: Path) -> None:

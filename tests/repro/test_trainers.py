@@ -58,7 +58,7 @@ def test_nothing_is_wrong(tmp_path: Path, trainer: str, external: int, by: Calla
 
 def test_a_reward_function_that_raises(tmp_path: Path) -> None:
     """No rule knows a program's own exception: it is shown as it is."""
-    seen = run(tmp_path, "grpo", "--reward", "raises")
+    seen = run(tmp_path, "grpo", "--reward", "raises", by=forked)
     raised = "LookupError: the reward table has no entry for this answer"
     assert (seen.exit_code, seen.verdict, seen.primary) == (1, "unknown-failure", None)
     assert seen.raised == seen.exceptions == [raised]
