@@ -81,6 +81,16 @@ class Process:
                 self.process.kill()
                 self.process.wait()
 
+    def kill(self) -> None:
+        """End it at once, and all that it started."""
+        if self.process.poll() is None:
+            family = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+            for one in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        self.process.wait()
+
 
 class Chat:
     """A chat that keeps what it is told, and when; it can be made to refuse."""
@@ -281,11 +291,9 @@ class Stack:
                 time.sleep(0.1)
 
     def close(self) -> None:
-        """End everything. All are asked before any is waited for: an agent lingers for its last scrape."""
+        """End everything at once: an agent that is asked to lingers for its last scrape."""
         for process in self._processes.values():
-            process.ask_to_stop()
-        for process in self._processes.values():
-            process.stop()
+            process.kill()
         for orphan in self.orphans:
             with contextlib.suppress(psutil.NoSuchProcess):
                 orphan.kill()
