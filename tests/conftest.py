@@ -47,7 +47,6 @@ SLOW = (
     "logs/test_ranges.py",
     "logs/test_sharing.py",
     "probe/test_bootstrap.py",
-    "rules/test_reading.py::test_many_ranks_and_rules_stay_bounded",
     "rules/test_sampled_counts.py",
     "rules/test_sampled_scan.py",
     "rules/test_samples_whole_logs.py",

@@ -397,7 +397,7 @@ def test_many_small_files_cost_hardly_more_than_some(tmp_path: Path) -> None:
         folder.mkdir()
         for number in range(files):
             (folder / f"rank{number}.log").write_text(STEPS + OOM * (number == 7))
-    cost(many)  # compiles the patterns
+    cost(some)  # compiles the patterns
     (memory, seconds), (more_memory, more_seconds) = cost(some), cost(many)
     assert more_memory - memory < 2900 * 8192
     assert more_seconds / seconds < 4
