@@ -1,4 +1,4 @@
-"""Incidents: found in the table, read, acknowledged, silenced and noted, on either source of numbers."""
+"""Incidents: found in the table, read, acknowledged, silenced and noted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 from playwright.sync_api import expect
-from scene import HANGING, SOURCES
+from scene import HANGING
 from stage import choose_row
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_an_incident_is_found_and_taken_care_of(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
-    page, run = watched.page, HANGING[source]
-    page.goto(f"{scene.urls[source]}/run?run={run}")
+def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type: ignore[no-untyped-def]
+    page, run = watched.page, HANGING["embedded"]
+    page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
     page.get_by_test_id("stTopNav").get_by_role("link", name="Incidents").click()
     page.get_by_text("Choose a row to open the incident").wait_for()

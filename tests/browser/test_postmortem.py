@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
-from scene import SOURCES
 from stage import RECORDING
 
 HOSTILE = "<script>alert('pm')</script><img src=x onerror=alert('img')> **bold** [x](javascript:alert(1))"
@@ -26,10 +25,7 @@ def opened(watched, url: str) -> None:  # type: ignore[no-untyped-def]
     watched.page.get_by_test_id("stFileUploaderDropzone").wait_for()
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_upload_verdict_and_downloads(scene, watched, browser, tmp_path: Path, source: str) -> None:  # type: ignore[no-untyped-def]
-    page = watched.page
-    opened(watched, scene.urls[source])
+def test_upload_verdict_and_downloads(page, watched, browser, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     junk = tmp_path / "junk.bin"
     junk.write_bytes(bytes(range(256)) * 100)
     page.locator("input[type=file]").set_input_files([*sorted((RECORDING / "ranks").glob("*.log")), junk])
