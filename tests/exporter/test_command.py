@@ -118,7 +118,7 @@ def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_told(run: Run, tmp_pat
                 pages.append(answer.read().decode())
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
-    outcome = run(code, on_incident=heard, stall_floor_seconds=1.0)
+    outcome = run(code, on_incident=heard, stall_floor_seconds=0.3)
     assert outcome.code == 137
     stall, ended = outcome.told[-2:]
     assert (stall.kind, stall.step, stall.total_steps) == ("stall", 8, 100)
