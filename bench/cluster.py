@@ -3,6 +3,7 @@
     python bench/cluster.py --faults 500 --resume sim.jsonl  through coordinators over HTTP, in real time
     python bench/cluster.py --pure --faults 500              what all hosts report, judged in one process
     python bench/cluster.py --pure --faults 9 --hosts 2048   16,384 ranks, and how long that takes
+    python bench/cluster.py --cost --faults 10               what ten runs cost a coordinator
 
 What each host sees comes from a model (``cluster_training.py``), what its agent reports from the product's
 own client fed with that (``cluster_agents.py``). The coordinators are processes of their own, and messages go
@@ -40,6 +41,8 @@ WATCHERS = ("coordinator", "partition", "late-agents", "lost-reports")
 NOTICED_SECONDS = 40.0  #: a hang that nobody was notified of by then is missed
 SETTLE_SECONDS = 6.0  #: after the first message, in which there may be another
 CLOSING_SECONDS = 12.0
+STARTING_SECONDS = 10.0
+COST_SECONDS = 20.0
 
 
 @dataclass
@@ -147,7 +150,7 @@ class Simulation:
             closings=sum(not opening for _, opening, _ in every),
             alone=len(fleet.alone),
             seconds=round(first[0][0] - wall - due, 2) if first and due is not None else None,
-            posts=sum(host.carrier.posts for host in fleet.hosts),
+            posts=fleet.posts,
             slowest=round(max(host.carrier.slowest for host in fleet.hosts), 2),
             processor=round(used / took, 4),
             memory=round(memory, 1),
@@ -199,6 +202,42 @@ def simulated(
         finally:
             for simulation in made:
                 simulation.close()
+
+
+def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
+    """What one coordinator uses while each of these runs is well, hangs and goes on, one row for each."""
+    yield "| run | phase | posts a second | ms of the processor for 128 posts | of one core | MiB |"
+    yield "|--:|---|--:|--:|--:|--:|"
+    with (
+        tempfile.TemporaryDirectory(prefix="stallwatch-cost-") as folder,
+        Receiver() as receiver,
+        ThreadPoolExecutor(32) as pool,
+    ):
+        service = Service(Path(folder), receiver.url, free_port())
+        time.sleep(STARTING_SECONDS)  # it imports what messages need
+        for run in range(runs):
+            draw = random.Random(f"{seed}/{run}")
+            fleet = Fleet(
+                f"cost-{run}", drawn(seed, run, "sleep", hosts, per_host), [service], draw, lost=0.0, late=0.0
+            )
+            fleet.hangs_at = fleet.began + COST_SECONDS
+            for phase in ("well", "hangs", "still hangs", "goes on"):
+                if phase == "goes on":
+                    fleet.heals_at = time.monotonic()
+                before = service.processor, fleet.posts, time.monotonic()
+                fleet.go(lambda: False, COST_SECONDS, pool)
+                used, posts, took = (
+                    now - then
+                    for now, then in zip(
+                        (service.processor, fleet.posts, time.monotonic()), before, strict=True
+                    )
+                )
+                yield (
+                    f"| {run + 1} | {phase} | {posts / took:.0f} | {128_000 * used / max(1, posts):.0f}"
+                    f" | {used / took:.1%} | {service.memory:.0f} |"
+                )
+            fleet.close()
+        service.kill()
 
 
 def pure(planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int) -> Iterator[Trial]:
@@ -267,11 +306,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lost", type=float, default=1.0, help="times as many lost and late reports")
     parser.add_argument("--only", action="append", default=[], choices=FAULTS + WATCHERS)
     parser.add_argument("--pure", action="store_true", help="no coordinator: judge in this process")
+    parser.add_argument("--cost", action="store_true", help="no faults: what a coordinator costs")
     parser.add_argument("--wrong", action="store_true", help="list what is not as it should be")
     parser.add_argument(
         "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and go on from there"
     )
     given = parser.parse_args(arguments)
+    if given.cost:
+        for row in cost(given.seed, given.hosts, given.ranks_per_host, given.faults):
+            print(row, flush=True)
+        return 0
     faults = given.only or (FAULTS if given.pure else FAULTS + WATCHERS)
     planned = list(zip(range(given.faults), itertools.cycle(faults), strict=False))
     trials: list[Trial] = []

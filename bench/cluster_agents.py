@@ -316,6 +316,11 @@ class Fleet:
         return min((host.opened_at for host in self.hosts if host.opened_at is not None), default=None)
 
     @property
+    def posts(self) -> int:
+        """How often its agents posted."""
+        return sum(host.carrier.posts for host in self.hosts)
+
+    @property
     def alone(self) -> list[Incident]:
         """What agents notified people of by themselves."""
         return [incident for host in self.hosts for incident in host.alone]

@@ -33,13 +33,14 @@ from stallwatch_exporter.cluster.server import (
 )
 from stallwatch_exporter.cluster.signing import REPORTS, Answer, Elsewhere, Malformed, pack, read, unpack
 from stallwatch_exporter.cluster.wire import (
+    BEAT_SECONDS,
     MOST_BYTES,
     MOST_REPORTS,
-    QUIET_BEAT_SECONDS,
     AgentReport,
     Member,
     Post,
     Reply,
+    beat_of,
 )
 from stallwatch_exporter.settings import JoinSettings
 
@@ -434,8 +435,9 @@ class HostReports:
     def _is_pressing(self, report: AgentReport) -> bool:
         if self._carried.get(report.agent) != _news(report):
             return True
-        is_quiet = report.threshold is not None and 3 * report.quiet >= report.threshold
-        return is_quiet and self._clock() - self._carried_at >= QUIET_BEAT_SECONDS
+        least = self._answer.reply.beat if self._answer is not None else 0.0
+        beat = max(least, beat_of(report.quiet, report.threshold))
+        return beat < BEAT_SECONDS and self._clock() - self._carried_at >= beat
 
 
 def _news(report: AgentReport) -> tuple[object, ...]:

@@ -20,6 +20,8 @@ from stallwatch_exporter.cluster.wire import (
     AgentReport,
     Member,
     Reply,
+    beat_of,
+    is_quiet,
 )
 from stallwatch_exporter.incident import Incident, Sink
 from stallwatch_exporter.notices import Guard, surviving
@@ -34,7 +36,7 @@ _ABSENT_SECONDS = 15.0  # not looked at for so long, what is known is of the tim
 _FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
-_PER_SECOND = 64.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
+_PER_SECOND = 48.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
 _SLOWEST = BEAT_SECONDS / 2  # in a quiet spell, with any number of hosts
 _SKEWS = 32  # posts by which the clock of an agent is compared with ours
 _SHARED_SECONDS = 0.5  # at least: so long the part of a reply that is the same for all is used again
@@ -146,15 +148,16 @@ class Coordinator:
             agent = self._agents.get(report.agent)
             before = {} if agent is None else {one.id: one for one in agent.report.incidents}
             names_hosts = agent is None or report.hosts != agent.report.hosts
+            taken = msgspec.structs.replace(report, hosts=self._same(report.hosts), ledger=[])
             if agent is None:
                 if len(self._agents) >= _MOST_AGENTS:
                     return Reply(refused=f"the run has more than {_MOST_AGENTS:,} agents")
-                agent = self._agents[report.agent] = _Agent(report, now - report.age)
+                agent = self._agents[report.agent] = _Agent(taken, now - report.age)
                 self._named.setdefault(report.host, set()).add(report.host_id)
             elif report.number <= agent.report.number:
                 return self._reply(agent, now)
-            agent.update(report, now - report.age, self._wall() - report.age)
-            agent.beat = self._beat(report)
+            agent.update(taken, now - report.age, self._wall() - report.age)
+            agent.beat = max(self._least_beat, beat_of(report.quiet, report.threshold))
             if names_hosts:
                 self._miss(report.hosts, now)
             for known in report.ledger:
@@ -356,7 +359,7 @@ class Coordinator:
     def _ruling(self, now: float) -> Ruling | None:
         """Return what all hosts together decide."""
         up = [agent for agent in self._up() if agent.report.ending is None]
-        if len(up) < 2 or all(agent.beat >= BEAT_SECONDS for agent in up):
+        if len(up) < 2 or not any(is_quiet(one.report.quiet, one.report.threshold) for one in up):
             return None
         views = [
             HostView(
@@ -425,9 +428,8 @@ class Coordinator:
 
     # ---- replies
 
-    def _beat(self, report: AgentReport) -> float:
-        if report.threshold is None or report.quiet < report.threshold / 3:
-            return BEAT_SECONDS
+    @property
+    def _least_beat(self) -> float:
         hosts = len(self._shared.hosts) if self._shared is not None else 1  # each posts for all its agents
         return min(_SLOWEST, max(QUIET_BEAT_SECONDS, hosts / _PER_SECOND))
 
@@ -442,19 +444,24 @@ class Coordinator:
             hosts |= {
                 host: ranks for host, (ranks, since) in self._absent.items() if now - since < _FORGET_SECONDS
             }
-            shared = _Shared(now, hosts, self._silent(now), self._members(), self._ruling(now))
+            shared = _Shared(now, self._same(hosts), self._silent(now), self._members(), self._ruling(now))
             self._shared = shared
         agent.answered = frozenset((one.id, one.status) for one in self._ledger.values())
         return Reply(
             coordinator=self.name,
             acknowledged={agent.report.agent: agent.report.number},
-            beat=agent.beat,
+            beat=self._least_beat,
             members=shared.members,
             hosts=shared.hosts,
             silent=shared.silent,
             ruling=shared.ruling,
             ledger=list(self._ledger.values()),
         )
+
+    def _same(self, hosts: dict[str, str]) -> dict[str, str]:
+        """Return these hosts as the last replies named them: every agent repeats them."""
+        known = self._shared.hosts if self._shared is not None else {}
+        return known if hosts == known else hosts
 
     def _members(self) -> list[Member]:
         there = [agent.report for agent in self._agents.values() if agent.report.ending is None]

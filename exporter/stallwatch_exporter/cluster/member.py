@@ -20,7 +20,14 @@ from stallwatch_exporter.cluster.coordinator import in_brief, joined_ledgers, ke
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.merging import KEPT_SECONDS, number_of, qualified
 from stallwatch_exporter.cluster.slowness import PaceBook
-from stallwatch_exporter.cluster.wire import BEAT_SECONDS, QUIET_BEAT_SECONDS, AgentReport, Reply
+from stallwatch_exporter.cluster.wire import (
+    BEAT_SECONDS,
+    QUIET_BEAT_SECONDS,
+    AgentReport,
+    Reply,
+    beat_of,
+    is_quiet,
+)
 from stallwatch_exporter.incident import Incident, Sink
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.endings import Ending
@@ -118,7 +125,7 @@ class Member:
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
         self._posted_at = -math.inf
-        self._posted_ranks = ""
+        self._posted_as = _news(self._state)
         self._refused = ""
         self._thread = threading.Thread(target=self._run_thread, name="stallwatch cluster", daemon=True)
         if start:
@@ -172,8 +179,8 @@ class Member:
     def update(self, state: State) -> None:
         """Take what the agent sees now."""
         with self._lock:
-            was_quiet, before, self._state = self._is_quiet(), self._state, state
-            if (self._is_quiet() and not was_quiet) or state.ranks != before.ranks:
+            self._state = state
+            if self._posted_as != _news(state):
                 self._wake.set()
 
     def end(self, ending: Ending) -> None:
@@ -255,7 +262,7 @@ class Member:
         """Return the seconds until the next post."""
         with self._lock:
             urgent = self._waiting or (self._ending is not None and not self._end_is_known)
-            urgent = urgent or self._state.ranks != self._posted_ranks  # a host may be lost at any time
+            urgent = urgent or self._posted_as != _news(self._state)
             beat = _AGAIN_SECONDS if urgent else self._beat()
             return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
 
@@ -320,7 +327,7 @@ class Member:
                 if name not in self._posted or self._posted[name][0] is not one:
                     self._posted[name] = one, self._number
             now, state = self._clock(), self._state
-            self._posted_ranks = state.ranks
+            self._posted_as = _news(state)
             incidents = [msgspec.structs.replace(one, stacks=None) for one in self._mine.values()]
             return AgentReport(
                 key=self._identity.key,
@@ -353,13 +360,11 @@ class Member:
                 ended_age=now - self._ended_at if self._ending is not None else None,
             )
 
-    def _is_quiet(self) -> bool:
-        limit = self._state.threshold
-        return limit is not None and self._state.quiet >= limit / 3
-
     def _beat(self) -> float:
-        reply = self._reply
-        if self._is_quiet():
-            throttled = reply.beat if reply is not None and reply.beat < BEAT_SECONDS else 0.0
-            return max(QUIET_BEAT_SECONDS, throttled)
-        return BEAT_SECONDS
+        least = self._reply.beat if self._reply is not None else 0.0
+        return max(least, beat_of(self._state.quiet, self._state.threshold))
+
+
+def _news(state: State) -> tuple[str, bool]:
+    """Return what is posted as soon as it changes: a host may be lost at any time, or be taken for lost."""
+    return state.ranks, is_quiet(state.quiet, state.threshold)

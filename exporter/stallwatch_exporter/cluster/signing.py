@@ -33,7 +33,7 @@ _PROOF = re.compile(
     r"body=(?P<digest>[0-9a-f]{64}), signature=(?P<signature>[0-9a-f]{64})",
     re.ASCII,
 )
-_PACKED_FROM = 8 << 10  # bytes; less is not worth the time
+_PACKED_FROM = 32 << 10  # bytes; less is not worth the time
 _WINDOW = 8 << 20  # bytes of memory that zstd may take
 
 

@@ -19,8 +19,21 @@ MOST_BYTES = 1 << 20  #: of a post or a reply, before compression
 MOST_RANKS = 4096  #: of one host
 MOST_REPORTS = 256  #: agents of one host in one post
 BEAT_SECONDS = 10.0  #: between two posts while all is well
-QUIET_BEAT_SECONDS = 1.0  #: once the run has been quiet for a third of its threshold
+QUIET_BEAT_SECONDS = 1.0  #: as a quiet run comes to its threshold
 SILENT_BEATS = 3.0  #: without a post for so many beats, a host is silent
+_BEATS_BEFORE = 8.0  # from now to the threshold, and as many after it
+
+
+def is_quiet(quiet: float, threshold: float | None) -> bool:
+    """Return whether a spell without a sign of life is long enough to look closer."""
+    return threshold is not None and 3 * quiet >= threshold
+
+
+def beat_of(quiet: float, threshold: float | None) -> float:
+    """Return the seconds between two posts: the closer a quiet spell is to the threshold, the fewer."""
+    if threshold is None or not is_quiet(quiet, threshold):
+        return BEAT_SECONDS
+    return min(BEAT_SECONDS, max(QUIET_BEAT_SECONDS, abs(threshold - quiet) / _BEATS_BEFORE))
 
 
 class Paces(msgspec.Struct, frozen=True):
@@ -93,7 +106,7 @@ class Reply(msgspec.Struct, kw_only=True):
     v: int = VERSION
     coordinator: str = ""  #: the agent, or the service, that merges
     acknowledged: dict[str, int] = {}  #: by agent: the newest report whose incidents are taken over
-    beat: float = BEAT_SECONDS  #: until the next post
+    beat: float = QUIET_BEAT_SECONDS  #: at least, between two posts of a host that have no news
     members: list[Member] = []
     hosts: dict[str, str] = {}  #: that have not ended: folded ranks, by host
     silent: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from clustercases import Chat, Clock, incident, stacks
 
 from stallwatch_exporter.cluster.backing import Refused
@@ -177,14 +178,30 @@ def test_a_refusal_is_shown_once_and_the_agent_goes_on_alone() -> None:
     assert len(agent.chat.got) == 1
 
 
-def test_a_quiet_agent_posts_every_second() -> None:
+@pytest.mark.parametrize(
+    ("quiet", "least", "posts"),
+    [(11.0, 0.0, 8), (29.0, 0.0, 20), (31.0, 0.0, 20), (62.0, 0.0, 5), (200.0, 0.0, 2), (29.0, 2.0, 10)],
+)
+def test_a_quiet_agent_posts_most_often_around_its_threshold(quiet: float, least: float, posts: int) -> None:
     agent = Agent()
     agent.passes(20)
     calm = len(agent.line.posts)
-    agent.member.update(State(quiet=11.0, threshold=30.0))
+    agent.line.reply = Reply(beat=least)
+    agent.member.update(State(quiet=quiet, threshold=30.0))
     agent.passes(20)
     assert calm <= 3
-    assert 18 <= len(agent.line.posts) - calm <= 21
+    assert posts - 1 <= len(agent.line.posts) - calm <= posts + 1
+
+
+def test_a_host_that_goes_on_posts_at_once_and_is_not_taken_for_silent() -> None:
+    agent = Agent()
+    agent.member.update(State(quiet=29.0, threshold=30.0))
+    agent.member.round()
+    agent.clock.now += 0.5
+    agent.member.update(State(quiet=0.0, threshold=30.0))
+    agent.member.round()
+    agent.passes(4)
+    assert [post.quiet for post in agent.line.posts] == [29.0, 0.0]
 
 
 def test_ranks_that_appear_are_posted_at_once() -> None:
@@ -211,7 +228,7 @@ def test_what_closed_is_reported_until_the_run_knows() -> None:
 def test_the_runs_ruling_counts_while_it_is_fresh() -> None:
     agent = Agent()
     agent.line.reply = Reply(ruling=Ruling("stalled", 30.0, "behind", 1))
-    agent.member.update(State(quiet=11.0, threshold=30.0))
+    agent.member.update(State(quiet=29.0, threshold=30.0))
     agent.member.round()
     assert agent.member.ruling == Ruling("stalled", 30.0, "behind", 1)
     agent.line.reply = None

@@ -127,7 +127,7 @@ def test_quiet_agents_post_once_a_second_for_all_of_them() -> None:
     for _ in range(3):
         carrier.now += 1.0
         for rank in ranks:
-            assert carrier.host.post(report(rank, quiet=11.0, threshold=30.0), own=False)
+            assert carrier.host.post(report(rank, quiet=29.0, threshold=30.0), own=False)
     assert carrier.agents()[0] == ["rank0"]
     assert [sorted(post) for post in carrier.agents()[1:]] == [ranks] * 2
 
