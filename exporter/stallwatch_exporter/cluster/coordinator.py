@@ -31,9 +31,9 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # seconds in a quiet spell: with short thresholds, and usually
-_LOST_SECONDS = 60.0  # silent for so long, an agent is lost, and what it left open is closed
+_LOST_SECONDS = 60.0  # silent for so long, an agent is lost; what it left open is closed if the run goes on
 _ABSENT_SECONDS = 15.0  # not looked at for so long, what is known is of the time before another merged
-_FORGET_SECONDS = 900.0  # and so long after its end, the agent itself
+_FORGET_SECONDS = 900.0  # so long, it is forgotten, and what it left open is closed whatever the run does
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
 _PER_SECOND = 48.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
@@ -64,7 +64,7 @@ class _Agent:
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
-        self.lost = False
+        self.lost = self.closed = False  #: what it left open is closed
         self.answered: frozenset[tuple[str, str]] = frozenset()  # the ledger of the last reply
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
@@ -73,7 +73,7 @@ class _Agent:
         """Take over a newer report."""
         if report.ranks != self.report.ranks:
             self.ranks = ranks_in(report.ranks)
-        self.report, self.at, self.lost = report, now, False
+        self.report, self.at, self.lost, self.closed = report, now, False, False
         self._ahead.append(report.clock - wall)
 
     @property
@@ -174,9 +174,10 @@ class Coordinator:
         """Look at the clock: who is lost, and what is due to be reported."""
         with self._lock:
             now = self._present()
+            patience = self._patience(now)
             for agent in list(self._agents.values()):
-                self._look(agent, now)
-            self._close_orphans(now)
+                self._look(agent, now, patience)
+            self._close_orphans(now, patience)
             if all(agent.report.ending is not None for agent in self._agents.values()):
                 self._slowness.end([one.report.ending for one in self._agents.values() if one.report.ending])
             self._episodes.flush()
@@ -271,27 +272,39 @@ class Coordinator:
         expected = max(len(by_host), math.ceil(self._expected() / max(by_host.values())))
         self._hosts(expected, len(reporting), len(silent))
 
-    def _look(self, agent: _Agent, now: float) -> None:
+    def _look(self, agent: _Agent, now: float, patience: float) -> None:
         quiet = now - agent.at
+        if agent.report.ending is None:
+            if quiet > _LOST_SECONDS and not agent.lost:
+                agent.lost = True
+                self._slowness.leave(agent.report.agent, self._host(agent))
+            if quiet > patience and not agent.closed:
+                self._close_left(agent)
         if quiet > (_FORGET_SECONDS if agent.report.ending is None else KEPT_SECONDS):
             del self._agents[agent.report.agent]
             self._named = {}
             for each in self._agents.values():
                 self._named.setdefault(each.report.host, set()).add(each.report.host_id)
-        elif quiet > _LOST_SECONDS and not agent.lost and agent.report.ending is None:
-            agent.lost = True
-            self._slowness.leave(agent.report.agent, self._host(agent))
-            at = self._wall()
-            for incident in agent.report.incidents:
-                if incident.status == "open":
-                    over = msgspec.structs.replace(
-                        on_run_clock(incident, agent.report.agent, agent.ahead),
-                        status="resolved",
-                        resolution="unknown",
-                        resolved_at=at,
-                        updated_at=at,
-                    )
-                    self._episodes.take(over)
+
+    def _patience(self, now: float) -> float:
+        """Return how long a host that does not post may come back with what it left open.
+
+        While the run goes on elsewhere, or ends, nobody waits for that host: it is gone. If all are quiet it
+        may be cut off, and its incident is the others' one.
+        """
+        goes_on = any(
+            one.report.ending is not None
+            or not (one.is_silent(now) or is_quiet(one.report.quiet, one.report.threshold))
+            for one in self._agents.values()
+        )
+        return _LOST_SECONDS if goes_on else _FORGET_SECONDS
+
+    def _close_left(self, agent: _Agent) -> None:
+        """Close what an agent that is gone left open."""
+        agent.closed = True
+        for incident in agent.report.incidents:
+            if incident.status == "open":
+                self._close(on_run_clock(incident, agent.report.agent, agent.ahead))
 
     # ---- incidents
 
@@ -333,15 +346,17 @@ class Coordinator:
         self._ledger = kept_ledger(self._ledger.values(), self._wall())
         self._adopted_at = {name: at for name, at in self._adopted_at.items() if name in self._ledger}
 
-    def _close_orphans(self, now: float) -> None:
+    def _close_orphans(self, now: float, patience: float) -> None:
         """Close incidents that only agents knew that are gone."""
         for name, known in list(self._ledger.items()):
-            is_new = now - self._adopted_at.get(name, now) <= _LOST_SECONDS
-            if is_new or not self._episodes.awaits(name):
-                continue
-            at = self._wall()
-            over = {"status": "resolved", "resolution": "unknown", "resolved_at": at, "updated_at": at}
-            self._episodes.take(msgspec.structs.replace(known, **over))
+            is_new = now - self._adopted_at.get(name, now) <= patience
+            if not is_new and self._episodes.awaits(name):
+                self._close(known)
+
+    def _close(self, known: Incident) -> None:
+        at = self._wall()
+        over = {"status": "resolved", "resolution": "unknown", "resolved_at": at, "updated_at": at}
+        self._episodes.take(msgspec.structs.replace(known, **over))
 
     # ---- the run as a whole
 

@@ -240,12 +240,16 @@ def test_an_incident_keeps_one_name_of_a_run_that_each_host_calls_differently() 
     assert {(one.id, one.run) for one in run.chat.got} == {("launch-1/stall/silent-hang/1", "launch-1")}
 
 
-def test_a_host_that_is_gone_leaves_no_incident_open() -> None:
+@pytest.mark.parametrize(("goes_on", "seconds"), [(True, 60), (False, 900)])
+def test_a_host_that_is_gone_leaves_no_incident_open(goes_on: bool, seconds: float) -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.post()
     run.passes(3, *run.hosts)
-    run.passes(70, "n0", "n2")
+    run.hosts["n0"].facts["quiet"] = run.hosts["n2"].facts["quiet"] = 0.0 if goes_on else 40.0
+    run.passes(seconds - 5, "n0", "n2")
+    assert run.chat.got[-1].status == "open"
+    run.passes(10, "n0", "n2")
     assert run.chat.got[-1].status == "resolved"
     assert run.chat.got[-1].resolution == "unknown"
 
@@ -536,7 +540,7 @@ def test_who_takes_over_closes_what_only_hosts_that_are_gone_knew_of() -> None:
     ledger = run.coordinator.take(run.hosts["n1"].report()).ledger
     run.chat = Chat()
     run.coordinator = run.another()
-    run.hosts["n1"].facts["ledger"] = ledger
+    run.hosts["n1"].facts = {"ledger": ledger, "quiet": 0.0}
     run.passes(50, *run.hosts)
     assert not run.chat.got
     run.passes(100, *run.hosts)
@@ -624,6 +628,7 @@ def test_an_agent_that_was_taken_for_gone_has_a_new_incident_with_an_end_of_its_
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.post()
     run.passes(3, *run.hosts)
+    run.hosts["n0"].facts["quiet"] = 0.0  # training goes on without it
     run.passes(70, "n0", "n2")  # its link is down
     run.passes(5, *run.hosts)
     host, at = run.hosts["n1"], run.hosts["n1"].wall()
@@ -640,6 +645,22 @@ def test_an_agent_that_was_taken_for_gone_has_a_new_incident_with_an_end_of_its_
         ("2", "open"),
         ("2", "resolved"),
     ]
+
+
+@pytest.mark.parametrize("who", [("n0", "n2"), ()])
+def test_a_host_that_is_cut_off_for_minutes_within_a_hang_comes_back_to_the_same_incident(
+    who: tuple[str, ...],
+) -> None:
+    run = Run()
+    run.hangs()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, *run.hosts)
+    run.passes(300, *who)  # the others are quiet; or the coordinator reaches none of them
+    run.passes(5, *run.hosts)
+    ends(run, "n1")
+    run.passes(5, *run.hosts)
+    assert [(one[-1:], stage) for one, stage in run.chat.stages] == [("1", "open"), ("1", "resolved")]
+    assert run.chat.got[-1].resolution == "recovered"
 
 
 def test_a_blame_is_not_replaced_by_one_that_is_less_sure() -> None:
