@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +14,13 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from clustercases import incident
+from waiting import wait_until
 
 from stallwatch_exporter.cluster.identity import RunIdentity
+from stallwatch_exporter.runs import runfolder
 from stallwatch_exporter.runs.naming import run_name, sanitise
+from stallwatch_exporter.runs.reserve import append_whole
 from stallwatch_exporter.runs.runfolder import (
     SILENT_HERE_SECONDS,
     SILENT_SECONDS,
@@ -271,3 +277,26 @@ def test_an_agent_whose_folder_was_full_goes_on_elsewhere_under_its_label(
     for name, folder in zip(("sft-8123.0", "sft-8123.0+n2"), folders, strict=True):
         assert folder.path.name == name
         assert latest_folder(home / "runs" / name) == folder.path
+
+
+def test_a_disk_that_hangs_holds_up_nobody_who_reports_for_all_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    def hangs(path: Path, data: bytes) -> None:
+        goes_on.wait(30)
+        append_whole(path, data)
+
+    monkeypatch.setattr(runfolder, "append_whole", hangs)
+    monkeypatch.setattr(runfolder, "_WRITE_SECONDS", 0.01)
+    folder = RunFolder.create("sft", ["python"], home=tmp_path)
+    kept = folder.path / runfolder.RUN_INCIDENTS
+    for number in (1, 2):
+        folder.append_run_incident(incident(1.0, number))
+    assert not kept.exists()
+    goes_on.set()
+    wait_until(lambda: kept.exists() and kept.read_bytes().count(b"\n") == 2)
+    monkeypatch.setattr(runfolder, "_WRITE_SECONDS", 30.0)
+    folder.append_run_incident(incident(1.0, 3))
+    assert [json.loads(line)["episode"] for line in kept.read_text().splitlines()] == [1, 2, 3]

@@ -51,7 +51,6 @@ class _Shared(msgspec.Struct, frozen=True):
 
     at: float
     hosts: dict[str, str]
-    silent: list[str]
     members: list[Member]
     ruling: Ruling | None
 
@@ -459,7 +458,7 @@ class Coordinator:
             hosts |= {
                 host: ranks for host, (ranks, since) in self._absent.items() if now - since < _FORGET_SECONDS
             }
-            shared = _Shared(now, self._same(hosts), self._silent(now), self._members(), self._ruling(now))
+            shared = _Shared(now, self._same(hosts), self._members(), self._ruling(now))
             self._shared = shared
         agent.answered = frozenset((one.id, one.status) for one in self._ledger.values())
         return Reply(
@@ -468,7 +467,6 @@ class Coordinator:
             beat=self._least_beat,
             members=shared.members,
             hosts=shared.hosts,
-            silent=shared.silent,
             ruling=shared.ruling,
             ledger=list(self._ledger.values()),
         )

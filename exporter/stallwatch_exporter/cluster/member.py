@@ -337,7 +337,6 @@ class Member:
                 address=self._address(),
                 node=self._identity.node,
                 run=self._run,
-                job=self._identity.job,
                 attempt=self._identity.attempt,
                 number=self._number,
                 started_age=now - self._started,

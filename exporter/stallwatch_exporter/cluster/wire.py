@@ -57,7 +57,6 @@ class AgentReport(msgspec.Struct, kw_only=True):
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
     node: int | None = None
     run: str  #: the label
-    job: str = ""
     attempt: int = 0
     number: int  #: of this report, counted up
     age: float = 0.0  #: of the report itself, where it was kept on its way; the other ages count it
@@ -109,7 +108,6 @@ class Reply(msgspec.Struct, kw_only=True):
     beat: float = QUIET_BEAT_SECONDS  #: at least, between two posts of a host that have no news
     members: list[Member] = []
     hosts: dict[str, str] = {}  #: that have not ended: folded ranks, by host
-    silent: list[str] = []
     ruling: Ruling | None = None  #: of the run, where all its hosts together decide what none can alone
     #: The run's incidents of which messages left, the open ones and the last that closed, in brief: the next
     #: coordinator knows by them what not to send again.

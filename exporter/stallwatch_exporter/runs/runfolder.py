@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +50,8 @@ _AHEAD_SECONDS = 86400.0  # by which the clock of a host that writes may be ahea
 _LOOK_SECONDS = 0.5
 _UNSENT_SECONDS = 600.0  # for so long, messages may have waited for one that explains them, or for a lock
 _AWAITED_SECONDS = 86400.0
+_WRITE_SECONDS = 1.0  # for a write that usually takes no time
+_MOST_RUN_INCIDENTS = 1000
 _MOST_WAITING = 1024 * 1024  # bytes of lines that could not be written yet
 
 
@@ -113,6 +116,8 @@ class RunFolder:
         self._diagnosis: Diagnosis | None = None  # of the end, while not all of the record is in its files
         self._waiting: deque[tuple[str, bytes]] = deque()  # lines, each with the name of its file
         self._waiting_bytes = 0
+        self._run_incidents: deque[bytes] = deque(maxlen=_MOST_RUN_INCIDENTS)
+        self._writer: threading.Thread | None = None
         self._lacks = False  # something that no later write makes good
 
     @classmethod
@@ -263,9 +268,21 @@ class RunFolder:
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Add one change of an incident of all hosts to ``run-incidents.jsonl``: from any one thread."""
-        with suppress(OSError):  # whoever takes over from this agent has it, too
-            append_whole(self.path / RUN_INCIDENTS, msgspec.json.encode(incident) + b"\n")
+        """Add one change of an incident of all hosts to ``run-incidents.jsonl``: from one thread at a time.
+
+        Waits for a moment only: a disk that hangs must not hold up the other hosts, whose reports are merged.
+        """
+        is_stuck = self._writer is not None and self._writer.is_alive()
+        self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
+        if not is_stuck:
+            self._writer = threading.Thread(target=self._write_run_incidents, daemon=True)
+            self._writer.start()
+            self._writer.join(_WRITE_SECONDS)
+
+    def _write_run_incidents(self) -> None:
+        while self._run_incidents:
+            with suppress(OSError):  # whoever takes over from this agent has it, too
+                append_whole(self.path / RUN_INCIDENTS, self._run_incidents.popleft())
 
     def append_event(self, event: dict[str, Any]) -> None:
         """Add an event of a rank's probe to ``events.jsonl``."""

@@ -175,7 +175,6 @@ def test_a_provisional_run_goes_on_as_the_one_that_the_ranks_name(
     assert host.lines[0].closed and host.keys[0] == "5f" != host.keys[1]
     post = host.lines[1].wait(lambda post: bool(post.incidents))
     assert (post.key, [one.id for one in post.incidents]) == (host.keys[1], [found.id])
-    assert post.job == "n1-29500"
     host.agent.leave()
     assert [one.id for one in host.chat.got] == [found.id]  # nobody had acknowledged it
 
