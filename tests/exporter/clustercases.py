@@ -30,6 +30,7 @@ class Chat:
     def __init__(self) -> None:
         self.got: list[Incident] = []
         self.adopted: list[Incident] = []
+        self.released: list[str] = []
         self.holds = False
 
     def __call__(self, incident: Incident) -> None:
@@ -37,6 +38,9 @@ class Chat:
 
     def adopt(self, incident: Incident) -> None:
         self.adopted.append(incident)
+
+    def release(self, incident: str) -> None:
+        self.released.append(incident)
 
     def has_sent(self, _incident: str) -> bool:
         return not self.holds

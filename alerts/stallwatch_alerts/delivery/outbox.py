@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Engine, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from stallwatch_alerts.delivery import pacing
@@ -289,6 +289,17 @@ class Outbox:
             known = {"channel": channel, "key": key}
             with contextlib.suppress(IntegrityError), writing(self._engine) as connection:
                 connection.execute(insert(NOTIFIED).values(**known, at=at))
+
+    def release(self, incident: str) -> None:
+        """Call nobody because of this incident, and forget that it was planned: another process does it."""
+        with writing(self._engine) as connection:
+            mine = and_(MESSAGES.c.about == incident, MESSAGES.c.escalation == 1)
+            waiting = and_(mine, MESSAGES.c.state == "waiting")
+            planned = select(MESSAGES.c.channel, MESSAGES.c["keys"]).where(waiting)
+            for channel, keys in connection.execute(planned).all():
+                known = and_(NOTIFIED.c.channel == channel, NOTIFIED.c.key.in_(keys))
+                connection.execute(delete(NOTIFIED).where(known))
+            withdraw_escalations(connection, mine, "another host merges")
 
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,8 @@ class DeliveryQueue:
         self._troubled = self._closed = False
         self._letters: deque[Letter] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
-        self._notes: deque[Letter] = deque(maxlen=_AT_ONCE)
+        self._notes: deque[Letter | str] = deque(maxlen=_AT_ONCE)
+        self._taken_over: set[str] = set()  # incidents of others that somebody is to be called for
         self._in_hand: set[str] = set()  # incidents whose letters are being stored
         self._lost = 0
         self._disk_first_until = math.inf
@@ -89,8 +91,13 @@ class DeliveryQueue:
         self._worker.put(None)
 
     def note(self, letter: Letter) -> None:
-        """Note that another agent sent it: only its end is sent. Never waits."""
+        """Note that another agent sent it: only its end is sent, and who is to be called. Never waits."""
         self._notes.append(letter)
+        self._worker.put(None)
+
+    def release(self, incident: str) -> None:
+        """Leave it to another agent again to call somebody because of it. Never waits."""
+        self._notes.append(incident)
         self._worker.put(None)
 
     def has_sent(self, incident: str) -> bool:
@@ -206,15 +213,37 @@ class DeliveryQueue:
             for sender in self._senders:
                 sender.amend(notice)
 
-    def _note(self, letter: Letter) -> None:
+    def _note(self, noted: Letter | str) -> None:
         """Note in the spool, or else in memory, that the chats were notified of it."""
         with contextlib.suppress(*_SHORTAGES):
             if self._spool is None:
                 self._open()
-        outbox, at = self._spool or self._in_memory(), steady.wall(self._clock())
+        outbox, now = self._spool or self._in_memory(), self._clock()
+        with contextlib.suppress(Exception):
+            if isinstance(noted, Letter):
+                self._note_sent(outbox, noted, now, steady.wall(now))
+            elif noted in self._taken_over:
+                self._taken_over.discard(noted)
+                outbox.release(noted)
+
+    def _note_sent(self, outbox: Outbox, letter: Letter, now: float, at: float) -> None:
+        incident = letter.incident
+        waited = at - incident.opened_at
+
+        def calls(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
+            """Plan what the other agent had planned and can no longer send."""
+            if incident.status != "open":
+                return []
+            drafts = self._planner.drafts([letter], notified, escalated, at)
+            return [replace(one, not_before=one.not_before - waited) for one in drafts if one.escalation]
+
         for draft in self._planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), at):
-            with contextlib.suppress(Exception):
+            if not draft.escalation or draft.not_before - waited <= at:  # it was due: the other one sent it
                 outbox.note(draft.channel, draft.keys, at)
+        if outbox.put(calls, now, [incident.id] if incident.is_settled else []):
+            self._taken_over.add(incident.id)
+            for sender in self._senders:
+                sender.wake()
 
     def _store_each(self, letters: Sequence[Letter]) -> None:
         for letter in letters:

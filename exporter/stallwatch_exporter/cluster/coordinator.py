@@ -96,8 +96,8 @@ class _Agent:
 class Coordinator:
     """Takes reports, from any thread, and gives the run's incidents to `sinks`, each change once.
 
-    A sink may have two more methods. ``adopt(incident)``: somebody else reported it. ``has_sent(id)``:
-    whether nothing of this incident waits to leave any more.
+    A sink may have more methods. ``adopt(incident)``: somebody else reported it. ``release(id)``: somebody
+    else cares for it from now on. ``has_sent(id)``: whether nothing of this incident waits to leave any more.
     """
 
     def __init__(
@@ -198,6 +198,11 @@ class Coordinator:
                     self._conclude(before, over)
             if not self._agents:
                 return
+            for known in self._ledger.values():
+                for sink in self._sinks:
+                    if known.status == "open" and (release := getattr(sink, "release", None)) is not None:
+                        with self._guarded("reporting an incident"):
+                            release(known.id)
             self._absent.clear()
             self._agents.clear()
             self._named.clear()

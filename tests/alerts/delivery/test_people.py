@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import time
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from sqlalchemy import Engine
+from waiting import wait_until
 
 from stallwatch_alerts.delivery.grouping import group_of, merged, written
 from stallwatch_alerts.delivery.outbox import Outbox
@@ -19,8 +21,10 @@ from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.people import People, Silence
 from stallwatch_alerts.routing import QuietHours, Route
 from stallwatch_alerts.settings import AlertSettings
+from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.pages.catalogue import Catalogue
 
 Stall = Callable[..., Incident]
 ID = "myrun/stall/silent-hang-no-error/1"
@@ -233,3 +237,79 @@ def test_notes_stand_in_the_history(engine: Engine, stall: Stall, database: str)
     assert not people.note("no/such/1", "bob", "x", 7.0)
     assert [(one.what, one.text) for one in store.history(ID)] == [("open", ""), ("note", "looked at it")]
     store.close()
+
+
+class TakenOver:
+    """Two hosts of a run with a spool each; what the first one sent, the second one adopts."""
+
+    def __init__(self, spool: Outbox, catalogue: Catalogue, clock: Any) -> None:
+        self.spool, self.clock = spool, clock
+        self.heard: list[tuple[str, str]] = []
+        settings = AlertSettings(urls=(FIRST,), routes=ESCALATE)
+        self.sink = ChatSink(settings, catalogue, spool=lambda: spool, connect=self._connect, clock=clock)
+
+    def _connect(self, url: str) -> Any:
+        return SimpleNamespace(
+            name="chat", send=lambda notice: self.heard.append((url, notice.facts["status"]))
+        )
+
+    def calls(self) -> list[tuple[str, float]]:
+        """Who is to be called: the state, and in how many seconds."""
+        planned = [one for one in self.spool.deliveries() if one.escalation]
+        return [(one.state, one.not_before - self.clock.now) for one in planned]
+
+
+@pytest.fixture
+def taken_over(spool: Outbox, catalogue: Catalogue, clock: Any) -> Iterator[TakenOver]:
+    made = TakenOver(spool, catalogue, clock)
+    yield made
+    made.sink.close(5)
+
+
+def test_who_takes_over_calls_whom_the_host_that_is_lost_would_have_called(
+    taken_over: TakenOver, stall: Stall
+) -> None:
+    at = taken_over
+    found = stall(opened_at=at.clock.now - 100)
+    at.sink.adopt(found)
+    wait_until(lambda: at.calls() == [("waiting", 500.0)])
+    at.clock.now += 510
+    wait_until(lambda: at.heard == [(BOSS, "open")])
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_nobody_is_called_twice_if_the_other_host_merges_again(
+    taken_over: TakenOver, stall: Stall, ends: bool
+) -> None:
+    at = taken_over
+    found = stall(opened_at=at.clock.now - 100)
+    at.sink.adopt(found)
+    wait_until(lambda: at.calls() == [("waiting", 500.0)])
+    if ends:
+        at.sink.adopt(over(stall, opened_at=found.opened_at))
+    else:
+        at.sink.release(found.id)
+    wait_until(lambda: at.calls() == [("withdrawn", 500.0)])
+    if not ends:
+        at.sink.adopt(found)
+        wait_until(lambda: sorted(at.calls()) == [("waiting", 500.0), ("withdrawn", 500.0)])
+
+
+def test_a_host_that_planned_a_call_keeps_it_while_others_merge(taken_over: TakenOver, stall: Stall) -> None:
+    at = taken_over
+    found = stall(opened_at=at.clock.now)
+    at.sink(found)
+    wait_until(lambda: at.heard == [(FIRST, "open")])
+    at.sink.release(found.id)
+    at.sink.adopt(found)
+    assert at.sink.close(60)
+    assert at.calls() == [("waiting", 600.0)]
+
+
+def test_who_was_called_before_the_takeover_is_not_called_again(taken_over: TakenOver, stall: Stall) -> None:
+    at = taken_over
+    found = stall(opened_at=at.clock.now - 700)
+    at.sink.adopt(found)
+    at.sink(over(stall, opened_at=found.opened_at))
+    wait_until(lambda: at.heard == [(FIRST, "resolved")])
+    assert at.calls() == []

@@ -392,6 +392,7 @@ def test_a_coordinator_that_others_have_left_closes_nothing() -> None:
     assert [stage for _, stage in chat.stages] == ["open"]
     run.coordinator = run.another()
     stepped_in.leave()
+    assert chat.released == ["sft-8123.0/stall/silent-hang/1"]
     for _ in range(90):
         run.passes(1, *run.hosts)
         stepped_in.step()
