@@ -21,7 +21,7 @@ import msgspec
 from stallwatch_alerts.masking import hide_secrets
 from stallwatch_exporter.cluster.backing import Merges, Refused
 from stallwatch_exporter.cluster.identity import RunIdentity
-from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Reply
+from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Reply, aged
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
@@ -359,15 +359,5 @@ def _read(row: Row) -> AgentReport:
         raise ValueError(f"it has {row.size} bytes, more than {MOST_BYTES}")
     if row.version != VERSION:
         raise ValueError(f"it has format {row.version}, and this agent knows {VERSION}")
-    return _aged(from_json(row.report, AgentReport), row.age)
-
-
-def _aged(report: AgentReport, age: float) -> AgentReport:
-    """The report as it would be now: it was posted `age` seconds ago."""
-    ages = {
-        name: value + age
-        for name in report.__struct_fields__
-        if name.endswith("_age") or name in ("age", "quiet", "clock")
-        if (value := getattr(report, name)) is not None
-    }
-    return msgspec.structs.replace(report, **ages)
+    report = from_json(row.report, AgentReport)
+    return msgspec.structs.replace(aged(report, row.age), age=report.age + row.age)

@@ -30,7 +30,7 @@ class Merges(Protocol):
     """The merger of one run, as both backings feed it: see ``coordinator.Coordinator``."""
 
     def take(self, report: AgentReport) -> Reply:
-        """Take over one agent's report, and answer it."""
+        """Take over one agent's report, and answer it; from any thread."""
         ...
 
     def step(self) -> None:

@@ -40,6 +40,7 @@ from stallwatch_exporter.cluster.wire import (
     Member,
     Post,
     Reply,
+    aged,
     beat_of,
 )
 from stallwatch_exporter.settings import JoinSettings
@@ -411,7 +412,7 @@ class HostReports:
             taken, self._waiting = self._waiting, {}
         answer: Answer | None = None
         try:
-            answer = self._carry([_aged(report, self._clock() - came) for report, came in taken.values()])
+            answer = self._carry([aged(report, self._clock() - came) for report, came in taken.values()])
         finally:
             with self._changed:
                 self._busy = False
@@ -443,18 +444,6 @@ class HostReports:
 def _news(report: AgentReport) -> tuple[object, ...]:
     """Return what makes a report urgent if it differs from the one before."""
     return report.incidents, report.ending, report.ledger, report.phase
-
-
-def _aged(report: AgentReport, seconds: float) -> AgentReport:
-    """Return a report as its agent would write it so many seconds later."""
-    return msgspec.structs.replace(
-        report,
-        started_age=report.started_age + seconds,
-        quiet=report.quiet + seconds,
-        stacks_age=report.stacks_age + seconds,
-        clock=report.clock + seconds if report.clock else 0.0,
-        ended_age=report.ended_age + seconds if report.ended_age is not None else None,
-    )
 
 
 def _parts(reports: Sequence[AgentReport], notices: Notices) -> Iterator[Sequence[AgentReport]]:

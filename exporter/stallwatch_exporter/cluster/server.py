@@ -80,21 +80,19 @@ class Notices:
 
 
 class Run:
-    """The merger of one run, which connections of many threads use."""
+    """The merger of one run; `merges` takes reports from any thread."""
 
     def __init__(self, merges: Merges) -> None:
         self.merges = merges
-        self._lock = threading.Lock()
 
     def take(self, reports: Sequence[AgentReport]) -> Answer:
         """Take over the reports of one host, one after the other."""
         reply, acknowledged, refused = Reply(), {}, {}
-        with self._lock:
-            for report in reports:
-                reply = self.merges.take(report)
-                acknowledged.update(reply.acknowledged)
-                if reply.refused:
-                    refused[report.agent] = reply.refused
+        for report in reports:
+            reply = self.merges.take(report)
+            acknowledged.update(reply.acknowledged)
+            if reply.refused:
+                refused[report.agent] = reply.refused
         return Answer(reply=msgspec.structs.replace(reply, acknowledged=acknowledged), refused=refused)
 
 

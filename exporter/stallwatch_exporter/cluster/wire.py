@@ -83,6 +83,15 @@ class AgentReport(msgspec.Struct, kw_only=True):
     ended_age: float | None = None
 
 
+_AGES = ("started_age", "quiet", "stacks_age", "clock", "ended_age")
+
+
+def aged(report: AgentReport, seconds: float) -> AgentReport:
+    """Return a report as its agent would write it so many seconds later."""
+    ages = {name: at + seconds for name in _AGES if (at := getattr(report, name)) is not None}
+    return msgspec.structs.replace(report, **ages)
+
+
 class Post(msgspec.Struct, kw_only=True):
     """Everything that one host sends at once: one report for each of its agents."""
 
