@@ -41,6 +41,8 @@ _LEAVING_SECONDS = 5.0  # that the last news may take to be merged and sent by t
 _LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # and a beat: so long what all hosts decided counts
 _AGAIN_SECONDS = 0.5  # between two posts of news that is not acknowledged
+_SENDING_SECONDS = 10.0  # that the message about it may take to leave; until then, a post every two seconds
+_SENDING_BEAT = 2.0
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +100,7 @@ class Member:
         self._agent, self._host, self._host_id, self._address = agent, host, host_id, address
         self._step = step
         self._leave = leave
-        self._is_settled, self._is_known = is_settled, is_known
+        self._is_settled, self._others_know = is_settled, is_known
         self._alone_seconds = alone_seconds
         self._clock = clock
         self._wall = wall
@@ -117,6 +119,8 @@ class Member:
         self._number = 0
         self._mine: dict[str, Incident] = {}  # by id: open, or closed and perhaps not reported yet
         self._closed_at: dict[str, float] = {}
+        self._changed_at = -math.inf
+        self._is_known = True  # that people were notified of all changes, as far as the last reply says
         self._waiting: dict[str, float] = {}  # by id: since when a change waits to be acknowledged
         self._posted: dict[str, tuple[Incident, int]] = {}  # by id: in which report it was first
         self._names: dict[str, tuple[str, float]] = {}  # by id: as what people know it from us, since when
@@ -142,6 +146,7 @@ class Member:
             if incident.status == "resolved":
                 self._closed_at[incident.id] = self._clock()
             self._waiting.setdefault(incident.id, self._clock())
+            self._changed_at, self._is_known = self._clock(), False
         self._wake.set()
 
     def alive(self, problem: str) -> None:
@@ -232,7 +237,7 @@ class Member:
             with self._lock:
                 done = not self._waiting and (self._ending is None or self._end_is_known)
             if done and self._is_settled():
-                if self._is_known():
+                if self._others_know():
                     break
                 end = began + timeout + BEAT_SECONDS  # else who merges next would send it again
             time.sleep(_LOOK_SECONDS)
@@ -307,6 +312,8 @@ class Member:
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
         self._ledger = kept_ledger(known, wall, mine)  # also of what a warning outlived
         self._alone.clear()
+        sent = {(alias, one.status) for one in known for alias in one.aliases}
+        self._is_known = all((qualified(self._agent, one), one.status) in sent for one in self._mine.values())
         over = {alias for one in known if one.status == "resolved" for alias in one.aliases}
         for name, since in list(self._closed_at.items()):
             incident = self._mine.get(name)
@@ -361,7 +368,10 @@ class Member:
 
     def _beat(self) -> float:
         least = self._reply.beat if self._reply is not None else 0.0
-        return max(least, beat_of(self._state.quiet, self._state.threshold))
+        beat = beat_of(self._state.quiet, self._state.threshold)
+        # Who merges may leave once all hosts know what was sent.
+        is_awaited = not self._is_known and self._clock() - self._changed_at < _SENDING_SECONDS
+        return max(least, min(beat, _SENDING_BEAT) if is_awaited else beat)
 
 
 def _news(state: State) -> tuple[str, bool]:

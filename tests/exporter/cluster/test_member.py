@@ -204,6 +204,23 @@ def test_a_host_that_goes_on_posts_at_once_and_is_not_taken_for_silent() -> None
     assert [post.quiet for post in agent.line.posts] == [29.0, 0.0]
 
 
+def test_what_became_of_an_incident_is_soon_known_where_others_may_have_to_merge() -> None:
+    agent = Agent()
+    agent.passes(20)
+    found = agent.opens()
+    began = len(agent.line.posts)
+    agent.passes(8)
+    assert 4 <= len(agent.line.posts) - began <= 5
+    agent.line.reply = Reply(ledger=[msgspec.structs.replace(found, aliases=[f"n1-1 {found.id}"])])
+    agent.passes(2)
+    known = len(agent.line.posts)
+    agent.passes(7)
+    assert len(agent.line.posts) == known
+    agent.closes(found)  # and the run's incident goes on
+    agent.passes(30)
+    assert len(agent.line.posts) - known <= 9
+
+
 def test_ranks_that_appear_are_posted_at_once() -> None:
     agent = Agent()
     agent.member.round()
