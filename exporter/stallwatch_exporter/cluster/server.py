@@ -13,6 +13,7 @@ of ``Host`` and ``Origin``: a page in a browser has no proof.
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import socket
 import ssl
@@ -392,6 +393,7 @@ class _Handler(BoundedHandler):
         self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + response.body)
 
 
+@functools.lru_cache(maxsize=_MOST_CONNECTIONS)
 def sender_of(address: Any) -> str:
     """Return the address of a peer as people write it; that of a Unix socket has none."""
     sender = str(address[0]) if address else ""
