@@ -279,7 +279,7 @@ def test_an_agent_whose_folder_was_full_goes_on_elsewhere_under_its_label(
         assert latest_folder(home / "runs" / name) == folder.path
 
 
-def test_a_disk_that_hangs_holds_up_nobody_who_reports_for_all_hosts(
+def test_a_disk_that_hangs_does_not_hold_up_who_merges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on = threading.Event()

@@ -291,7 +291,7 @@ class Outbox:
                 connection.execute(insert(NOTIFIED).values(**known, at=at))
 
     def release(self, incident: str) -> None:
-        """Call nobody because of this incident, and forget that it was planned: another process does it."""
+        """Withdraw the escalations of this incident, and forget that they were planned here."""
         with writing(self._engine) as connection:
             mine = and_(MESSAGES.c.about == incident, MESSAGES.c.escalation == 1)
             waiting = and_(mine, MESSAGES.c.state == "waiting")

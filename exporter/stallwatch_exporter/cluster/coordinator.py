@@ -293,8 +293,8 @@ class Coordinator:
     def _patience(self, now: float) -> float:
         """Return how long a host that does not post may come back with what it left open.
 
-        While the run goes on elsewhere, or ends, nobody waits for that host: it is gone. If all are quiet it
-        may be cut off, and its incident is the others' one.
+        If the run goes on elsewhere, or ends, that host is gone. If all hosts are quiet, it may be cut off,
+        and its incident is also theirs.
         """
         goes_on = any(
             one.report.ending is not None

@@ -278,7 +278,7 @@ def test_who_takes_over_calls_whom_the_host_that_is_lost_would_have_called(
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_nobody_is_called_twice_if_the_other_host_merges_again(
+def test_an_escalation_is_given_back_if_the_other_host_merges_again(
     taken_over: TakenOver, stall: Stall, ends: bool
 ) -> None:
     at = taken_over
