@@ -28,7 +28,7 @@ from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.stacks.folding import by_host, over_hosts
 from stallwatch_rules.stacks.patience import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.spans import ranks_in
+from stallwatch_rules.stacks.spans import ranks_in, spans_of
 
 _LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # seconds in a quiet spell: with short thresholds, and usually
 _LOST_SECONDS = 60.0  # silent for so long, an agent is lost; what it left open is closed if the run goes on
@@ -371,7 +371,8 @@ class Coordinator:
         seen = [(self._host(agent), agent.stacks(now)) for agent in up if not agent.is_silent(now)]
         parts = by_host((host, stacks) for host, stacks in seen if stacks is not None)
         world = max((agent.report.world for agent in up), default=0)
-        stacks = over_hosts(parts, silent=silent, world=world) if len(up) > 1 and parts else None
+        known = self._ranks(up)
+        stacks = over_hosts(parts, silent=silent, world=world, ranks=known) if len(up) > 1 and parts else None
         hosts = {rank: host for host, (ranks, _) in self._absent.items() for rank in ranks_in(ranks)}
         return View(stacks, hosts | {rank: agent.report.host for agent in up for rank in agent.ranks})
 
@@ -392,7 +393,15 @@ class Coordinator:
             if not agent.is_silent(now)
         ]
         world = max((agent.report.world for agent in up), default=0)
-        return run_ruling(views, silent=self._silent(now), world=world)
+        return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
+
+    def _ranks(self, up: Iterable[_Agent]) -> dict[str, str]:
+        """Return the folded ranks of each known host."""
+        ranks: dict[str, list[int]] = {}
+        for agent in up:
+            ranks.setdefault(self._host(agent), []).extend(agent.ranks)
+        absent = {host: spans for host, (spans, _) in self._absent.items()}
+        return absent | {host: spans_of(each) for host, each in ranks.items() if each}
 
     def _silent(self, now: float) -> list[str]:
         silent = {self._host(agent) for agent in self._up() if agent.is_silent(now)}

@@ -235,17 +235,16 @@ class RunEpisodes(Episodes):
         """Fill in where the ranks of all hosts are.
 
         What was reported stays once the stall is over, and while the blame of later looks is less certain:
-        a host whose posts are lost is soon taken for silent, and victims of a hang begin to end.
+        a host whose posts are lost is soon taken for silent, and victims of a hang begin to end. It also
+        stays if a host that did not answer is back and all ranks wait: their connections to it are broken.
         """
-        before = episode.reported.stacks if episode.reported is not None else None
+        before, now = episode.reported.stacks if episode.reported is not None else None, view.stacks
         going = any(one.kind == "stall" and not is_over(one) for one in episode.troubles.values())
-        is_surer = before is None or (view.stacks is not None and view.stacks.confidence >= before.confidence)
-        if going and view.stacks is not None and is_surer:
-            folded.stacks = view.stacks
-        else:
-            folded.stacks = before or folded.stacks
+        is_back = before is not None and before.why == "unreachable" and now is not None and not now.odd
+        is_surer = before is None or (now is not None and now.confidence >= before.confidence and not is_back)
+        folded.stacks = now if going and now is not None and is_surer else before or folded.stacks
         stacks = folded.stacks
-        if stacks is not None and stacks.odd and folded.kind == "stall" and folded.rule in STANDSTILLS:
+        if stacks is not None and stacks.odd and folded.rule in STANDSTILLS:
             folded.rank = stacks.odd[0]
             lost = (
                 stacks.silent[0] if stacks.why == "unreachable" and len(stacks.silent) == 1 else folded.host

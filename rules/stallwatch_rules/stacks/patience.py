@@ -137,16 +137,23 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
     return max(rulings, key=lambda one: one.limit)
 
 
-def run_ruling(views: Sequence[HostView], *, silent: Sequence[str] = (), world: int = 0) -> Ruling | None:
+def run_ruling(
+    views: Sequence[HostView],
+    *,
+    silent: Sequence[str] = (),
+    world: int = 0,
+    ranks: Mapping[str, str] | None = None,
+) -> Ruling | None:
     """Judge a quiet spell of a run by what its hosts see, where none of them can alone.
 
     A host that sees only ranks that wait cannot know whether the ranks of others do. ``None``: not yet known.
+    `ranks`: the folded ranks of each known host.
     """
     rulings = [view.ruling for view in views if view.ruling is not None and view.stacks is not None]
     if not views or len(rulings) < len(views) or any(one.status == "alive" for one in rulings):
         return None
     looks = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
-    stacks = over_hosts(looks, silent=silent, world=world)
+    stacks = over_hosts(looks, silent=silent, world=world, ranks=ranks)
     # A host of which only ranks that wait are known may take itself for the whole run.
     own = [one for one in rulings if one.reason != "others" and (one.reason, one.rank) != ("behind", None)]
     if own:

@@ -742,3 +742,34 @@ def test_the_host_of_a_rank_that_it_never_reported_is_the_one_that_does_not_answ
     sent = run.chat.got[-1]
     assert sent.stacks is not None
     assert (sent.stacks.why, sent.rank, sent.host) == ("unreachable", 0, "n0")
+
+
+def waits(host: Host) -> None:
+    look = stacks("train.py:30 in step", host.rank, kind="collective")
+    host.facts = {"stacks": look, "stacks_age": 1.0}
+
+
+def test_a_host_that_answers_without_stacks_is_not_blamed_for_a_silent_one() -> None:
+    run = Run()
+    run.hangs("n0")
+    run.hosts["n2"].facts = {"ranks": "2"}
+    run.post()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall(), rule="silent-hang-no-error"))
+    run.passes(20, "n1", "n2")
+    sent = run.chat.got[-1]
+    assert sent.stacks is not None
+    assert (sent.stacks.odd, sent.stacks.silent, sent.host) == ([0], ["n0"], "n0")
+
+
+def test_a_host_that_did_not_answer_stays_blamed_if_all_wait_once_it_is_back() -> None:
+    run = Run()
+    run.hangs("n0")
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall(), rule="silent-hang-no-error"))
+    run.passes(20, "n1", "n2")
+    waits(run.hosts["n0"])
+    run.passes(5, *run.hosts)
+    run.hosts["n0"].has(incident(run.hosts["n0"].wall(), rule="silent-hang-no-error"))
+    run.passes(70, *run.hosts)
+    found = [(one.stacks.why, one.stacks.odd, one.host) for one in run.chat.got if one.stacks is not None]
+    assert found[1:] == [("unreachable", [0], "n0")] * 2  # it was not known to be silent at the opening
+    assert len(run.chat.got[-1].hosts) == 2
