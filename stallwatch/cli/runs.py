@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
 #: Of a run's hosts, the one in the first of these states speaks for it.
-_WORST = ("failed", "stalled", "agent gone", "interrupted", "training", "starting", "not watched", "finished")
+_SILENT = ("agent gone", "stale")
+_WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "not watched", "finished")
 
 
 @click.command()
@@ -73,18 +74,20 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
     """The row of one run, of whose agents these are the records."""
-    from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_rules.locale import span
     from stallwatch_rules.text.redact import redact
 
-    alive = [info for info in infos if agent_alive(info)]
-    state, info = min(
-        ((_state(one, one in alive), one) for one in infos), key=lambda each: _WORST.index(each[0])
-    )
-    ending = _ending(info) if state != "agent gone" else f"not heard of since {local_time(info.updated_at)}"
+    states = [(_state(one), one) for one in infos]
+    state, info = min(states, key=lambda each: _WORST.index(each[0]))
+    silent = [one for known, one in states if known in _SILENT]
+    heard = [one for one in infos if one.ended_at is None and one not in silent]
+    ending = _ending(info)
+    if silent and info.ended_at is None:
+        last = (min if heard else max)(silent, key=lambda one: one.updated_at)
+        ending = f"{f'{last.host} ' if heard else ''}not heard of since {local_time(last.updated_at)}"
     started = min(one.started_at for one in infos)
-    ended = time.time() if alive else max(one.ended_at or one.updated_at for one in infos)
-    metrics = next((one.endpoint for one in alive if one.endpoint), "-")
+    ended = time.time() if heard else max(one.ended_at or one.updated_at for one in infos)
+    metrics = next((one.endpoint for one in heard if one.endpoint), "-")
     if any(one.partial or one.gaps for one in infos):
         ending += ", partial record"
     hosts = dict.fromkeys(one.host for one in infos)
@@ -92,10 +95,17 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
     return redact(name), state, local_time(started), span(max(0.0, ended - started)), ending, metrics, where
 
 
-def _state(info: AgentInfo, alive: bool) -> str:
-    """Whoever pressed Ctrl-C did not see the run fail, and who stopped watching did not see it end."""
-    if not alive and info.ended_at is None:
+def _state(info: AgentInfo) -> str:
+    """Whoever pressed Ctrl-C did not see the run fail, and who stopped watching did not see it end.
+
+    "stale": the agent of another host is silent, and whether it is gone is not certain yet.
+    """
+    from stallwatch_exporter.runs.runfolder import LATE_SECONDS, agent_alive
+
+    if info.ended_at is None and not agent_alive(info):
         return "agent gone"
+    if info.ended_at is None and time.time() - info.updated_at > LATE_SECONDS:
+        return "stale"
     kind = info.ending.kind if info.ending is not None else ""
     return {"interrupted": "interrupted", "unknown": "not watched"}.get(kind, info.state)
 

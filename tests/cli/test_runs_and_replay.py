@@ -81,6 +81,38 @@ def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("silent", "state", "told"),
+    [
+        ({"n1": 30, "n2": 20}, "stale", "not heard of since {n2}"),
+        ({"n1": 600, "n2": 20}, "agent gone", "not heard of since {n2}"),
+        ({"n1": 30, "n2": 0}, "stalled", "n1 not heard of since {n1}"),
+    ],
+)
+def test_hosts_whose_agent_is_not_heard_of_say_since_when(
+    stallwatch: Stallwatch,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    silent: dict[str, int],
+    state: str,
+    told: str,
+) -> None:
+    """What an agent that was killed said last, such as that the run is stalled, is old."""
+    identity = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm")
+    now = time.time()
+    for host, seconds in silent.items():
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        folder = RunFolder.create("sft", ["x"], home=home, now=now - 700, identity=identity)
+        folder.write_info(state="stalled", namespace=host, updated_at=now - seconds)
+    monkeypatch.setattr(socket, "gethostname", lambda: "login")
+    (row,) = [line.split("\t") for line in stallwatch("runs").stdout.splitlines()]
+    since = {
+        host: time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - seconds))
+        for host, seconds in silent.items()
+    }
+    assert (row[1], row[4]) == (state, told.format(**since))
+
+
+@pytest.mark.parametrize(
     ("ended", "state", "told"),
     [
         ({}, "training", "-"),

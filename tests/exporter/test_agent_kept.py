@@ -40,8 +40,9 @@ def test_agent_json_is_written_at_once_with_news_and_else_every_five_seconds(run
     assert 4 <= len(written) <= 5
     run.say("step 1/1000 loss 0.5")
     run.wait(1)
-    assert run.kept("agent.json")["state"] == "training"
-    assert run.kept("agent.json")["updated_at"] == run.now
+    known = run.kept("agent.json")
+    assert (known["state"], known["updated_at"]) == ("training", run.now)
+    assert (known["step"], known["total_steps"], known["loss"]) == (1, 1000, 0.5)
 
 
 def test_the_copies_hold_what_was_printed(run: Any) -> None:

@@ -46,6 +46,8 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 SILENT_SECONDS = 300.0
 #: Of the same host there is but one clock, and one cache of NFS: this is only as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
+#: A running agent writes more often: of one that is silent for longer, what is known is old.
+LATE_SECONDS = 10.0
 _AHEAD_SECONDS = 86400.0  # by which the clock of a host that writes may be ahead of ours
 _LOOK_SECONDS = 0.5
 _UNSENT_SECONDS = 600.0  # for so long, messages may have waited for one that explains them, or for a lock
@@ -70,6 +72,9 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     state: State = "starting"
     ending: Ending | None = None
     threshold: float | None = None  #: seconds of quiet that are a stall in what the run did last
+    step: int | None = None  #: the last one that was seen
+    total_steps: int | None = None
+    loss: float | None = None
     namespace: str = ""  #: of `pid`: see ``presence.process_namespace``
     reported: bool = True  #: its incidents were handed on to the chats: false until its agent has left
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder

@@ -509,8 +509,12 @@ class Agent:
     def _details(self, now: float) -> dict[str, object]:
         """Details for the run's record beside its state."""
         threshold, moved = self._watch.check(now, begin=False).threshold, steady.moved()
+        tracker = self._reading.tracker
         return {
             "threshold": round(threshold, 3) if threshold < FOREVER else None,
+            "step": tracker.last_step,
+            "total_steps": tracker.total_steps,
+            "loss": tracker.last_loss,
             "rank_logs": sorted(self._copies.files),
             "ranks": spans_of(self._ranks),
             "gaps": [Gap(one.lines, one.since + moved, one.until + moved) for one in self._copies.gaps],
