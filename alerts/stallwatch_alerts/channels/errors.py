@@ -53,14 +53,6 @@ _WANTS_TLS = lazy(
 )
 # Replies of a mail server (RFC 5321, section 4.2; RFC 4954, section 6).
 _SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
-_BELOW_SMTP = (
-    ("refused", "refused"),
-    ("name or service not known", "dns"),
-    ("getaddrinfo", "dns"),
-    ("name resolution", "dns"),
-    ("timed out", "timeout"),
-    ("certificate", "tls"),
-)
 
 
 class ChannelError(Exception):
@@ -99,11 +91,9 @@ def wants_tls(answer: str) -> bool:
 
 
 def smtp_code(said: str) -> str:
-    """Return a mail server's refusal as ``smtp-535`` and the like, what failed below SMTP, or ``smtp``."""
+    """Return a mail server's refusal as ``smtp-535`` and the like; ``smtp`` if there is no reply in it."""
     reply = _SMTP_REPLY.search(said)
-    if reply is not None:
-        return f"smtp-{reply[1]}"
-    return next((code for words, code in _BELOW_SMTP if words in said.lower()), "smtp")
+    return "smtp" if reply is None else f"smtp-{reply[1]}"
 
 
 @cache
