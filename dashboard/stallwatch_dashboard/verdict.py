@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.data.overview import RunRow, began, lasted, newest, stood_since
+from stallwatch_dashboard.data.overview import RunRow, began, lasted, stood_since
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.locale import LANGUAGES, render
-from stallwatch_rules.messages import Text, bilingual, message, with_params, without
-from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
+from stallwatch_rules.messages import Text, message, with_params, without
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.report.phrases import primary_note, where
 from stallwatch_rules.stacks.concluding import asks_for_stacks
@@ -45,16 +45,11 @@ class Verdict:
 
 def of_run(
     row: RunRow,
-    incidents: Sequence[Incident],
     pages: Mapping[str, RulePage],
     reader: Reader,
     last_step_at: float | None,
 ) -> Verdict:
-    say = reader.say
-    if row.state == "stale":
-        ago = formats.seconds(max(0.0, reader.now - row.seen)) if row.seen else formats.NOTHING
-        return Verdict("warning", say("is_stale", ago), (say("is_stale_why"),))
-    incident = newest(incidents) if row.ended_at is None else _last_word(incidents)
+    incident = row.incident
     headline, level = _headline(row, incident, pages, reader, last_step_at)
     if incident is None:
         return Verdict(level, headline, _exit(row, reader) + _alarm(row, reader))
@@ -143,6 +138,8 @@ def _headline(
 ) -> tuple[str, Level]:
     say, now = reader.say, reader.now
     step = formats.steps(row.step, row.total_steps)
+    if row.state == "stale":
+        return say("is_stale", formats.seconds(max(0.0, now - row.seen) if row.seen else None)), "warning"
     if (level := _OVER.get(row.state)) is not None:
         left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")
         troubled = left if row.state == "finished" else incident is not None and row.state != "failed"
@@ -153,22 +150,15 @@ def _headline(
     if row.state == "degraded":
         return say("is_degraded"), "warning"
     if incident is not None:
-        primary, _ = _cause(incident, pages)
         named = rule_name(incident.rule, say, incident.exception)
-        return reader.render(primary.title) if primary else named, _OF_SEVERITIES[incident.severity]
+        title = cause_of(incident, pages.get(incident.rule)).title if primary_of(incident) else ""
+        return reader.render(title) or named, _OF_SEVERITIES[incident.severity]
     if row.state == "starting":
         return say("is_starting"), "quiet"
     ago = max(0.0, now - last_step_at) if last_step_at else None
     if row.state == "waiting":
         return say("is_waiting", formats.seconds(ago), step), "warning"
     return say("all_well", step, formats.seconds(ago)), "good"
-
-
-def _cause(incident: Incident, pages: Mapping[str, RulePage]) -> tuple[Primary | None, RulePage | None]:
-    """Return its diagnosis in words of every language, and the page of its rule, as far as they are known."""
-    primary = incident.primary
-    page = (pages.get(primary.rule) if primary is not None else None) or pages.get(incident.rule)
-    return (with_page_words(primary, page) if primary and page else primary), page
 
 
 def _with_incident(
@@ -182,17 +172,12 @@ def _with_incident(
 ) -> Verdict:
     say = reader.say
     stacks = incident.stacks
-    primary, page = _cause(incident, pages)
-    named = (
-        bilingual(page.title, page.title_zh)
-        if page is not None
-        else rule_name(incident.rule, say, incident.exception)
-    )
-    title: Text = titled(primary.apart, primary.title) if primary else named
-    why: Text = (primary.why if primary else "") or (why_of(page) if page else "")
-    fixes = list(primary.fixes) if primary else []
-    if page is not None and not fixes:
-        fixes = fixes_for(page, {})
+    page = pages.get(incident.rule)
+    cause, primary = cause_of(incident, page), primary_of(incident)
+    title: Text = cause.title or rule_name(incident.rule, say, incident.exception)
+    if primary is not None:
+        title = titled(primary.apart, title)
+    fixes = list(cause.fixes)
     note = _note(incident, since, reader.now)
     place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):
@@ -217,14 +202,14 @@ def _with_incident(
         facts.append(say("attempt", incident.attempt))
     if incident.threshold_seconds is not None and row.ended_at is None:
         facts.append(say("threshold_is", formats.seconds(incident.threshold_seconds)))
-    evidence = incident.evidence or (primary.evidence if primary else ())
+    evidence = incident.evidence or (incident.primary.evidence if incident.primary else ())
     return Verdict(
         level=level,
         headline=headline,
         facts=tuple(facts),
         cause=reader.render(title),
         rule=incident.rule,
-        why=reader.render(why),
+        why=reader.render(cause.why),
         place=reader.render(place),
         note=reader.render(note),
         fixes=tuple(map(reader.render, fixes)),
@@ -250,7 +235,7 @@ def _of_hosts(incident: Incident, say: Say) -> list[str]:
         return []
     stacks = incident.stacks
     if stacks is None:
-        return [say("hosts_reported", len(incident.hosts))]
+        return [say("hosts_reported", len(incident.hosts))] if len(incident.hosts) > 1 else []
     silent, answered = stacks.silent, stacks.hosts or incident.hosts
     every = len({*answered, *silent})
     facts = [say("hosts_answered", every - len(silent), every)]
@@ -272,6 +257,8 @@ def _of_hosts(incident: Incident, say: Say) -> list[str]:
 
 
 def _exit(row: RunRow, reader: Reader) -> tuple[str, ...]:
+    if row.state == "stale":
+        return (reader.say("is_stale_why"),)
     detail = reader.render(row.ending.detail) if row.ending is not None else ""
     return (detail,) if detail else ()
 
@@ -299,10 +286,3 @@ def _without_place(stacks: StallStacks, fixes: Sequence[Text]) -> list[Text]:
         if fix not in (known, with_more) and not (isinstance(fix, str) and fix.startswith(words))
     ]
     return [*left, more] if with_more in fixes else left
-
-
-def _last_word(incidents: Sequence[Incident]) -> Incident | None:
-    """Of an ended run: the incident of its end, else what was still open when it ended, else nothing."""
-    ended = [incident for incident in incidents if incident.kind == "ended"]
-    unsolved = [i for i in incidents if i.status == "open" or i.outlasted]
-    return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)

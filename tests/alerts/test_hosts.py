@@ -102,6 +102,21 @@ def test_each_process_is_looked_at_on_its_own_host(stall: Stall) -> None:
     assert "    ssh n1 py-spy dump --pid 100" in lines and "    ssh n3 py-spy dump --pid 300" in lines
 
 
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({}, "`ssh n2 py-spy dump --pid 4711`"),
+        ({"locked_out": True}, "`ssh n2 py-spy dump --native --pid 4711`"),
+        ({"condition": "stopped"}, "`ssh n2 kill -CONT 4711`"),
+    ],
+)
+def test_what_to_do_about_a_rank_is_done_on_its_host(
+    stall: Stall, changes: dict[str, Any], command: str
+) -> None:
+    groups = [StackGroup([0, 2], "collective"), StackGroup([1], "code", **changes)]
+    assert command in render(over_hosts(stall, stacks=stacks(groups=groups)), "en", None).text
+
+
 @pytest.mark.parametrize("host", ["-oProxyCommand=reboot", "n2;reboot", "n 2", ""])
 def test_no_command_is_made_of_a_host_whose_name_is_none(stall: Stall, host: str) -> None:
     odd = stacks(hosts={"n1": "0", host: "1", "n3": "2", "n4": "x-y,9-"})

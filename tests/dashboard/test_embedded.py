@@ -16,9 +16,9 @@ from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.source import Source, journal, shared
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
+from stallwatch_dashboard.verdict import of_run
 from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
-from stallwatch_exporter.runs.copies import CriRecord, format_record
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_rules.endings import Ending, EndingKind
@@ -69,16 +69,35 @@ def test_an_agent_that_died_without_a_word_is_stale(source: Source, make_run: Ma
     assert {row.run: row.state for row in source.rows()} == {"lost": "stale", "quiet": "stale"}
 
 
-def test_a_stale_run_that_nobody_scraped_keeps_the_last_numbers_of_its_log(
+def test_a_run_that_nobody_scraped_shows_what_its_agent_recorded_last(
     source: Source, make_run: MakeRun
 ) -> None:
-    lines = [f"step {step}/900 loss {9 - step}.5" for step in range(1, 6)] * 3000 + ["step 7/900 loss 0.25"]
-    folder = make_run("lost", pid=2**22 + 1, lines={0: ["no number here"], 1: lines})
+    """Also while it is watched: an agent on another host may serve its metrics to that host alone."""
+    known = {"state": "training", "step": 7, "total_steps": 900, "loss": 0.25}
+    make_run("lost", pid=2**22 + 1, **known)
+    make_run("far", **known)
+    found = {row.run: (row.state, row.step, row.total_steps, row.loss) for row in source.rows()}
+    assert found == {"lost": ("stale", 7, 900, 0.25), "far": ("training", 7, 900, 0.25)}
+
+
+def test_hosts_of_a_run_have_one_step_and_one_cause_on_list_and_page(
+    source: Source, make_run: MakeRun, make_incident: MakeIncident
+) -> None:
+    """Without a database: the journal of the coordinator counts, not what each host noticed by itself."""
+    folders = [make_run(f"sft+n{node}", step=60 + node, total_steps=900, host=f"n{node}") for node in (1, 2)]
+    for folder in folders:
+        folder.write_info(run="sft", key="5f3a", state="stalled")
+    folders[1].append_incident(make_incident(run="sft", rule="silent-hang-no-error"))
+    folders[0].append_run_incident(
+        make_incident(run="sft", rule="nccl-collective-timeout", hosts=["n1", "n2"])
+    )
     (row,) = source.rows()
-    assert (row.state, row.step, row.total_steps, row.loss) == ("stale", 7, 900, 0.25)
-    with (folder.path / "ranks" / "rank1.log").open("ab") as copy:
-        copy.write(format_record(CriRecord(int(NOW * 1e9), "stdout", True, b"step 8/900 loss 0.125")))
-    assert (source.rows()[0].step, source.rows()[0].loss) == (8, 0.125)
+    whole = source.row("sft")
+    assert whole is not None and row.incident == whole.incident
+    assert (row.step, whole.step, row.total_steps, row.hosts) == (62, 62, 900, ("n1", "n2"))
+    (shown,) = table([row], Reader(now=NOW))["rows"]
+    assert "nccl-collective-timeout" in shown["cells"]
+    assert of_run(whole, {}, Reader(now=NOW), None).rule == "nccl-collective-timeout"
 
 
 def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Source, make_run: MakeRun) -> None:

@@ -125,6 +125,20 @@ def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
     assert (shown["Phase"], shown["Memory"]) == (formats.NOTHING, formats.NOTHING)
 
 
+def test_a_run_whose_metrics_no_dashboard_reads_says_why(make_run: Callable[..., RunFolder]) -> None:
+    """One that is open sees the run, but not the loopback address of another host."""
+    now = time.time()
+    lines = {0: ["step 7/900 loss 0.5"]}
+    make_run("far", now=now, host="n1", endpoint="http://127.0.0.1:1/metrics", lines=lines)
+    until = time.monotonic() + 120
+    while not any(one.error for one in shared().targets()):
+        assert time.monotonic() < until
+        shared().scraper.scrape_once()
+    said = texts(page("run", run="far"), "caption")
+    assert "no dashboard read its metrics while it ran" in said
+    assert "the agent on n1 listens on that host alone" in said
+
+
 def test_log_text_is_shown_as_text(stuck: RunFolder) -> None:
     app = page("run", run="stuck")
     assert HOSTILE in texts(app, "code")

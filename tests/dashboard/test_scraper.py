@@ -120,6 +120,43 @@ def test_a_port_that_another_agent_was_given_is_a_source_of_its_own(
     assert answered(scraper, "first") == NOW
 
 
+def test_an_agent_that_only_its_own_host_can_ask_is_named_with_what_to_do(
+    make_run: MakeRun, make_scraper: Callable[..., Scraper]
+) -> None:
+    def get(*_: str) -> str:
+        raise ScrapeError("source_no_answer", reason="refused")
+
+    make_run("far", host="n1", endpoint="http://127.0.0.1:19400/metrics")
+    make_run("near", endpoint="http://127.0.0.1:19401/metrics")
+    make_run("open", host="n1", endpoint="http://n1:19400/metrics")
+    scraper = make_scraper(get=get)
+    scraper.scrape_once()
+    why = message("dashboard.source_no_answer", reason="refused")
+    assert {status.run: status.error for status in scraper.status()} == {
+        "far": message("dashboard.source_of_other_host", reason=why, host="n1"),
+        "near": why,
+        "open": why,
+    }
+
+
+def test_hosts_of_one_run_may_each_name_their_own_loopback_address(
+    make_run: MakeRun, make_scraper: Callable[..., Scraper]
+) -> None:
+    page = generate_latest(RunMetrics("sft").registry).decode()
+    seen = []
+
+    def get(*_: str) -> str:
+        seen.append([status.error for status in scraper.status()])
+        return page
+
+    for name in ("sft+n1", "sft+n2"):
+        make_run(name, run="sft", key="5f3a", endpoint="http://127.0.0.1:19400/metrics")
+    scraper = make_scraper(get=get)
+    scraper.scrape_once()
+    scraper.scrape_once()
+    assert seen == [[None], [None]]  # in no round another agent's
+
+
 def test_an_endpoint_that_recovers_is_well_again(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore
 ) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timezone
 from typing import Any
 
 import msgspec
 import pytest
 
-from stallwatch_dashboard.data.overview import RunRow, stood_since
+from stallwatch_dashboard.data.overview import RunRow, last_word, newest, stood_since
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import Reader
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import render, rendered, say
@@ -40,7 +41,9 @@ def row(state: str, **changes: Any) -> RunRow:
 
 
 def told(found: RunRow, *incidents: Incident, language: str = "en", last: float | None = NOW - 31) -> Verdict:
-    return of_run(found, incidents, load_catalogue().pages, Reader(language, timezone.utc, NOW), last)
+    speaks = newest(incidents) if found.ended_at is None else last_word(incidents)
+    found = replace(found, incident=speaks)
+    return of_run(found, load_catalogue().pages, Reader(language, timezone.utc, NOW), last)
 
 
 def primary(**changes: Any) -> Primary:
@@ -264,7 +267,23 @@ def test_a_healthy_run_says_when_the_last_step_was() -> None:
 def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[..., Incident]) -> None:
     found = told(row("stale", seen=NOW - 95), make_incident(primary=primary()))
     assert found.headline == "No word from the agent for 1 min 35 s"
-    assert not found.cause
+    assert found.facts[0].startswith("What this page shows is as old as that.")
+    assert (found.level, found.rule) == ("warning", SILENT_HANG)  # what Runs names as its incident
+
+
+def test_advice_to_look_at_a_process_names_its_host_in_a_run_over_hosts(
+    make_incident: Callable[..., Incident],
+) -> None:
+    alone = told(row("stalled"), make_incident(rank=1, host="n2"))
+    several = told(row("stalled"), make_incident(rank=1, host="n2", hosts=["n1", "n2"]))
+    assert [fix for fix in several.fixes if "n2" in fix] == [f"{alone.fixes[0]} Run it on n2."]
+    assert "py-spy dump" in alone.fixes[0] and not any("n2" in fix for fix in alone.fixes)
+
+
+def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable[..., Incident]) -> None:
+    found = told(row("degraded"), make_incident(kind="finding", rule=RANK_GONE))
+    assert found.cause == say("alerts.rank-gone") and found.why == say("alerts.rank-gone-why")
+    assert len(found.fixes) == 3
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_alerts.messages.links import plain
 from stallwatch_alerts.messages.ranks import answered, commands, pid_of, remedy, stack, who
 from stallwatch_alerts.neutral import neutralise, shorten
-from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.ending import running_sentence
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import language_of, say, span, templates
 from stallwatch_rules.locale import render as in_words
-from stallwatch_rules.messages import bilingual, message
-from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
-from stallwatch_rules.records import Primary
+from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.words import lead, sentence
 
 if TYPE_CHECKING:
@@ -41,10 +40,6 @@ _LEAD_LIMIT = 160
 _SENTENCE_LIMIT = 400
 _DESCRIPTION_LIMIT = 600
 _SHOWN_LABELS = ("alertname", "severity", "rank", "host", "rule", "ending", "instance")
-# torchrun: SubprocessContext._poll ends all processes of its node once one has failed (torch 2.13.0,
-# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); where it is not
-# given, KillOnBadExit of slurm.conf(5) decides.
-_RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -57,7 +52,7 @@ class Message(msgspec.Struct, frozen=True):
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     """Return the message of an incident as it opens or resolves; `page` is that of its rule."""
     cause = _cause(incident, language, page)
-    if (primary := _primary(incident)) is not None and primary.apart:
+    if (primary := primary_of(incident)) is not None and primary.apart:
         leading = neutralise(in_words(lead(primary.apart), language), _LEAD_LIMIT)
         cause = replace(cause, led=say("stacks.beside", language, lead=leading, title=cause.title))
     cause = _with_remedy(cause, incident, language)
@@ -134,27 +129,13 @@ class _Cause(msgspec.Struct, frozen=True):
 
 
 def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
-    """Return the cause from the diagnosis (its fixes know the versions), else from the page."""
-    primary = _primary(incident)
-    if primary is not None:
-        if page is not None:
-            primary = with_page_words(primary, page)
-        clean = neutralise if page is None else plain  # with no page behind them, words may be the log's
-        fixes = tuple(clean(in_words(fix, language), _FIX_LIMIT) for fix in primary.fixes[:_FIXES])
-        title = neutralise(in_words(primary.title, language), _CAUSE_LIMIT)
-        return _Cause(primary.rule, title, clean(in_words(primary.why, language), _WHY_LIMIT), fixes)
-    if page is None:
-        if incident.rule != RANK_GONE:
-            return _Cause(incident.rule, "")
-        title, why, *fix = (
-            say(f"alerts.{key}", language) for key in ("rank-gone", "rank-gone-why", *_RANK_GONE_FIXES)
-        )
-        return _Cause(RANK_GONE, title, why, tuple(fix))
+    found = cause_of(incident, page)
+    clean = neutralise if page is None else plain  # with no page behind them, words may be the log's
     return _Cause(
-        page.id,
-        in_words(bilingual(page.title, page.title_zh), language),
-        plain(in_words(why_of(page), language), _WHY_LIMIT),
-        tuple(plain(in_words(fix, language), _FIX_LIMIT) for fix in fixes_for(page, {})[:_FIXES]),
+        incident.rule,
+        neutralise(in_words(found.title, language), _CAUSE_LIMIT),
+        clean(in_words(found.why, language), _WHY_LIMIT),
+        tuple(clean(in_words(fix, language), _FIX_LIMIT) for fix in found.fixes[:_FIXES]),
     )
 
 
@@ -354,14 +335,8 @@ def _lines(*lines: str) -> str:
 
 
 def _rank(incident: Incident) -> int | None:
-    primary = _primary(incident)
+    primary = primary_of(incident)
     return primary.rank if incident.rank is None and primary is not None else incident.rank
-
-
-def _primary(incident: Incident) -> Primary | None:
-    """Return the diagnosis if it is about this rule: a stall may have nothing to do with what was found."""
-    primary = incident.primary
-    return primary if primary is not None and primary.rule == incident.rule else None
 
 
 def _step(incident: Incident, language: str) -> str:

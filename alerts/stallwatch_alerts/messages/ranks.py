@@ -19,6 +19,8 @@ _PATH_LIMIT = 200
 _PLACE_LIMIT = 80
 _MOST_COMMANDS = 2
 _GAP = "…"
+_TAKE_STACKS = "py-spy dump --pid {}"
+_COMMANDS = {"stall-stopped": "kill -CONT {}", "stall-locked-out": "py-spy dump --native --pid {}"}
 _RANKS_LIMIT, _HOSTS_LIMIT = 40, 48  # of a title
 _OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # why, with advice of its own
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
@@ -107,7 +109,8 @@ def remedy(stacks: StallStacks, language: str) -> str:
     if key not in templates("en", "alerts"):
         return ""
     pid = next((str(stacks.pids[rank]) for rank in group.ranks if rank in stacks.pids), "PID")
-    return say(f"alerts.{key}", language, pid=pid)
+    command = _COMMANDS.get(key, _TAKE_STACKS).format(pid)
+    return say(f"alerts.{key}", language, command=_there(command, stacks, group.ranks))
 
 
 def stack(stacks: StallStacks, language: str) -> list[str]:
@@ -143,7 +146,7 @@ def commands(stacks: StallStacks | None, folder: str) -> list[str]:
     for group in suspects(stacks) if stacks is not None else ():
         if stacks is None or group.condition == "ended":
             continue
-        command = "kill -CONT {}" if group.condition == "stopped" else "py-spy dump --pid {}"
+        command = _COMMANDS["stall-stopped"] if group.condition == "stopped" else _TAKE_STACKS
         if group.worker is not None:
             found.append(_there(command.format(group.worker), stacks, group.ranks))
         known = [rank for rank in group.ranks if rank in stacks.pids][:_MOST_COMMANDS]

@@ -56,16 +56,16 @@ def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
     return sorted(ranks, key=lambda copy: (copy.rank is None, copy.rank or 0, copy.path.name)) + rest
 
 
-def end_of(path: Path, most: int) -> bytes:
-    """The lines that lie whole within the last `most` bytes of a file; nothing where it cannot be read."""
+def _end_of(path: Path) -> bytes:
+    """The lines that lie whole within the last bytes of a file; nothing where it cannot be read."""
     try:
         with open_regular(path) as copy:
             size = copy.seek(0, 2)
-            copy.seek(max(0, size - most))
-            end = copy.read(most)
+            copy.seek(max(0, size - _END_BYTES))
+            end = copy.read(_END_BYTES)
     except OSError:
         return b""
-    return end if size <= most else end.partition(b"\n")[2]
+    return end if size <= _END_BYTES else end.partition(b"\n")[2]
 
 
 def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
@@ -75,7 +75,7 @@ def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
     """
     shown = [
         f"{datetime.fromtimestamp(last, zone):%H:%M:%S}  {text}" if whole else f"{'…':>8}  {text}"
-        for _, last, whole, text in _assembled(end_of(path, _END_BYTES))
+        for _, last, whole, text in _assembled(_end_of(path))
     ]
     return "\n".join(shown[-lines:])
 

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import msgspec
 
 from stallwatch_exporter.incident import RANKS, Incident
-from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive
+from stallwatch_exporter.runs.runfolder import LATE_SECONDS, AgentInfo, agent_alive
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
 from stallwatch_rules.text.redact import redact
@@ -29,7 +29,6 @@ State = Literal[
     "unwatched",
     "finished",
 ]
-STALE_SECONDS = 10.0
 #: How the record of an end tells it; any other end is a failure.
 ENDINGS: dict[str, State] = {
     "finished": "finished",
@@ -51,7 +50,7 @@ class Numbers:
     loss: float | None = None
     step_seconds: float | None = None  #: of the last few steps
     baseline_seconds: float | None = None  #: of this run's own first steps
-    invalidations: float = 0
+    invalidations: float | None = None  #: None: nobody counted them
     memory_bytes: float | None = None
     host_memory_bytes: float | None = None
     host_memory_limit_bytes: float | None = None
@@ -74,7 +73,8 @@ class RunRow(Numbers):
     host: str = ""  #: the first one
     command: tuple[str, ...] = ()
     open_incidents: tuple[Incident, ...] = ()
-    cause: str = ""  #: of a run that failed: the rule of its primary cause, where its diagnosis is here
+    incident: Incident | None = None  #: the one that says what is wrong, or what was as the run ended
+    cause: str = ""  #: of a run that failed: the rule of that incident, else of its diagnosis
     exception: str = ""  #: in short, where no rule knows that cause
     seen: float | None = None  #: when the agent was last heard of
     ending: Ending | None = None  #: how it ended
@@ -118,8 +118,8 @@ class RunRow(Numbers):
 
     @property
     def invalidations_per_step(self) -> float | None:
-        """Trace-cache invalidations a step; None before the first step."""
-        return self.invalidations / self.step if self.step else None
+        """Trace-cache invalidations a step; None before the first step, and where nobody counted them."""
+        return self.invalidations / self.step if self.step and self.invalidations is not None else None
 
 
 def state_of(
@@ -135,7 +135,7 @@ def state_of(
     if info is not None and info.ended_at is not None:
         kind = info.ending.kind if info.ending is not None else ""
         return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
-    if not alive or seen is None or now - seen > STALE_SECONDS:
+    if not alive or seen is None or now - seen > LATE_SECONDS:
         return "stale"
     open_ones = [incident for incident in incidents if incident.status == "open"]
     if (info is not None and info.state == "stalled") or any(i.kind == "stall" for i in open_ones):
@@ -180,6 +180,9 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
         started_at=min(info.started_at for info in infos),
         updated_at=max(info.updated_at for info in infos),
         ended_at=max(one.info.ended_at or 0.0 for one in ends) if over else None,
+        step=max((info.step for info in infos if info.step is not None), default=None),
+        total_steps=max((info.total_steps for info in infos if info.total_steps), default=None),
+        loss=next((info.loss for info in infos if info.loss is not None), None),
         ending=last.info.ending if over and last is not None else None,
         state=last.info.state if over and last is not None else "stalled" if stalled else infos[0].state,
     )
@@ -213,17 +216,27 @@ def make_row(
     now: float,
     hosts: Sequence[str] = (),
 ) -> RunRow:
+    """Put together what is known of a run; what its agents wrote down counts where nobody scraped them."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
+    if info is not None:
+        known_steps = [one for one in (numbers.step, info.step) if one is not None]
+        numbers = replace(
+            numbers,
+            step=max(known_steps, default=None),
+            total_steps=numbers.total_steps or info.total_steps,
+            loss=info.loss if numbers.loss is None else numbers.loss,
+        )
     state = state_of(info, alive=alive, seen=seen, now=now, incidents=open_ones, step=numbers.step)
     if info is None:
         state = _told_by_numbers(state, numbers)
     started_at = info.started_at if info else numbers.started_at
     if state == "training" and _waits(numbers, started_at, now):
         state = "waiting"
-    told = max((i.total_steps for i in incidents if i.total_steps), default=None)
+    of_incidents = max((i.total_steps for i in incidents if i.total_steps), default=None)
     ended_at = info.ended_at if info else numbers.ended_at
+    incident = newest(incidents) if ended_at is None else last_word(incidents)
     known = vars(numbers) | {
-        "total_steps": numbers.total_steps or told,
+        "total_steps": numbers.total_steps or of_incidents,
         "started_at": started_at,
         "ended_at": ended_at,
     }
@@ -236,6 +249,9 @@ def make_row(
         hosts=tuple(map(redact, hosts)),
         command=tuple(info.command) if info else (),
         open_incidents=open_ones,
+        incident=incident,
+        cause=incident.rule if incident and state == "failed" else "",
+        exception=incident.exception if incident and state == "failed" else "",
         seen=seen,
         ending=info.ending if info else None,
         **known,
@@ -285,6 +301,13 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
     """The open incident that a reader should see first: critical before warning, then the newest."""
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
+
+
+def last_word(incidents: Sequence[Incident]) -> Incident | None:
+    """Of an ended run: the incident of its end, else what was still open when it ended, else nothing."""
+    ended = [incident for incident in incidents if incident.kind == "ended"]
+    unsolved = [i for i in incidents if i.status == "open" or i.outlasted]
+    return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
 
 
 def stood_since(incident: Incident) -> float:

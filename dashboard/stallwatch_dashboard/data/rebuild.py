@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from stallwatch_dashboard.data.frames import COLUMNS, RunFrames, empty, of_run
-from stallwatch_dashboard.data.log_copies import LogCopy, copies, end_of
+from stallwatch_dashboard.data.log_copies import LogCopy, copies
 from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.summaries import trend_of
 from stallwatch_logs.portions import file_chunks
@@ -30,9 +30,7 @@ from stallwatch_rules.samples import extract
 
 MOST_BYTES = 128 * 1024 * 1024  #: of one run's copies; what is beyond is left out and said
 _CHUNK = 1024 * 1024
-_KEPT_FRAMES, _KEPT_NUMBERS = 16, 1000  #: runs
-_END_BYTES = 128 * 1024  #: of a copy
-_MOST_COPIES = 3  #: as many are read until one tells a step: mostly the first rank speaks for all
+_KEPT_FRAMES = 16  #: runs
 
 Row = tuple[int | None, float, float]  # rank, time, value
 
@@ -171,37 +169,3 @@ def _frame(rows: Sequence[Row]) -> pd.DataFrame:
 def _chunks(path: Path, most: int) -> Iterator[bytes]:
     with suppress(OSError), open_regular(path) as copy:
         yield from file_chunks(copy.fileno(), 0, most, _CHUNK)
-
-
-def last_numbers(*folders: Path) -> Numbers:
-    """Return step, total, loss and step time as the run's copies told them last.
-
-    They serve a run whose agent is gone and that nobody scraped. What was read is remembered as above.
-    """
-    return _remembered_numbers(folders, tuple(copy.stamp for copy in copies(*folders)[:_MOST_COPIES]))
-
-
-@lru_cache(_KEPT_NUMBERS)
-def _remembered_numbers(folders: tuple[Path, ...], _version: object) -> Numbers:
-    for copy in copies(*folders)[:_MOST_COPIES]:
-        numbers = _of_end(copy)
-        if numbers.step is not None:
-            return numbers
-    return Numbers()
-
-
-def _of_end(copy: LogCopy) -> Numbers:
-    tracker, told = ProgressTracker(), dict[str, float]()
-    reader = LineReader(copy.path.name, copy.rank)
-    for line in [*reader.feed(end_of(copy.path, _END_BYTES)), *reader.finish()]:
-        sample = extract(line)
-        tracker.add(sample, line)
-        if sample is not None:
-            told |= sample.values
-    return Numbers(
-        step=tracker.last_step,
-        total_steps=tracker.total_steps,
-        loss=told.get("loss"),
-        step_seconds=told.get("step_seconds"),
-        memory_bytes=told.get("memory_allocated_bytes", told.get("memory_peak_bytes")),
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from stallwatch_rules.messages import Message, message
 
 _log = logging.getLogger(__name__)
 _PRUNE_SECONDS = 3600.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass
@@ -93,7 +95,7 @@ class Scraper:
             if running is None or running.done():
                 status = self._status.setdefault((url, run), TargetStatus(url, run))
                 sent = authorization if authorization and _has_port(info) else ""
-                self._busy[url] = self._pool.submit(self._scrape, status, sent)
+                self._busy[url] = self._pool.submit(self._scrape, status, sent, _only_there(info))
                 asked.append(self._busy[url])
         wait(asked, timeout=max(self._every, 1.0))
         if self._clock() - self._pruned > _PRUNE_SECONDS:
@@ -123,18 +125,22 @@ class Scraper:
         for info in list_runs(self._home):
             if info.endpoint and _wanted(info, self._clock()):
                 asked = found.setdefault(info.endpoint, info)
-                if asked is not info and (older := self._status.get((info.endpoint, info.run))) is not None:
+                older = self._status.get((info.endpoint, info.run))
+                # Of a run over hosts, each agent may name its own 127.0.0.1.
+                if older is not None and (asked is None or asked.run != info.run):
                     older.error = message("dashboard.source_address_reused")
         return list(found.items())
 
-    def _scrape(self, status: TargetStatus, authorization: str) -> None:
+    def _scrape(self, status: TargetStatus, authorization: str, host: str) -> None:
+        """`host`: the one on which alone the agent can be asked, if it is not this one."""
         status.scrapes += 1
         try:
             page = self._get(status.url, authorization)
             readings = _of(parse(page, urlsplit(status.url).port or ""), status.run)
         except ScrapeError as error:
             status.failures += 1
-            status.error = error.why
+            why = error.why
+            status.error = message("dashboard.source_of_other_host", reason=why, host=host) if host else why
             return
         now = self._clock()
         if self._guard(lambda: self._store.write(readings, now)):
@@ -165,6 +171,13 @@ def _has_port(info: AgentInfo | None) -> bool:
         return True
     up = max(info.started_at, info.updated_at)
     return info.namespace == process_namespace() and is_there(info.pid, up)
+
+
+def _only_there(info: AgentInfo | None) -> str:
+    """Return the other host on which alone an agent's endpoint can be reached; empty if there is none."""
+    if info is None or info.host == socket.gethostname():
+        return ""
+    return info.host if urlsplit(info.endpoint or "").hostname in _LOOPBACK else ""
 
 
 def _of(readings: list[Reading], run: str | None) -> list[Reading]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -27,12 +28,12 @@ from stallwatch_dashboard.data.overview import (
     with_the_end,
 )
 from stallwatch_dashboard.data.prometheus import PrometheusStore
-from stallwatch_dashboard.data.rebuild import last_numbers, numbers_from_frames, rebuilt_frames
+from stallwatch_dashboard.data.rebuild import numbers_from_frames, rebuilt_frames
 from stallwatch_dashboard.data.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
-from stallwatch_exporter.runs.runfolder import AgentInfo, folders_of, list_runs, runs_home
+from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS, AgentInfo, folders_of, list_runs, runs_home
 from stallwatch_exporter.watching.episodes import folded
 from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.decoding import from_json
@@ -44,6 +45,7 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _LATE_SECONDS = 5.0  #: scraping that began later than this after the run misses its beginning
 _MOST_JOURNAL = 4 * 1024 * 1024  #: bytes read from the end of a run's incidents.jsonl
+_KEPT_JOURNALS = 1000  #: runs
 
 
 class Source:
@@ -129,7 +131,13 @@ class Source:
         numbers = self.store.summaries(under_way, self.clock())
         rows = list(self._ended.values())
         for run in under_way:
-            row = self._row(run, local.get(run, []), seen.get(run), incidents.get(run, []), numbers[run])
+            agents = local.get(run, [])
+            info = as_one(agents)
+            if (numbers[run] if info is None else info).ended_at is None:
+                known = incidents.get(run) or journal(*(one.folder for one in agents))
+            else:
+                known = self.incidents(run)
+            row = self._row(run, agents, seen.get(run), known, numbers[run])
             if row.ended_at is not None and self.clock() - row.ended_at > 10:
                 self._ended[run] = row
             rows.append(row)
@@ -179,10 +187,7 @@ class Source:
         *,
         whole: bool = False,
     ) -> RunRow:
-        """A row; where nobody scraped, for `whole` from all log copies, else from the diagnosis at the end.
-
-        An agent that was killed wrote none: then the ends of the log copies tell.
-        """
+        """A row; where nobody scraped, for `whole` from all log copies, else as the agents recorded it."""
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
         said = said_at_the_end(*folders)
@@ -193,8 +198,6 @@ class Source:
                 numbers = numbers_from_frames(rebuilt_frames(*folders, rules=self.settings.rules))
             else:
                 numbers = with_the_end(numbers, said.progress)
-            if numbers == Numbers() and not alive:
-                numbers = last_numbers(*folders)
         if ended:  # log copies, too, tell fewer steps than the probe
             numbers = with_the_end(numbers, said.progress)
         # Asked of a Prometheus, for the page of one run alone.
@@ -203,7 +206,9 @@ class Source:
         row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock(), hosts=hosts)
         if row.state == "unwatched":
             row = replace(row, state=told_by_log(said.verdict, said.progress, cause=said.primary is not None))
-        return replace(row, cause=said.cause, exception=said.exception) if row.state == "failed" else row
+        if row.state == "failed" and not row.cause:
+            row = replace(row, cause=said.cause, exception=said.exception)
+        return row
 
     def _open_by_run(self) -> dict[str, list[Incident]]:
         found: dict[str, list[Incident]] = {}
@@ -213,17 +218,32 @@ class Source:
 
 
 def journal(*folders: Path) -> list[Incident]:
-    """The incidents that the troubles in a run's ``incidents.jsonl`` make, newest first.
+    """The incidents in the journals of a run's folders, newest first; remembered while those do not change.
 
-    Reports of several hosts on one incident are one incident: the newest report counts.
+    Of a run over hosts, those that its coordinator kept. Where its folder is not here, reports of several
+    hosts on one incident are one incident: the newest report counts.
     """
+    stamps = []
+    for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            stamps.append((path, status.st_mtime_ns, status.st_size))
+    return list(_journal(tuple(stamps))) if stamps else []
+
+
+@functools.lru_cache(_KEPT_JOURNALS)
+def _journal(stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Incident, ...]:
+    paths = [path for path, *_ in stamps]
+    of_all_hosts = [path for path in paths if path.name == RUN_INCIDENTS]
     found: dict[str, Incident] = {}
-    for folder in folders:
-        for one in folded(read_journal(folder, _MOST_JOURNAL)):
-            if one.id not in found or found[one.id].updated_at < one.updated_at:
+    for path in of_all_hosts or paths:
+        changes = read_journal(path.parent, _MOST_JOURNAL, name=path.name)
+        for one in changes if of_all_hosts else folded(changes):
+            if one.id not in found or found[one.id].updated_at <= one.updated_at:
                 found[one.id] = one
     merged = {alias for one in found.values() for alias in one.aliases}
-    return sorted((one for one in found.values() if one.id not in merged), key=lambda one: -one.opened_at)
+    left = (one for one in found.values() if one.id not in merged)
+    return tuple(sorted(left, key=lambda one: -one.opened_at))
 
 
 class _Primary(msgspec.Struct):

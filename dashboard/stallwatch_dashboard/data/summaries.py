@@ -126,7 +126,7 @@ def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
         total_steps=highest("target_steps"),
         loss=loss[min(loss, key=series_order)] if loss else None,
         step_seconds=trend.step_seconds if trend.step_seconds is not None else mean,
-        invalidations=highest("trace_cache_invalidations_total") or 0.0,
+        invalidations=highest("trace_cache_invalidations_total"),
         memory_bytes=next((found for name in _MEMORY if (found := highest(name)) is not None), None),
         host_memory_bytes=highest("host_memory_bytes"),
         host_memory_limit_bytes=highest("host_memory_limit_bytes"),

@@ -249,7 +249,7 @@ def _live(run: str, known: int) -> None:
         st.rerun()  # a run came or went: the list of runs at the top is another
     found, incidents = source.frames(run), source.incidents(run)
     pages = catalogue(source.settings.rules).pages
-    told = verdict.of_run(row, incidents, pages, reader(), found.last_step_at)
+    told = verdict.of_run(row, pages, reader(), found.last_step_at)
     # Containers that are always there keep everything below at its place, so charts are updated, not remade.
     with st.container():
         draw_verdict(told, icon=ICONS[row.state], facts=_about(row, now))
@@ -257,7 +257,11 @@ def _live(run: str, known: int) -> None:
         _figures(row, found, now)
     with st.container():
         if found.rebuilt:
-            st.caption(markdown(" ".join((say("from_copies"), *(render(note) for note in found.notes)))))
+            facts = [say("from_copies"), *(render(note) for note in found.notes)]
+            if row.ended_at is None:
+                unread = (one for one in source.targets() if one.run == run and one.error)
+                facts += [say("metrics_unread", one.url, render(one.error or "")) for one in unread]
+            st.caption(markdown(" ".join(facts)))
     with st.container():
         _charts(row, found, incidents, now)
     with st.container():

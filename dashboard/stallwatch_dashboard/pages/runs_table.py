@@ -174,8 +174,9 @@ def _shown(column: Column, value: float | None) -> str:
 
 
 def _incidents(row: RunRow, say: Say) -> str:
-    """What is open; of a run that failed, what it died of."""
-    found = {(one.rule, one.exception) for one in row.open_incidents}
+    """What is open; of a run that is over, what it died of or what was wrong as it ended."""
+    known = row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
+    found = {(one.rule, one.exception) for one in known}
     if row.cause:
         found = {(row.cause, row.exception)}
     return cell(", ".join(sorted(rule_name(rule, say, exception) for rule, exception in found)))

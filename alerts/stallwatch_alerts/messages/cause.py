@@ -1,0 +1,57 @@
+"""The cause of an incident and what to do about it, as facts: chats and pages say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_rules.messages import Text, bilingual, message, sentences
+from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
+from stallwatch_rules.stacks.concluding import asks_for_stacks
+
+if TYPE_CHECKING:
+    from stallwatch_rules.pages.page import RulePage
+    from stallwatch_rules.records import Primary
+
+# torchrun: SubprocessContext._poll ends all processes of its node once one has failed (torch 2.13.0,
+# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); where it is not
+# given, KillOnBadExit of slurm.conf(5) decides.
+_RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """What is known of why an incident happened."""
+
+    title: Text = ""  #: empty if nothing is known
+    why: Text = ""
+    fixes: tuple[Text, ...] = ()
+
+
+def primary_of(incident: Incident) -> Primary | None:
+    """Return the diagnosis if it is about this rule: a stall may have nothing to do with what was found."""
+    primary = incident.primary
+    return primary if primary is not None and primary.rule == incident.rule else None
+
+
+def cause_of(incident: Incident, page: RulePage | None) -> Cause:
+    """Return the cause from the diagnosis (its fixes know the versions), else from the `page` of the rule."""
+    primary = primary_of(incident)
+    if primary is not None and page is not None:
+        primary = with_page_words(primary, page)
+    title, why, fixes = (primary.title, primary.why, primary.fixes) if primary is not None else ("", "", [])
+    if page is not None:
+        title = title or bilingual(page.title, page.title_zh)
+        why, fixes = why or why_of(page), fixes or fixes_for(page, {})
+    elif primary is None and incident.rule == RANK_GONE:
+        title, why = message("alerts.rank-gone"), message("alerts.rank-gone-why")
+        fixes = [message(f"alerts.{fix}") for fix in _RANK_GONE_FIXES]
+    return Cause(title, why, tuple(_on_its_host(fix, incident) for fix in fixes))
+
+
+def _on_its_host(fix: Text, incident: Incident) -> Text:
+    """Name the host of the rank that a fix sends people to look at, in a run over several."""
+    if not (incident.hosts and incident.host and asks_for_stacks(fix)):
+        return fix
+    return sentences(fix, message("alerts.run-it-there", host=incident.host))
