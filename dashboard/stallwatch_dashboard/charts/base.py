@@ -116,7 +116,7 @@ def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> D
         "uirevision": "keep",  # lines that the reader hid stay hidden through every update
         "dragmode": "zoom",
         "showlegend": True,
-        "shapes": [*(_band(incident, span) for incident in incidents), *_silence(look, span)],
+        "shapes": [*(band(incident, span) for incident in incidents), *_silence(look, span)],
         "annotations": _names(look, incidents, span, say),
     }
     ends = [milliseconds(span.start), milliseconds(span.end)]
@@ -133,20 +133,21 @@ _TICKS = [
 ]
 
 
-def _band(incident: Incident, span: Span) -> Json:
+def band(incident: Incident, span: Span) -> Json:
+    """For as long as the incident lasted."""
     colour = theme.VERMILLION if incident.severity == "critical" else theme.ORANGE
     start = began(incident)
-    return _rectangle(start, incident.resolved_at or max(span.end, start), colour, 0.15, 1)
+    return rectangle(start, incident.resolved_at or max(span.end, start), colour, 0.15, 1)
 
 
 def _silence(look: Look, span: Span) -> list[Json]:
     """Grey where nothing was heard of the run any more: what is drawn is as old as its edge."""
     if span.heard is None or span.heard >= span.end:
         return []
-    return [_rectangle(span.heard, span.end, look.grey, 0.18, 0)]
+    return [rectangle(span.heard, span.end, look.grey, 0.18, 0)]
 
 
-def _rectangle(start: float, end: float, colour: str, opacity: float, edge: int) -> Json:
+def rectangle(start: float, end: float, colour: str, opacity: float, edge: int) -> Json:
     return {
         "type": "rect",
         "xref": "x",

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from stallwatch_dashboard import theme
-from stallwatch_dashboard.charts.base import HEIGHT, Drawing, Json, Span, figure, milliseconds
+from stallwatch_dashboard.charts.base import (
+    HEIGHT,
+    Drawing,
+    Json,
+    Span,
+    band,
+    figure,
+    milliseconds,
+    rectangle,
+)
 from stallwatch_dashboard.data.frames import SILENT_SECONDS, RunFrames
-from stallwatch_dashboard.data.overview import began
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
@@ -121,10 +128,10 @@ def draw_lag(
     )
     marks = [(number, one) for one in incidents for number in _blamed(one, rows, found.hosts)]
     blamed = {number for number, _ in marks}
-    for band in chart.layout["shapes"]:  # the map would hide them, and their colour is one of its own
-        if band["line"]["width"]:
-            line = {**band["line"], "dash": "dot"}
-            band |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
+    for shape in chart.layout["shapes"]:  # the map would hide them, and their colour is one of its own
+        if shape["line"]["width"]:
+            line = {**shape["line"], "dash": "dot"}
+            shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
     silences = _silences(rows, found.heard, span, look)
     silent = {int(shape["y0"] + 0.5) for shape in silences}
     chart.layout["shapes"] += [
@@ -174,41 +181,24 @@ def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -
 
 def _frame(number: int, incident: Incident, span: Span) -> Json:
     """Around a row, for as long as the incident lasted."""
-    colour = theme.VERMILLION if incident.severity == "critical" else theme.ORANGE
-    start = began(incident)
-    return {
-        "type": "rect",
-        "xref": "x",
-        "yref": "y",
-        "x0": milliseconds(start),
-        "x1": milliseconds(incident.resolved_at or max(span.end, start)),
-        "y0": number - 0.5,
-        "y1": number + 0.5,
-        "line": {"width": 2, "color": colour},
-        "layer": "above",
-    }
+    shape = _on_row(band(incident, span), number)
+    del shape["fillcolor"], shape["opacity"]
+    shape["line"] = {**shape["line"], "width": 2}
+    return shape
 
 
 def _silences(rows: Sequence[Row], heard: Mapping[str, float], span: Span, look: Look) -> list[Json]:
     """Grey over the rows of a host from which nothing has come for a minute, while others were heard of."""
     last = max(heard.values(), default=0.0)
     return [
-        {
-            "type": "rect",
-            "xref": "x",
-            "yref": "y",
-            "x0": milliseconds(heard[row.host]),
-            "x1": milliseconds(max(span.seen, heard[row.host])),
-            "y0": number - 0.5,
-            "y1": number + 0.5,
-            "fillcolor": look.grey,
-            "opacity": 0.5,
-            "line": {"width": 0},
-            "layer": "above",
-        }
+        _on_row(rectangle(seen, max(span.seen, seen), look.grey, 0.5, 0), number)
         for number, row in enumerate(rows)
-        if row.host in heard and heard[row.host] < last - SILENT_SECONDS
+        if (seen := heard.get(row.host, last)) < last - SILENT_SECONDS
     ]
+
+
+def _on_row(shape: Json, number: int) -> Json:
+    return shape | {"yref": "y", "y0": number - 0.5, "y1": number + 0.5, "layer": "above"}
 
 
 def _named_rows(rows: int, marked: set[int]) -> list[int]:

@@ -104,10 +104,8 @@ class Source:
         return as_one(self.agents(run))
 
     def ended(self) -> set[str]:
-        return {run for run, info in self._local().items() if info is not None and info.ended_at is not None}
-
-    def _local(self) -> dict[str, AgentInfo | None]:
-        return {run: as_one(agents) for run, agents in self._agents().items()}
+        known = {run: as_one(agents) for run, agents in self._agents().items()}
+        return {run for run, info in known.items() if info is not None and info.ended_at is not None}
 
     def _agents(self) -> dict[str, list[Agent]]:
         """Those of all runs, the newest run first."""

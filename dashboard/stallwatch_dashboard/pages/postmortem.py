@@ -54,10 +54,6 @@ _SHOWN_REPORTS = 20
 _KNOWN_REPORTS = 8  #: of jobs of one upload, that are not read anew when somebody comes back to them
 
 
-def _draw_jobs(jobs: Sequence[JobTold]) -> None:
-    _draw(table(jobs, language(), len(jobs)))
-
-
 def _draw(shown: Table) -> None:
     st.dataframe(
         pd.DataFrame([[cell(text) for text in row.cells] for row in shown.rows], columns=shown.heads),
@@ -327,7 +323,7 @@ else:
     _names = [file.name for file in _files]
     if _jobs := _answer.jobs:
         with _right:
-            _draw_jobs(_jobs)
+            _draw(table(_jobs, language(), len(_jobs)))
         with _left:
             _job = _choose_job(_jobs)
         _names = next((job.files for job in _jobs if job.name == _job), _names)
