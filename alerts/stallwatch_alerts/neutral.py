@@ -6,6 +6,7 @@ Evidence comes from whatever a training printed. A line with ``<!channel>`` in i
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from stallwatch_rules.text.controls import without_controls
 from stallwatch_rules.text.lazy import lazy
@@ -24,6 +25,7 @@ _LOOK_ALIKES = str.maketrans(
 _MENTION = lazy(r"@(?=\S)")  # @here, @everyone, @all, <@U123>; not the one in "cache @ step 10"
 _ENTITY = lazy(r"&(?=#?\w{1,10};)")
 _LINK = lazy(r"\](?=\s*[(\[])|(?<=[A-Za-z]):(?=//)|:\|\||\|\|")
+_JOINERS = "\u200d\ufe0e\ufe0f"
 _BREAKS = lazy(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
@@ -35,13 +37,25 @@ def neutralise(text: str, limit: int = 0) -> str:
     text = without_controls(text).translate(_LOOK_ALIKES)
     text = _ENTITY.sub("＆", _MENTION.sub("＠", text))
     text = _LINK.sub(_break_link, text).strip()
-    return shorten(text, limit) if limit else text
+    return clipped(text, limit) if limit else text
 
 
 def _break_link(found: re.Match[str]) -> str:
     return {"]": "] ", ":": "[:]"}.get(found[0], "| |")
 
 
-def shorten(text: str, limit: int) -> str:
-    """The text, or its beginning and an ellipsis: never longer than `limit`."""
-    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+def clipped(text: str, limit: int) -> str:
+    """At most `limit` characters, the last an ellipsis where something is missing.
+
+    What is one character to the eye (an accent, an emoji's colour) stays one.
+    """
+    if len(text) <= limit:
+        return text
+    end = max(0, limit - 1)
+    while 0 < end < len(text) and (_joins(text[end]) or text[end - 1] == "\u200d"):
+        end -= 1
+    return text[:end].rstrip() + "…"
+
+
+def _joins(char: str) -> bool:
+    return unicodedata.combining(char) != 0 or char in _JOINERS or "🏻" <= char <= "🏿"

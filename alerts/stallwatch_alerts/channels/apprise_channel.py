@@ -18,7 +18,8 @@ from stallwatch_alerts.channels.errors import ChannelError, reason_of, smtp_code
 from stallwatch_alerts.channels.http import Line, post, retry_after
 from stallwatch_alerts.channels.log_capture import Captured, capture, capture_answers, silence_libraries
 from stallwatch_alerts.masking import hide_secrets, learn_schemes, mask_url
-from stallwatch_alerts.messages.layout import clipped, html_page
+from stallwatch_alerts.messages.layout import html_page
+from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.redact import redact
 

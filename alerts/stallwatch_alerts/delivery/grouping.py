@@ -20,7 +20,7 @@ from sqlalchemy import Connection, and_, delete, func, select, update
 from stallwatch_alerts.messages.compose import TITLE_LIMIT, Message, listed
 from stallwatch_alerts.messages.layout import shortened
 from stallwatch_alerts.messages.links import TEXT_LIMIT
-from stallwatch_alerts.neutral import shorten
+from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice, facts_of
 from stallwatch_alerts.storage.tables import MESSAGES
 from stallwatch_exporter.incident import RANKS
@@ -109,7 +109,7 @@ def with_others(title: str, titles: Sequence[str], count: int, language: str) ->
     if count > len(titles):
         lines.append(say("alerts.further", language, count=count - len(titles)))
     whole = say("alerts.and-others", language, title=title, count=count)
-    return shorten(whole, TITLE_LIMIT), "\n".join(lines)
+    return clipped(whole, TITLE_LIMIT), "\n".join(lines)
 
 
 def _when(now: float | None, late: float) -> str:
@@ -122,7 +122,7 @@ def expiry_notice(expired: int, language: str) -> Notice:
     """Nothing but that messages were given up."""
     facts = facts_of(id="stallwatch/expired", kind="expired", severity="warning", count=expired)
     said = say("alerts.expired", language, count=expired)
-    return Notice(Message(shorten(said, TITLE_LIMIT), said), "warning", facts)
+    return Notice(Message(clipped(said, TITLE_LIMIT), said), "warning", facts)
 
 
 def _is_over(notice: Notice) -> bool:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_alerts.messages.links import plain
 from stallwatch_alerts.messages.ranks import answered, commands, pid_of, remedy, stack, who
-from stallwatch_alerts.neutral import neutralise, shorten
+from stallwatch_alerts.neutral import clipped, neutralise
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.ending import running_sentence
 from stallwatch_rules.endings import Ending
@@ -64,7 +64,7 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # one whole fix is worth more than two halves
         cause = replace(cause, fixes=cause.fixes[:-1])
         text = _text(incident, language, cause)
-    return Message(shorten(f"[{run}] {title}", TITLE_LIMIT), shorten(text, TEXT_LIMIT))
+    return Message(clipped(f"[{run}] {title}", TITLE_LIMIT), clipped(text, TEXT_LIMIT))
 
 
 def render_test(language: str) -> Message:
@@ -88,7 +88,7 @@ def render_alert(
         title = f"[{run}] {title}"
     shown = [f"    {label}: {neutralise(labels[label], 80)}" for label in _SHOWN_LABELS if labels.get(label)]
     description = neutralise(annotations.get("description", ""), _DESCRIPTION_LIMIT)
-    return Message(shorten(title, TITLE_LIMIT), _blocks(description, _lines(*shown)))
+    return Message(clipped(title, TITLE_LIMIT), _blocks(description, _lines(*shown)))
 
 
 def listed(parts: Sequence[str], language: str) -> str:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import html
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import groupby
 
 import msgspec
 
+from stallwatch_alerts.neutral import clipped
 from stallwatch_rules.locale import LANGUAGES, templates
 from stallwatch_rules.text.lazy import lazy
 
 _INDENT = "    "
 _LINK = lazy(r"(?P<label>[^:：]{1,30})[:：] ?(?P<url>https?://[^\s<>\"|\\^`{}]+)")
-_JOINERS = "\u200d\ufe0e\ufe0f"
 _FONT = "font-family:system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif;font-size:14px"
 _PRE = (
     "background:#f4f4f5;border-radius:6px;padding:8px 12px;font-size:13px;"
@@ -167,23 +166,6 @@ def _taken(lines: Iterable[str], room: int) -> list[str]:
         taken.append(line)
         room -= len(line) + 1
     return taken
-
-
-def clipped(text: str, limit: int) -> str:
-    """At most `limit` characters, the last an ellipsis where something is missing.
-
-    What is one character to the eye (an accent, an emoji's colour) stays one.
-    """
-    if len(text) <= limit:
-        return text
-    end = max(0, limit - 1)
-    while 0 < end < len(text) and (_joins(text[end]) or text[end - 1] == "\u200d"):
-        end -= 1
-    return text[:end].rstrip() + "…"
-
-
-def _joins(char: str) -> bool:
-    return unicodedata.combining(char) != 0 or char in _JOINERS or "🏻" <= char <= "🏿"
 
 
 def html_page(text: str) -> str:

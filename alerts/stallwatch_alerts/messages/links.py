@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from stallwatch_alerts.messages.layout import clipped
-from stallwatch_alerts.neutral import shorten
+from stallwatch_alerts.neutral import clipped
 from stallwatch_rules.locale import say
 from stallwatch_rules.text.lazy import lazy
 
@@ -66,4 +65,4 @@ def plain(markdown: str, limit: int) -> str:
     # Whole sentences, unless they would leave next to nothing.
     if ends and ends[-1] >= min(limit, len(text)) // 3:
         return text[: ends[-1]]
-    return shorten(text, limit) if len(text) > limit else text[:-1].rstrip() + "…"
+    return clipped(text, limit) if len(text) > limit else text[:-1].rstrip() + "…"

@@ -15,7 +15,7 @@ from typing import Any
 
 from stallwatch_alerts.channels.chats.base import Chat, Markdown, Place, fit, headline, utf16_units
 from stallwatch_alerts.channels.http import Answer, Request
-from stallwatch_alerts.messages.layout import clipped
+from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 

@@ -21,7 +21,8 @@ from apprise.plugins.slack import CHANNEL_RE, SlackMode
 
 from stallwatch_alerts.channels.chats.base import Chat, Place, fit, headline
 from stallwatch_alerts.channels.http import Answer, Request
-from stallwatch_alerts.messages.layout import Block, Code, Links, clipped
+from stallwatch_alerts.messages.layout import Block, Code, Links
+from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
