@@ -121,7 +121,6 @@ def _named(kind: str, name: str, language: str, **params: str | float) -> str:
 
 
 class _Cause(msgspec.Struct, frozen=True):
-    rule: str
     title: str  #: empty where nothing is known
     why: str = ""
     fixes: tuple[str, ...] = ()
@@ -132,7 +131,6 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
     found = cause_of(incident, page)
     clean = neutralise if page is None else plain  # with no page behind them, words may be the log's
     return _Cause(
-        incident.rule,
         neutralise(in_words(found.title, language), _CAUSE_LIMIT),
         clean(in_words(found.why, language), _WHY_LIMIT),
         tuple(clean(in_words(fix, language), _FIX_LIMIT) for fix in found.fixes[:_FIXES]),
@@ -255,7 +253,7 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
 
 def _likely(incident: Incident, language: str, cause: _Cause) -> str:
     harm = _named("harm", incident.harm, language)
-    rule = neutralise(cause.rule, 80)
+    rule = neutralise(incident.rule, 80)
     return say("alerts.cause", language, title=cause.led or cause.title, rule=rule, harm=harm)
 
 
