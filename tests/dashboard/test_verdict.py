@@ -157,7 +157,7 @@ def test_a_silence_without_an_alarm_yet_says_when_one_comes() -> None:
     found = told(row("waiting", alarm_at=NOW + 60), last=NOW - 882)
     assert found.level == "warning"
     assert found.headline == "Waiting: no step for 14 min 42 s after step 57 / 900"
-    assert "alarm comes at" in found.facts[0]
+    assert "alarm is raised at" in found.facts[0]
 
 
 def test_where_the_ranks_are_is_no_advice_of_its_own(make_incident: Callable[..., Incident]) -> None:
@@ -267,7 +267,7 @@ def test_a_healthy_run_says_when_the_last_step_was() -> None:
 def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[..., Incident]) -> None:
     found = told(row("stale", seen=NOW - 95), make_incident(primary=primary()))
     assert found.headline == "No word from the agent for 1 min 35 s"
-    assert found.facts[0].startswith("What this page shows is as old as that.")
+    assert found.facts[0].startswith("This page is that old.")
     assert (found.level, found.rule) == ("warning", SILENT_HANG)  # what Runs names as its incident
 
 
