@@ -24,11 +24,11 @@ _FRESH_SECONDS = 60.0
 
 
 def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
-    """Report again what agents recorded that were killed before their messages were stored.
+    """Report again the incidents of agents that were killed before their messages were stored.
 
-    Between an incident's record and its message lies a moment: `tell` gets what changed shortly before such
-    an agent was gone, and what it left open. Who was notified is noted beside the messages. The folders of
-    these runs are returned, for `mark_reported` once all is stored.
+    There is a moment between an incident's record and its message: `tell` gets the incidents that changed
+    shortly before such an agent was gone, and those that it left open. The database records who was notified.
+    Return the folders of these runs, for `mark_reported` once everything is stored.
     """
     found: list[tuple[Path, AgentInfo]] = []
     for folder, info in _left_behind(home, now):
@@ -46,14 +46,14 @@ def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> l
 
 
 def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
-    """Return the runs whose agent is gone. Of a run over hosts, others have taken over what it merged."""
+    """Return the runs whose agent is gone, except multi-host runs that another agent still merges."""
     kept = kept_runs(home)
     watched = {info.key for _, info in kept if info.key and agent_alive(info, now)}
     return [(folder, info) for folder, info in kept if info.key not in watched and _is_gone(info, now)]
 
 
 def _is_gone(info: AgentInfo, now: float) -> bool:
-    # Whoever starts it anew in its folder needs a moment, and so does one that is about to leave.
+    # An agent that restarts in this folder needs a moment, and so does an agent that is about to exit.
     return abs(now - info.updated_at) > _FRESH_SECONDS and not agent_alive(info, now)
 
 
@@ -63,11 +63,11 @@ def _of_all_hosts(folder: Path) -> list[Incident]:
 
 
 def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
-    """What agents that are gone left open, resolved as of now: reported, and kept in their runs' folders.
+    """Resolve incidents that dead agents left open, as of `now`; report and record them in the runs' folders.
 
-    What became of those runs is not known: the agent was killed, or its host was. A run's end, and what
-    it left unmended, are none of them. `tell` may hear of the same one again, where we are killed in between
-    or another agent looks at the same moment: who is notified of it is noted beside the messages.
+    The outcome of those runs is unknown: the agent or its host was killed. Incidents of a run's end, and
+    those that it left unmended, stay as they are. `tell` may get an incident again if this process is killed
+    in between or another agent does the same: the database records who was notified.
     """
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):
@@ -94,9 +94,9 @@ def _close(
         episodes.flush()
     try:
         with open_to_append(folder / (RUN_INCIDENTS if of_all_hosts else "incidents.jsonl")) as journal:
-            for incident in closed:  # people first: what is in the folder is not sent again
+            for incident in closed:  # notify first: recorded incidents are not sent again
                 tell(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(one) + b"\n" for one in left))
     except OSError:
-        return []  # whoever can keep it reports it
+        return []  # an agent that can write it reports it
     return closed
