@@ -130,10 +130,7 @@ def _matcher(name: str, pattern: str) -> dict[str, Any]:
 
 
 def _expression(pattern: str) -> str:
-    """Return the pattern as a regular expression for RE2, which Alertmanager uses and anchors.
-
-    The output of ``fnmatch.translate`` works only in Python.
-    """
+    """Convert for RE2, which Alertmanager uses and anchors: ``fnmatch.translate`` writes Python syntax."""
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
     return "".join(
