@@ -36,9 +36,9 @@ def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> l
         if until == math.inf:
             continue
         if info.key:
-            for one in _of_all_hosts(folder):
-                if one.status == "open" or one.updated_at > until:
-                    tell(one)
+            for incident in _of_all_hosts(folder):
+                if incident.status == "open" or incident.updated_at > until:
+                    tell(incident)
         else:
             Episodes(tell, read_journal(folder), until)
         found.append((folder, info))
@@ -80,23 +80,25 @@ def _close(
     folder: Path, now: float, tell: Callable[[Incident], None], *, of_all_hosts: bool
 ) -> list[Incident]:
     left = [
-        msgspec.structs.replace(one, status="resolved", resolution="unknown", resolved_at=now, updated_at=now)
-        for one in (_of_all_hosts(folder) if of_all_hosts else read_incidents(folder))
-        if one.status == "open" and not one.is_last_word
+        msgspec.structs.replace(
+            orphan, status="resolved", resolution="unknown", resolved_at=now, updated_at=now
+        )
+        for orphan in (_of_all_hosts(folder) if of_all_hosts else read_incidents(folder))
+        if orphan.status == "open" and not orphan.is_last_word
     ]
     if not left:
         return []
     closed: list[Incident] = list(left) if of_all_hosts else []
     if not of_all_hosts:
         episodes = Episodes(closed.append, read_journal(folder))
-        for one in left:
-            episodes.take(one)
+        for orphan in left:
+            episodes.take(orphan)
         episodes.flush()
     try:
         with open_to_append(folder / (RUN_INCIDENTS if of_all_hosts else "incidents.jsonl")) as journal:
             for incident in closed:  # notify first: recorded incidents are not sent again
                 tell(incident)
-            journal.write(b"\n" + b"".join(msgspec.json.encode(one) + b"\n" for one in left))
+            journal.write(b"\n" + b"".join(msgspec.json.encode(orphan) + b"\n" for orphan in left))
     except OSError:
         return []  # an agent that can write it reports it
     return closed

@@ -125,5 +125,5 @@ class StoreSink:
 
     def _reason(self, error: Exception) -> str:
         """Return the first line of the error: SQLAlchemy shows the statement below it."""
-        said = hide_secrets(str(error), self._url).strip().splitlines()
-        return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+        lines = hide_secrets(str(error), self._url).strip().splitlines()
+        return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -26,10 +26,10 @@ _PART = 8
 def new_claim() -> str:
     """Return a claim of this process; all random if the process cannot be identified."""
     try:
-        who = f"{_here()}{os.getpid():08x}{int(psutil.Process().create_time()):08x}"
+        holder = f"{_here()}{os.getpid():08x}{int(psutil.Process().create_time()):08x}"
     except (psutil.Error, OSError):
-        who = ""
-    return (who if len(who) == 3 * _PART else secrets.token_hex(12)) + secrets.token_hex(_PART // 2)
+        holder = ""
+    return (holder if len(holder) == 3 * _PART else secrets.token_hex(12)) + secrets.token_hex(_PART // 2)
 
 
 def holder_is_gone(claim: str) -> bool:

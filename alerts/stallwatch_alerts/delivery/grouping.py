@@ -121,8 +121,8 @@ def _when(now: float | None, late: float) -> str:
 def expiry_notice(expired: int, language: str) -> Notice:
     """Return a notice that reports only how many messages were given up."""
     facts = facts_of(id="stallwatch/expired", kind="expired", severity="warning", count=expired)
-    said = say("alerts.expired", language, count=expired)
-    return Notice(Message(clipped(said, TITLE_LIMIT), said), "warning", facts)
+    text = say("alerts.expired", language, count=expired)
+    return Notice(Message(clipped(text, TITLE_LIMIT), text), "warning", facts)
 
 
 def _is_over(notice: Notice) -> bool:

@@ -83,8 +83,7 @@ _FIRST, _LONGEST = 1.0, 60.0
 def wait_after(failures: int, chance: float, asked: float | None = None) -> float:
     """Return seconds until the next try: doubling up to a minute, or the chat's `asked` seconds if longer.
 
-    `chance` in 0..1 spreads messages that were refused together; it never shortens the wait that was asked
-    for.
+    `chance` in 0..1 spreads messages refused together; it never shortens the chat's `asked` seconds.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)

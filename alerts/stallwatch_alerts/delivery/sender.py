@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 def retry_after(error: Exception) -> float | None:
     """Return the seconds to wait that the chat requested."""
-    asked = getattr(error, "retry_after", None)
-    return float(asked) if isinstance(asked, (int, float)) and asked >= 0 else None
+    seconds = getattr(error, "retry_after", None)
+    return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
 _LATE_SECONDS = 60.0  # earlier, no other process can have sent it, and another database takes time to query
@@ -210,9 +210,9 @@ class Sender:
                 f"{self.name}: gave up {title!r}{f' and {lost - 1} more' if lost > 1 else ''}: {reason}"
             )
             return
-        asked = retry_after(error)
-        again = now + wait_after(batch.attempts + 1, random.random(), asked)
-        self.outbox.refused(batch, channel, reason, now, again, pause=asked is not None)
+        pause = retry_after(error)
+        again = now + wait_after(batch.attempts + 1, random.random(), pause)
+        self.outbox.refused(batch, channel, reason, now, again, pause=pause is not None)
         self._count("failed")
         if not self._refusing:
             self._say(f"{self.name} did not take a message, trying again: {reason}")

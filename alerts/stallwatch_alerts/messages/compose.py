@@ -100,14 +100,14 @@ def ending_line(ending: Ending, language: str) -> str:
     """Return how a command ended, in one or two lines, for the terminal."""
     facts = [_ending_title(ending, language)]
     if ending.kind == "finished":
-        said = say("alerts.ended", language, ending=facts[0])
-        return _lines(said, in_words(running_sentence(ending.running) or "", language))
+        line = say("alerts.ended", language, ending=facts[0])
+        return _lines(line, in_words(running_sentence(ending.running) or "", language))
     if ending.exit_code is not None:
         facts.append(say("alerts.exit-code", language, code=ending.exit_code))
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
-    said = say("alerts.ended", language, ending=listed(facts, language))
-    return _lines(said, neutralise(in_words(ending.detail, language), 250))
+    line = say("alerts.ended", language, ending=listed(facts, language))
+    return _lines(line, neutralise(in_words(ending.detail, language), 250))
 
 
 def _named(kind: str, name: str, language: str, **params: str | float) -> str:
@@ -225,8 +225,8 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     known = incident.rule == SILENT_HANG and stacks is not None and bool(stacks.groups)
     yield _what(incident, language)
     if stacks is not None:
-        said = neutralise(in_words(sentence(stacks), language), _SENTENCE_LIMIT)
-        yield _lines(said, *stack(stacks, language))
+        summary = neutralise(in_words(sentence(stacks), language), _SENTENCE_LIMIT)
+        yield _lines(summary, *stack(stacks, language))
         yield answered(stacks, language)
     yield _where(incident, language)
     if incident.ending is not None:
@@ -288,11 +288,11 @@ def _what(incident: Incident, language: str) -> str:
     stalled = _stalled_for(incident)
     reads_alike = threshold is not None and span(stalled) == span(threshold)
     duration = message("alerts.more-than", duration=stalled) if reads_alike else stalled
-    said = message(f"alerts.stall-sentence{kind}", duration=duration, threshold=threshold or 0.0)
+    text = message(f"alerts.stall-sentence{kind}", duration=duration, threshold=threshold or 0.0)
     if incident.step is not None:
         last = datetime.fromtimestamp(incident.updated_at - (incident.stalled_seconds or 0.0)).astimezone()
-        said += message("alerts.last-step", when=last.strftime("%H:%M:%S %Z"))
-    return in_words(said, language)
+        text += message("alerts.last-step", when=last.strftime("%H:%M:%S %Z"))
+    return in_words(text, language)
 
 
 def _where(incident: Incident, language: str) -> str:

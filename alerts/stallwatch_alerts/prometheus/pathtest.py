@@ -73,11 +73,11 @@ class PathTest:
         Gauge("stallwatch_alert_test", "1 while alerts are tried.", ("run",), registry=registry).labels(
             self.run
         ).set(1)
-        said: list[str] = []
-        server = serve(registry, self._exporter, said.append)
+        problems: list[str] = []
+        server = serve(registry, self._exporter, problems.append)
         if server is None:
             port = self._exporter.port
-            why = said[0] if said else "it cannot be had"
+            why = problems[0] if problems else "it cannot be had"
             remedy = "give --port one that is free and that Prometheus scrapes"
             yield Link(f"a metric is served on port {port}", False, f"{why}; {remedy}")
             return

@@ -194,10 +194,10 @@ class Relay:
 
     def blind(self) -> str:
         """As ``unhealthy``, or because no alert could reach us; "" where we see."""
-        heard = self._intake.watchdog_at
-        if heard is None:
+        watchdog_at = self._intake.watchdog_at
+        if watchdog_at is None:
             return self.unhealthy() or "StallwatchWatchdog does not fire here"
-        silent = self._clock() - heard
+        silent = self._clock() - watchdog_at
         if silent > self._settings.watchdog_seconds:
             return f"StallwatchWatchdog was not heard for more than {self._settings.watchdog_seconds:.0f} s"
         return self.unhealthy()
@@ -236,8 +236,8 @@ class Relay:
         return receipt
 
     def _watchdog_at(self) -> float | None:
-        heard = self._intake.watchdog_at
-        return None if heard is None else steady.wall(heard)
+        at = self._intake.watchdog_at
+        return None if at is None else steady.wall(at)
 
     def _messages(self, run: str) -> list[Any]:
         return list(self._outbox.deliveries(run or None))

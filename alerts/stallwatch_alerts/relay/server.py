@@ -134,10 +134,10 @@ class RelayServer(ServerThread):
         if receipt.problems:
             self._metrics.refused.inc()
             self._report(f"refused {len(receipt.problems)} of a request's alerts: {receipt.problems[0]}")
-            said = "\n".join(
+            text = "\n".join(
                 ["refused:", *receipt.problems[:_SAID], f"the others are stored: {receipt.tally}"]
             )
-            return _text(HTTPStatus.BAD_REQUEST, "\n".join([said, *receipt.doubts[:_SAID]]))
+            return _text(HTTPStatus.BAD_REQUEST, "\n".join([text, *receipt.doubts[:_SAID]]))
         self._metrics.stored.inc()
         return _text(HTTPStatus.OK, "\n".join([f"stored: {receipt.tally}", *receipt.doubts[:_SAID]]))
 

@@ -80,17 +80,17 @@ def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
 
 def doubt(alert: Alert) -> str:
     """What is odd about an alert that is sent nevertheless; "" for nothing."""
-    given = alert.labels.get("severity", "")
-    if given in RANKS or given == _NEVER_SENT:
+    severity = alert.labels.get("severity", "")
+    if severity in RANKS or severity == _NEVER_SENT:
         return ""
     name = alert.name[:_NAME] or "an alert without a name"
-    said = f"severity {given[:40]!r} is unknown" if given else "has no severity"
-    return f"{name}: {said}; taken for {_PRESUMED} (known are {', '.join(get_args(Severity))})"
+    problem = f"severity {severity[:40]!r} is unknown" if severity else "has no severity"
+    return f"{name}: {problem}; taken for {_PRESUMED} (known are {', '.join(get_args(Severity))})"
 
 
 def _severity(alert: Alert) -> str:
-    given = alert.labels.get("severity", "")
-    return given if given in RANKS or given == _NEVER_SENT else _PRESUMED
+    severity = alert.labels.get("severity", "")
+    return severity if severity in RANKS or severity == _NEVER_SENT else _PRESUMED
 
 
 def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | None:

@@ -338,8 +338,8 @@ class PostgresBacking:
         """Report once for each agent, or for the merged state (no agent), what is wrong with it."""
         if agent not in self._skipped:
             self._skipped.add(agent)
-            who = f"the report of {agent[:80]!r}" if agent else "what was merged from all hosts"
-            self._say(f"{who} is left out: {reason}")
+            subject = f"the report of {agent[:80]!r}" if agent else "what was merged from all hosts"
+            self._say(f"{subject} is left out: {reason}")
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(Exception):

@@ -80,15 +80,15 @@ def may_pass(error: BaseException) -> bool:
     if not isinstance(error, DBAPIError):
         return False
     if "sqlite" in type(error.orig).__module__:
-        said = str(error.orig)
-        return any(word in said for word in ("locked", "busy", "full", "disk I/O"))
+        reason = str(error.orig)
+        return any(word in reason for word in ("locked", "busy", "full", "disk I/O"))
     return error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
 
 
 def is_unwritable(error: BaseException) -> bool:
     """Whether SQLite cannot write: its disk is full, fails or is read-only, or no descriptor is free."""
-    said = str(error.orig) if isinstance(error, DBAPIError) else ""
-    return any(word in said for word in ("full", "readonly", "disk I/O", "unable to open"))
+    reason = str(error.orig) if isinstance(error, DBAPIError) else ""
+    return any(word in reason for word in ("full", "readonly", "disk I/O", "unable to open"))
 
 
 @contextmanager
