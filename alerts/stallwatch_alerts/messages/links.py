@@ -21,9 +21,9 @@ DOCS = f"{BLOB}/docs/alerts.md"
 
 
 def runbook_of(page: RulePage) -> str:
-    """Return the address of a packaged rule's page; that of the documentation for a page of one's own."""
+    """Return the address of a packaged rule's page; for a user's own page, that of the documentation."""
     path = Path(page.path)
-    if "stallwatch_rules" in path.parts[-5:-3]:  # of the catalogue, or of a pack
+    if "stallwatch_rules" in path.parts[-5:-3]:  # in the catalogue, or in a pack
         inside = path.parts[len(path.parts) - path.parts[::-1].index("stallwatch_rules") :]
         return "/".join((BLOB, "rules/stallwatch_rules", *inside))
     return f"{BLOB}/docs/rules.md"
@@ -39,7 +39,7 @@ def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str
 
 
 def with_links(text: str, lines: str, limit: int = TEXT_LIMIT) -> str:
-    """The text with links under it; what is too long is cut above them."""
+    """Return the text with links under it; a text that is too long is cut above them."""
     return f"{clipped(text, limit - len(lines) - 2)}\n\n{lines}" if lines else clipped(text, limit)
 
 
@@ -48,11 +48,11 @@ _BARE_LINK = lazy(r"\s*\(?https?://[^\s)]+\)?")
 _CODE = lazy(r"(`[^`]*`)")
 _EMPHASIS = lazy(r"(\*\*|(?<!\w)\*)(?=\S)(.+?)(?<=\S)\1")
 _SENTENCE_END = lazy(r"[.!?](?=\s)|[。！？]")
-_OPEN_END = (":", "：")  # what it announces is left out
+_OPEN_END = (":", "：")  # the list or code that it introduces is left out
 
 
 def plain(markdown: str, limit: int) -> str:
-    """The first paragraph, links replaced by their words and marks taken off; at most `limit` long."""
+    """Return the first paragraph without marks, links reduced to their text; at most `limit` characters."""
     text = " ".join(markdown.strip().split("\n\n")[0].split())
     text = _LINK.sub(lambda found: found[1] or "", text)
     text = _BARE_LINK.sub("", text)
@@ -62,7 +62,7 @@ def plain(markdown: str, limit: int) -> str:
     if len(text) <= limit and not text.endswith(_OPEN_END):
         return text
     ends = [found.end() for found in _SENTENCE_END.finditer(text, 0, limit)]
-    # Whole sentences, unless they would leave next to nothing.
+    # Whole sentences, unless too little would remain.
     if ends and ends[-1] >= min(limit, len(text)) // 3:
         return text[: ends[-1]]
     return clipped(text, limit) if len(text) > limit else text[:-1].rstrip() + "…"
