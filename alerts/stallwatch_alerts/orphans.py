@@ -59,7 +59,7 @@ def _is_gone(info: AgentInfo, now: float) -> bool:
 
 def _of_all_hosts(folder: Path) -> list[Incident]:
     """Return the last state of each incident that this agent merged from those of all hosts."""
-    return list({one.id: one for one in read_journal(folder, name=RUN_INCIDENTS)}.values())
+    return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 
 def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:

@@ -50,7 +50,7 @@ class ChatSink(DeliveryQueue):
         self._send(incident)
 
     def alive(self, _problem: str) -> None:
-        """Send the warnings that were held long enough; called by the agent at each look at its run."""
+        """Send the warnings that were held long enough; called by the agent each time it reads its run."""
         now = time.monotonic()
         for since, incident in list(self._held.values()):
             if now - since >= self._warning_seconds:

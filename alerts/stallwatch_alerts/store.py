@@ -84,7 +84,7 @@ class IncidentStore:
         query = select(INCIDENTS.c.payload).where(mine).order_by(INCIDENTS.c.opened_at.desc()).limit(limit)
         with self._engine.connect() as connection:
             found = _readable(connection.scalars(query))
-        return [one for one in found if one.id.startswith(text)]  # SQLite's LIKE ignores case
+        return [incident for incident in found if incident.id.startswith(text)]  # SQLite's LIKE ignores case
 
     def history(self, incident: str) -> tuple[Change, ...]:
         """Return the changes of the incident, oldest first."""

@@ -47,7 +47,7 @@ def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
         return f"there is no channel {scheme!r}" + (f"; did you mean {near[0]!r}?" if near else ""), "url"
     # Apprise adds that it could not load the URL, with pieces of the URL.
-    said = [one for one in dict.fromkeys(said) if not one.startswith(("Could not load", "Unparseable"))]
+    said = [line for line in dict.fromkeys(said) if not line.startswith(("Could not load", "Unparseable"))]
     return "; ".join(said) or "not a URL that Apprise understands", "url"
 
 

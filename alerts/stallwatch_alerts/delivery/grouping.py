@@ -105,7 +105,7 @@ def written(
 
 def with_others(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
     """Return the title of a message that is also about `count` others, and a list of the first `titles`."""
-    lines = [say("alerts.also", language), *(f"- {one}" for one in titles)]
+    lines = [say("alerts.also", language), *(f"- {other}" for other in titles)]
     if count > len(titles):
         lines.append(say("alerts.further", language, count=count - len(titles)))
     whole = say("alerts.and-others", language, title=title, count=count)

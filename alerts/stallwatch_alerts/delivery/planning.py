@@ -166,7 +166,7 @@ class Planner:
                 self._silences = [] if people is None else people.silences(now)
             except Exception:
                 pass  # the database is down: the last known silences hold; in doubt, send
-        return any(one.quiets(incident, now) for one in self._silences)
+        return any(silence.quiets(incident, now) for silence in self._silences)
 
     def _get_people(self) -> People | None:
         if self._people is None and self._open_people is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Primary
 
 # torchrun: SubprocessContext._poll ends all processes of its node once one has failed (torch 2.13.0,
-# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); where it is not
+# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); if it is not
 # given, KillOnBadExit of slurm.conf(5) decides.
 _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 

@@ -238,7 +238,7 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
         yield say("alerts.also-seen", language, rules=listed(incident.background, language))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
     lines = [in_words(line, language) for line in evidence]
-    # Indented by four: literal text wherever Markdown is read, plain where it is not.
+    # Indented by four: literal text in chats that read Markdown, plain text in others.
     last = [line for line in lines if line.strip()][-_EVIDENCE_LINES:]
     if last and not known:
         shown = (f"    {neutralise(line, _LINE_LIMIT)}" for line in last)

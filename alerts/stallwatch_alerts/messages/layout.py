@@ -78,7 +78,7 @@ def _labels() -> tuple[str, ...]:
     """Return the beginnings of our own sentences that are highlighted: ``Likely cause:``, ``Evidence:``."""
     keys = ("run", "place", "cause", "stall-cause", "evidence", "fixes", "ended", "look", "also-seen", "also")
     known = [templates(language, "alerts")[key] for language in LANGUAGES for key in keys]
-    found = {match[0] for one in known if (match := re.match(r"[^:：{]+[:：]", one)) is not None}
+    found = {match[0] for template in known if (match := re.match(r"[^:：{]+[:：]", template)) is not None}
     return tuple(sorted(found, key=len, reverse=True))
 
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a stall are, for a message: who holds up the run, its stack, and how to look further."""
+"""Where the ranks of a stall are, for a message: who holds up the run, its stack, and commands that show more."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def answered(stacks: StallStacks, language: str) -> str:
         return ""
     every = {*stacks.hosts, *stacks.silent}
     number = say("alerts.hosts-answered", language, count=len(every - set(stacks.silent)), every=len(every))
-    if stacks.groups or not stacks.silent:  # else the sentence about the ranks names them
+    if stacks.groups or not stacks.silent:  # otherwise the sentence about the ranks names them
         return number
     return f"{number} {say('alerts.hosts-silent', language, hosts=fold_hosts(stacks.silent, language))}"
 

@@ -78,7 +78,7 @@ class Prometheus(Server):
     def alertmanagers(self) -> list[str]:
         """Return the addresses of the Alertmanagers that it sends alerts to."""
         active = self.get("/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
-        return [one["url"].partition("/api/v")[0] for one in active]
+        return [alertmanager["url"].partition("/api/v")[0] for alertmanager in active]
 
     def targets(self) -> list[Any]:
         """Return its active scrape targets."""

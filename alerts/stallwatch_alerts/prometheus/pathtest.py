@@ -181,12 +181,12 @@ class PathTest:
                 "the relay heard nothing of it: does the receiver's webhook lead to"
                 f" {self._relay.url}/alertmanager, and has it the token?"
             )
-        self._until(lambda: all(one["state"] == "sent" for one in self._relay.messages(self.run)))
+        self._until(lambda: all(message["state"] == "sent" for message in self._relay.messages(self.run)))
         messages = self._relay.messages(self.run)
-        late = [one for one in messages if one["state"] != "sent"]
+        late = [message for message in messages if message["state"] != "sent"]
         if late:
             raise Broken(f"{late[0]['name']} did not take it: {late[0]['reason'] or 'still waiting'}")
-        return f"{self._after(began)}: {', '.join(one['name'] for one in messages)}"
+        return f"{self._after(began)}: {', '.join(message['name'] for message in messages)}"
 
     # ---- help
 
