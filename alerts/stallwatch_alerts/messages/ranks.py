@@ -1,4 +1,4 @@
-"""Where the ranks of a stall are, for a message: who holds up the run, its stack, and commands that show more."""
+"""Where the ranks of a stall are, for a message: who holds up the run, its stack, and further commands."""
 
 from __future__ import annotations
 
