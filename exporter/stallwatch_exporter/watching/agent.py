@@ -35,7 +35,7 @@ from stallwatch_exporter.watching.readers import Readers
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.judgements.late_rank import Own
+from stallwatch_rules.judgements.slow_hosts import Own
 from stallwatch_rules.lines.ranks import local_ranks
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -92,7 +92,9 @@ class Agent:
         self._reporting = Reporting(folder, self.metrics, sinks, self._guarded)
         self._book = self._reporting.book
         self._alarms = Alarms(self._book, catalogue)
-        self._intake = ProbeIntake(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
+        self._intake = ProbeIntake(
+            self._reading, self._warned, notice, self._alarms.checkpoints.discard, folder.info.host
+        )
         self.response = Response(folder, settings.on_stall, probing, notice, settings.language)
         self._diagnoser = Diagnoser(self._reading, self.memory, self.response, self._guarded, clock)
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
@@ -266,7 +268,7 @@ class Agent:
             self._intake.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
             self._alarms.ending = self._intake.is_ending(now)
-            self._alarms.ranks_compared = self._intake.late_ranks.compares
+            self._alarms.ranks_compared = self._intake.slow_ranks.compares
             self._suspicion.look(
                 present, progressed=self._reading.tracker.progressed, repeating=self._repeats.now
             )

@@ -18,7 +18,7 @@ from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
-from stallwatch_rules.judgements.late_rank import IN_A_ROW
+from stallwatch_rules.judgements.slow_hosts import WINDOWS
 from stallwatch_rules.locale import says
 from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -77,7 +77,8 @@ class Pending:
 _HARMFUL = ("fatal", "degrading")
 _DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
 _FINE_AFTER = 6
-_COMPARED_SECONDS = 60.0  # so long slower steps wait for the rank that makes them slow
+_COMPARED_STEPS = WINDOWS[1]  # so many steps, and …
+_COMPARED_SECONDS = 60.0  # … so long slower steps wait for the rank that makes them slow
 #: By the kind of ending; any other one is a failure, which has a message of its own.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
@@ -350,7 +351,7 @@ class Alarms:
             return False
         late = self._book.get("finding", STRAGGLER)
         if STRAGGLER in self._warnings or (
-            late is not None and (late.step or 0) >= self._slow_from - IN_A_ROW
+            late is not None and (late.step or 0) >= self._slow_from - _COMPARED_STEPS
         ):
             return True  # it became late as the steps became slow
         slowing = any(one.rule == TRACE_CACHE and one.harm in _HARMFUL for one in diagnosis.findings)
@@ -361,7 +362,8 @@ class Alarms:
         if self._harmful[STEP_TIME] == 1:
             self._slow_from, self._slow_at = step, now
         soon = (
-            self._slow_from <= step < self._slow_from + IN_A_ROW and now - self._slow_at < _COMPARED_SECONDS
+            self._slow_from <= step < self._slow_from + _COMPARED_STEPS
+            and now - self._slow_at < _COMPARED_SECONDS
         )
         return self.ranks_compared and soon
 
