@@ -69,7 +69,7 @@ CONCERNS: Mapping[str, Concern] = {
     **dict.fromkeys(
         SLOW_RANKS,
         Concern(
-            "rank {rank} begins its backward pass later than the others: {share} ({count} steps)",
+            "rank {rank} takes {share} longer than the others for its own part of a step ({count} steps)",
             names=("rank", "host", "share", "cost", "count"),
         ),
     ),
