@@ -35,6 +35,8 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
     "bench/README.md": "benches.md",
 }
+_FIRST = 6  #: samples that a page shows first
+_FIX = "\x00"  #: stands for a fix while its condition is put into words
 _CATALOGUE = "rules/stallwatch_rules/catalogue/"
 #: What somebody who searches for an error or an option does not look for.
 _UNSEARCHED = ("decisions/", "benches", "benchmark", "changelog", "scoreboard", "versions")
@@ -53,6 +55,8 @@ WORDS = {
         "none": "No rule matches. <code>stallwatch diagnose LOG</code> finds more: it reads the whole log.",
         "head": "| rule | what it is | impact |",
         "fires": "Lines that it recognises",
+        "more": "More lines that it recognises",
+        "otherwise": "Otherwise: ",
         "quiet": "Lines that look alike and mean something else",
         "judged": "No line says this: Stallwatch concludes it from the whole run.",
         "references": "Read on",
@@ -67,6 +71,8 @@ WORDS = {
         "none": "没有匹配的规则。<code>stallwatch diagnose LOG</code> 会读完整个日志。",
         "head": "| 规则 | 是什么 | 影响 |",
         "fires": "它识别的日志行",
+        "more": "更多它识别的日志行",
+        "otherwise": "否则：",
         "quiet": "相似但含义不同的日志行",
         "judged": "没有哪一行日志直接写明：由整个运行推断得出。",
         "references": "参考",
@@ -201,20 +207,36 @@ def rule_page(page: RulePage, language: str) -> str:
         title, prose = page.title, "## " + english.partition("\n## ")[2]
     else:
         title, prose = page.title_zh, re.sub(r"^### ", "## ", chinese, flags=re.MULTILINE)
-    prose = re.sub(r"\n{3,}", "\n\n", _CONDITION.sub(r"\1(`\2`) ", prose)).strip()
+    prose = _CONDITION.sub(lambda found: found[1] + condition(found[2], language), prose)
+    prose = re.sub(r"\n{3,}", "\n\n", prose).strip()
     facts = (page.family, words.get(page.role, page.role), words.get(page.harm, page.harm))
     facts_line = " · ".join((f"`{page.id}`", *facts, words["other"].format(id=page.id)))
     parts = ["---\nhide: [navigation]\n---", f"# {title}", facts_line, prose]
-    samples = "\n".join(dict.fromkeys(text for part in page.parts for text in part.fires))
+    samples = list(dict.fromkeys(text for part in page.parts for text in part.fires))
     parts += [words["judged"]] if page.judged else []
     once = "" if language == "en" else " { data-search-exclude }"  # the English page has the same lines
-    parts += [f"## {words['fires']}{once}", fenced(samples)]
+    parts += [f"## {words['fires']}{once}", fenced("\n".join(samples[:_FIRST]))]
+    if samples[_FIRST:]:  # in a section of their own: the search ranks short sections higher
+        parts += [f"## {words['more']}{once}", fenced("\n".join(samples[_FIRST:]))]
     parts += [f"## {words['quiet']} {{ data-search-exclude }}", fenced("\n".join(page.quiet))]
     if page.explains:
         parts += [f"## {words['explains']}", "\n".join(f"* [{rule}]({rule}.md)" for rule in page.explains)]
     if page.references:
         parts += [f"## {words['references']}", "\n".join(f"* {_cited(one)}" for one in page.references)]
     return "\n\n".join([*parts, ""])
+
+
+def condition(text: str, language: str) -> str:
+    """Return the conditions of a fix in words."""
+    from stallwatch_rules.locale import render
+    from stallwatch_rules.pages.fixes import parse_fix
+
+    fix = parse_fix(f"{{{text}}} {_FIX}")
+    worded = _FIX
+    for one in reversed(fix.conditions):
+        worded = worded if one.kind == "else" else one.worded(worded)
+    before = WORDS[language]["otherwise"] if fix.otherwise else ""
+    return before + render(worded, language).partition(_FIX)[0]
 
 
 def fenced(text: str) -> str:
@@ -258,7 +280,7 @@ def _table(command: click.Command, context: click.Context) -> str:
     rows: list[str] = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None and isinstance(parameter, click.Option) and parameter.name != "help":
+        if record is not None and isinstance(parameter, click.Option) and "--help" not in parameter.opts:
             flags, about = (part.replace("|", "\\|") for part in record)
             rows.append(f"| `{flags}` | {about} |")
     head = ["", "| option | what |", "|---|---|"] if rows else []

@@ -1,5 +1,6 @@
 // Find rules by pasted log lines, with the rules' own patterns; nothing leaves the browser.
-// The search field takes a pasted message as words: lunr would read its colons, stars and signs as operators.
+// What is pasted into the search field becomes the title of the rule that matches it, or else plain words: lunr would
+// read the colons, stars and signs of a message as operators.
 "use strict"
 
 const PREFIX = /^\s*(?:\[?\w*\d+\]?:\s*|\[[^\]]*\]:?\s*|[\d\-T:.,+Z\/]{8,}\s+|(?:INFO|WARN(?:ING)?|ERROR|CRITICAL)\b[\s:|-]*|\(\w+ pid=[^)]*\)\s*)/
@@ -59,12 +60,16 @@ async function prepare(field) {
 const field = document.getElementById("rules-find")
 if (field) prepare(field)
 
-document.addEventListener("paste", event => {
+document.addEventListener("paste", async event => {
   const search = event.target
   if (!(search instanceof HTMLInputElement) || search.dataset.mdComponent !== "search-query") return
   event.preventDefault()
-  const words = event.clipboardData.getData("text").replace(/[:*~^+\-"'`()\[\]{}<>=|\\/]+|\.(?=\s|$)/g, " ")
-  search.setRangeText(words.replace(/\s+/g, " ").trim().slice(0, 300), search.selectionStart, search.selectionEnd, "end")
+  const pasted = event.clipboardData.getData("text")
+  const base = JSON.parse(document.getElementById("__config").textContent).base
+  const rules = await (await fetch(`${base}/catalogue/patterns.json`)).json()
+  const words = matching(rules, pasted)[0]?.title ?? pasted
+  const plain = words.replace(/[:*~^+\-"'`()\[\]{}<>=|\\/]+|\.(?=\s|$)/g, " ").replace(/\s+/g, " ").trim().slice(0, 300)
+  search.setRangeText(plain, search.selectionStart, search.selectionEnd, "end")
   search.dispatchEvent(new Event("input", { bubbles: true }))
   search.dispatchEvent(new KeyboardEvent("keyup", { bubbles: true }))
 }, true)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import click
@@ -87,6 +91,34 @@ def test_a_rule_is_found_by_its_patterns(site: Path, catalogue: Catalogue) -> No
     listed = {rule["id"]: rule for rule in json.loads((site / "catalogue/patterns.json").read_text())}
     assert set(catalogue.pages) - set(listed) == {page.id for page in catalogue.pages.values() if page.judged}
     assert listed["nccl-duplicate-gpu"]["patterns"] == catalogue.pages["nccl-duplicate-gpu"].patterns
+
+
+@pytest.mark.browser
+def test_a_pasted_message_leads_to_its_rule_in_the_readers_language(site: Path) -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as playwright:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(120_000)
+        for folder, title in (
+            ("catalogue", "Two ranks use the same GPU"),
+            ("zh/catalogue", "两个 rank 使用了同一块 GPU"),
+        ):
+            page.goto(f"http://127.0.0.1:{server.server_port}/{folder}/")
+            page.fill(
+                "#rules-find[data-ready]",
+                "[rank3]: Duplicate GPU detected : rank 3 and rank 0 both on CUDA device f000",
+            )
+            page.click(f"#rules-found a:text-is('{title}')")
+            page.wait_for_url(f"**/{folder}/nccl-duplicate-gpu/")
+        browser.close()
+        server.shutdown()
 
 
 def test_pages_load_nothing_from_another_server_and_link_to_no_placeholder(site: Path) -> None:
