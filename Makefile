@@ -79,7 +79,7 @@ format: $(VENV)/.dev ## mend what ruff can mend
 	$(BIN)/ruff format $(DIRS)
 
 docs: $(VENV)/.dev ## the documentation site, in build/site; needs no network
-	DISABLE_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
 
 system-packages:
 	@sh tests/system_packages.sh $(DEBIAN_PACKAGES)
