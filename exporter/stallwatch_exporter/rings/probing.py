@@ -35,9 +35,9 @@ _QUOTES = lazy(r"[\"\n\r\\]")
 
 
 def make_folder(home: Path) -> Path:
-    """Make a new folder for the rings of one run, readable by its user only; `OSError` if there is no room.
+    """Make a new folder for the rings of one run, readable by its user only; `OSError` without room.
 
-    If the state folder cannot be written, it is a temporary folder: that is no reason to see less of the run.
+    If the state folder cannot be written, use a temporary one: that is no reason to see less of the run.
     """
     try:
         parent = home / "rings"
