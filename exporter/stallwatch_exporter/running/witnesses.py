@@ -216,7 +216,7 @@ def _reached(tracker: ProgressTracker) -> Reached:
 
 
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
-    """Return where a failure shows that no exit code reveals."""
+    """Return what shows a failure that no exit code reveals: a loss of NaN, or the log."""
     return "loss" if tracker.last_loss is not None and math.isnan(tracker.last_loss) else "log"
 
 

@@ -44,7 +44,7 @@ Warned = Callable[[Match], None]
 class ProbeIntake:
     """Take every event, then every record.
 
-    `warned` is called with each new warning, `mended` with the rule of those that no longer hold.
+    `warned` is called with each new warning, `mended` with the rule of warnings that no longer hold.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class ProbeIntake:
         self.slow_ranks = SlowHosts(_LEAST_COST, _LEAST_SECONDS)
         self.paced: Callable[[int, int, Own], None] = lambda *_: None  #: gets each rank's steps
         self._logged: dict[Hashable, int | None] = {}  # by counter: the last step with a loss
-        self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, steps skipped by then
+        self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, its skipped steps
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
         self._notice = notice
         self._unprobed_since: float | None = None  # steps in the log, and no ring
-        self._probe_known = False  # there was a ring, or the user knows that there is none
+        self._probe_known = False  # there was a ring, or the user was notified that there is none
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
         self._failed_at: float | None = None  # when a rank was last seen to fail, or said that it does
@@ -127,7 +127,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Take when a rank reached its backward pass: it may be the one that the others wait for."""
+        """Take the time at which a rank reached its backward pass: the others may wait for this rank."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -207,12 +207,12 @@ class ProbeIntake:
     def judged(self, ending: Ending) -> Ending:
         """Return how the command ended, with the ranks that had left before."""
         left = self.exits.left
-        if ending.kind == "finished":  # ranks end one after the other
+        if ending.kind == "finished":  # ranks end one after another
             left = [one for one in left if one.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check what takes time: checkpoints that these processes wrote."""
+        """Do slow checks: of checkpoints that these processes wrote."""
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_mended():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)
