@@ -71,14 +71,14 @@ def listed(path: Path, most: int = MOST_NAMES, tell: Callable[[int], object] | N
     if path.is_file():
         return Below([(path.parent, [path.name])])
     found: list[tuple[Path, list[str]]] = []
-    count = told = 0
+    count = reported = 0
     for folder, folders, names in os.walk(path):
         folders.sort()
         count += len(folders) + len(names)
         if count > most:
             return Below(found, whole=False)
-        if tell is not None and count - told >= _TELL_EVERY:
-            told = count
+        if tell is not None and count - reported >= _TELL_EVERY:
+            reported = count
             tell(count)
         found.append((Path(folder), sorted(names)))
     return Below(found)

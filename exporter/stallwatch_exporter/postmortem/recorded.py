@@ -210,10 +210,10 @@ def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
     from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS
 
     found: dict[str, Incident] = {}
-    every = [one for folder in folders for one in read_journal(folder, name=RUN_INCIDENTS)]
-    for one in sorted(every, key=lambda one: one.updated_at):
-        found.pop(one.id, None)
-        found[one.id] = one
+    every = [incident for folder in folders for incident in read_journal(folder, name=RUN_INCIDENTS)]
+    for incident in sorted(every, key=lambda incident: incident.updated_at):
+        found.pop(incident.id, None)
+        found[incident.id] = incident
     return list(found.values())
 
 
@@ -247,8 +247,8 @@ def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Inc
         yield message("diagnosis.first-host", host=first.info.host)
     gone = [one.info for one in parts if one.info is not None and one.unheard is not None]
     if gone and first.ending is not None:
-        heard = iso(max(info.updated_at for info in gone)) or ""
-        yield message("diagnosis.hosts-unheard", hosts=fold_names(info.host for info in gone), time=heard)
+        last = iso(max(info.updated_at for info in gone)) or ""
+        yield message("diagnosis.hosts-unheard", hosts=fold_names(info.host for info in gone), time=last)
 
 
 def lacking(info: AgentInfo) -> list[Message]:
@@ -315,8 +315,8 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 def _last_said(incident: Incident) -> Text:
     """Return the last printed line of its evidence: the indented ones are calls that led to another."""
-    said = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
-    return next(iter(said[-1:]), incident.rule)
+    printed = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
+    return next(iter(printed[-1:]), incident.rule)
 
 
 def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:

@@ -151,8 +151,8 @@ class Answerer:
         )
         for suffix, answer in answers:
             try:
-                asked = {"asked": str(self._newest)}
-                data = json.dumps({**asked, **answer()}, default=str).encode("ascii", "replace")
+                head = {"asked": str(self._newest)}
+                data = json.dumps({**head, **answer()}, default=str).encode("ascii", "replace")
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:

@@ -99,14 +99,14 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
     `log_fails` is called if the processes leave it open: whether the log ends in a failure with no output
     after it.
     """
-    ends = [one for one in ends if not one.is_rays]
+    ends = [end for end in ends if not end.is_rays]
     ranks = last_of_ranks(ends)
-    dead = [one for one in ranks if one.fate in ("failed", "silent") and not _excused(one, ranks, reached)]
-    if not dead and not any(one.step is not None for one in ranks):
-        dead = _dead_programs([one for one in ends if one.rank is None], reached, log_fails)
+    dead = [end for end in ranks if end.fate in ("failed", "silent") and not _excused(end, ranks, reached)]
+    if not dead and not any(end.step is not None for end in ranks):
+        dead = _dead_programs([end for end in ends if end.rank is None], reached, log_fails)
     if dead:
-        return _crash(min(dead, key=lambda one: one.last_seen), reached)
-    known = any(one.fate in ("well", "up", "failed") for one in (*ranks, *ends))
+        return _crash(min(dead, key=lambda end: end.last_seen), reached)
+    known = any(end.fate in ("well", "up", "failed") for end in (*ranks, *ends))
     if not known and not reached.complete and log_fails():
         return Crash(step=reached.step, total=_total(reached.step, reached), by="log")
     return None
@@ -114,16 +114,16 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
 
 def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
     """Return the observed exit codes of ranks that failed, in the order in which they ended."""
-    seen = [one for one in last_of_ranks(ends) if one.fate == "failed" and not one.is_rays]
-    ended = [one for one in seen if one.ended_at is not None and one.code is not None]
+    seen = [end for end in last_of_ranks(ends) if end.fate == "failed" and not end.is_rays]
+    ended = [end for end in seen if end.ended_at is not None and end.code is not None]
     return {
-        one.rank: one.code for one in sorted(ended, key=lambda one: one.last_seen) if one.rank is not None
+        end.rank: end.code for end in sorted(ended, key=lambda end: end.last_seen) if end.rank is not None
     }
 
 
 def still_running(ends: Sequence[ProcessEnd]) -> list[Running]:
     """Return the ranks whose process has outlived the command."""
-    return [Running(one.rank, one.pid) for one in last_of_ranks(ends) if one.up and one.rank is not None]
+    return [Running(end.rank, end.pid) for end in last_of_ranks(ends) if end.up and end.rank is not None]
 
 
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
@@ -133,21 +133,21 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
     But a retry that ended well need not step: it may have found all steps done.
     """
     last: dict[int, ProcessEnd] = {}
-    final = [one for one in ends if not any(other.retried(one) for other in ends)]
-    for one in sorted(final, key=lambda each: (each.step is not None, each.last_seen)):
-        if one.rank is not None:
-            last[one.rank] = one
+    final = [end for end in ends if not any(other.retried(end) for other in ends)]
+    for end in sorted(final, key=lambda each: (each.step is not None, each.last_seen)):
+        if end.rank is not None:
+            last[end.rank] = end
     return [last[rank] for rank in sorted(last)]
 
 
 def _excused(one: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
     """Whether a process may end like this although the run is well."""
-    asked = one.code in _ASKED
-    if asked and any(
+    stopped = one.code in _ASKED
+    if stopped and any(
         other.fate == "well" and other.last_seen <= one.last_seen for other in others if other is not one
     ):
         return True  # a script ends its remaining processes after a rank has finished
-    return reached.complete and (asked or one.fate == "silent") and not _before_the_end(one, reached)
+    return reached.complete and (stopped or one.fate == "silent") and not _before_the_end(one, reached)
 
 
 def _before_the_end(one: ProcessEnd, reached: Reached) -> bool:

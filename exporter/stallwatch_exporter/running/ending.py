@@ -158,7 +158,7 @@ def running_sentence(running: Sequence[Running]) -> Message | None:
     """Name the ranks that are still running."""
     if not running:
         return None
-    named = ", rank ".join(f"{one.rank} (PID {one.pid})" for one in running[:_MOST_NAMED])
+    named = ", rank ".join(f"{rank.rank} (PID {rank.pid})" for rank in running[:_MOST_NAMED])
     more = len(running) - _MOST_NAMED
     if more > 0:
         return message("run.many-running", ranks=named, more=more)

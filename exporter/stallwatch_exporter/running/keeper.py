@@ -29,9 +29,9 @@ class Keeper:
         targets: list[int] = []
         try:
             targets += [os.dup(target) for _, target in pairs]
-            told = [f"{source}:{target}" for (source, _), target in zip(pairs, targets, strict=True)]
+            arguments = [f"{source}:{target}" for (source, _), target in zip(pairs, targets, strict=True)]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__, str(life), *told],
+                [sys.executable, "-I", "-S", __file__, str(life), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

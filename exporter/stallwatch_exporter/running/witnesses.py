@@ -148,7 +148,7 @@ class Witnesses:
                 words=program.words,
             )
             own_rings = [one for one in rings if one.pid == program.pid]
-            ends += [_both(own, told) for told in own_rings] or [own]
+            ends += [_both(own, ring) for ring in own_rings] or [own]
         known = {program.pid for program in self.programs.known.values()}
         return [*ends, *(one for one in rings if one.rank is not None and one.pid not in known)]
 

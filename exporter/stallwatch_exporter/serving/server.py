@@ -146,8 +146,8 @@ def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
     if certificate is None:
         if key is None and authority is None:
             return None
-        told = " and ".join(name for name, path in (("tls_key", key), ("tls_client_ca", authority)) if path)
-        raise ValueError(f"{told} without tls_certificate; name that file too, or leave all of them out")
+        given = " and ".join(name for name, path in (("tls_key", key), ("tls_client_ca", authority)) if path)
+        raise ValueError(f"{given} without tls_certificate; name that file too, or leave all of them out")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     path = certificate
     try:

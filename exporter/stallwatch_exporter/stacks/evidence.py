@@ -112,17 +112,17 @@ class Evidence:
             elif not ranks:
                 ranks = sole_program(self.command)
             if ranks:
-                asked = gather(ranks, interrupt=progressed)
+                answers = gather(ranks, interrupt=progressed)
                 now = time.time()
-                stacks = fold(asked, time=now, seconds=time.monotonic() - began)
+                stacks = fold(answers, time=now, seconds=time.monotonic() - began)
                 if self._folder is not None and number == self._number:
                     self._file = self._file or time.strftime("stacks-%Y%m%d-%H%M%S.txt", time.gmtime(now))
                     with contextlib.suppress(OSError):
-                        text = redact(listing(stacks, asked, self._run))
+                        text = redact(listing(stacks, answers, self._run))
                         (self._folder / self._file).write_text(text, "utf-8", "replace")
                         stacks.file = self._file
                 suspended = self.command is not None and is_suspended(self.command)
-                found = LookResult(asked, stacks, suspended)
+                found = LookResult(answers, stacks, suspended)
             elif self.command is not None:
                 waits = not progressed and is_launching(self._rings, self.command)
                 found = LookResult([], nobody=NO_RANK_YET if waits else NO_RANK)

@@ -38,16 +38,16 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[Asked]
     pairs = [(one, Asked(one.rank, one.pid, condition=_condition(one))) for one in ranks]
     probed = [(one, record) for one, record in pairs if one.ring and record.condition in ("alive", "blocked")]
     question = str(time.monotonic_ns())  # equal in all processes of this host
-    heard = [(one, record) for one, record in probed if one.ring and asking.ask(one.ring, question)]
-    wait_for(heard, lambda pair: _take_answer(*pair, question), ANSWER_SECONDS)
-    answered = [pair for pair in heard if pair[1].origin]
+    queried = [(one, record) for one, record in probed if one.ring and asking.ask(one.ring, question)]
+    wait_for(queried, lambda pair: _take_answer(*pair, question), ANSWER_SECONDS)
+    answered = [pair for pair in queried if pair[1].origin]
     wait_for(answered, lambda pair: _take_recorder(*pair, question), COLLECTIVES_SECONDS)
-    with_pipe = {one.rank for one, _ in heard}
+    with_pipe = {one.rank for one, _ in queried}
     _from_outside([pair for pair in probed if pair[0].rank not in with_pipe])
     _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank in with_pipe])
-    for _, record in heard:  # its thread got the question, and could not answer
+    for _, record in queried:  # its thread got the question, and could not answer
         record.locked_out = record.origin == "signal"
-    _late_answers(heard, question)
+    _late_answers(queried, question)
     _from_outside(_silent(pairs))
     _look(pairs)
     return [record for _, record in pairs]

@@ -42,19 +42,23 @@ class LocalRank(msgspec.Struct, frozen=True):
 def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
     """Return one process for each rank, by rank; descendants of the process `command` may be ranks."""
     probed = _named(rings, ".ring") if rings is not None else []
-    bare = _without_ring(command, {one.pid for one in probed})
+    bare = _without_ring(command, {process.pid for process in probed})
     if rings is not None and not probed and not bare:
         return _alone(rings)
-    alive = _outermost([one for one in (*probed, *bare) if not one.ended])
+    alive = _outermost([process for process in (*probed, *bare) if not process.ended])
     chosen: dict[int, LocalRank] = {}
-    for one in sorted(alive, key=lambda each: (each.ring is not None, each.started)):
-        chosen[one.rank] = one
+    for process in sorted(alive, key=lambda each: (each.ring is not None, each.started)):
+        chosen[process.rank] = process
     if chosen:
-        began = min(one.started for one in chosen.values())
-        for one in sorted(probed, key=lambda each: each.started):
+        began = min(process.started for process in chosen.values())
+        for process in sorted(probed, key=lambda each: each.started):
             # Ranks of an attempt that ended before these began do not count.
-            if one.ended and one.rank not in {each.rank for each in alive} and _last_word(one) > began:
-                chosen[one.rank] = one
+            if (
+                process.ended
+                and process.rank not in {each.rank for each in alive}
+                and _last_word(process) > began
+            ):
+                chosen[process.rank] = process
     return [chosen[rank] for rank in sorted(chosen)]
 
 
@@ -84,8 +88,8 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
             return False
     except (psutil.Error, OSError):
         return False
-    there = local_ranks(rings, command)
-    return not _launches(pythons[0].pid) and [one.rank for one in there] in ([], [0])
+    ranks = local_ranks(rings, command)
+    return not _launches(pythons[0].pid) and [one.rank for one in ranks] in ([], [0])
 
 
 def is_launching(rings: Path | None, command: int | None) -> bool:
@@ -106,9 +110,9 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
 
 def _alone(folder: Path) -> list[LocalRank]:
     """Return the single Python program that the command is; none if there are several."""
-    there = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
+    running = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
     # Files that a process left when it called ``exec`` have its number, too.
-    alone = _outermost(list({one.pid: one for one in there}.values()))
+    alone = _outermost(list({one.pid: one for one in running}.values()))
     return alone if len(alone) == 1 else []
 
 
@@ -143,16 +147,16 @@ def _is_python(process: psutil.Process) -> bool:
 
 def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
     """Leave out launchers, and workers that a rank started and that inherited its number."""
-    ranks = [one for one in ranks if not _launches(one.pid)]
-    by_pid = {one.pid: one for one in ranks}
+    ranks = [rank for rank in ranks if not _launches(rank.pid)]
+    by_pid = {rank.pid: rank for rank in ranks}
     found = []
-    for one in ranks:
+    for rank in ranks:
         try:
-            above = [each.pid for each in psutil.Process(one.pid).parents()]
+            above = [each.pid for each in psutil.Process(rank.pid).parents()]
         except (psutil.Error, OSError):
             above = []
-        if not any(pid in by_pid and by_pid[pid].rank == one.rank for pid in above):
-            found.append(one)
+        if not any(pid in by_pid and by_pid[pid].rank == rank.rank for pid in above):
+            found.append(rank)
     return found
 
 

@@ -174,19 +174,19 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     A query about a process that is stuck in the kernel may never return, so nothing here waits longer than
     `patience` seconds for one. Without a result only the command is ended: its family is unknown.
     """
-    there = _answer(lambda: family(command), patience)
-    if there is None:
+    processes = _answer(lambda: family(command), patience)
+    if processes is None:
         _signal(command, signal.SIGTERM)
         # Its number is its own until its parent has waited for it, and may then be another process's.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
-    if not there:
+    if not processes:
         return  # it ended by itself
     _signal(command, signal.SIGTERM)
-    _answer(lambda: wait_for([there], lambda them: not any(map(_runs, them)), grace), grace + patience)
+    _answer(lambda: wait_for([processes], lambda them: not any(map(_runs, them)), grace), grace + patience)
     # Each by itself: a stopped rank cannot even handle SIGTERM, and one may not respond.
-    killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in there]
+    killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in processes]
     for each in killing:
         each.start()
     end = time.monotonic() + patience

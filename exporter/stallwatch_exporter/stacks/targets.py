@@ -148,17 +148,17 @@ def look(target: Target) -> Seen:
     if not ranks:
         raise NoTargetError("stacks-nobody", name=target.name)
     began = time.monotonic()
-    asked = gather(ranks, interrupt=False)
-    if all(one.condition in ("alive", "blocked") and not one.origin for one in asked):
+    answers = gather(ranks, interrupt=False)
+    if all(one.condition in ("alive", "blocked") and not one.origin for one in answers):
         raise NoTargetError("stacks-unread")
-    stacks = fold(asked, time=time.time(), seconds=time.monotonic() - began)
-    if not any(one.counters for one in asked):
-        return Seen(stacks, asked, advances=False)
+    stacks = fold(answers, time=time.time(), seconds=time.monotonic() - began)
+    if not any(one.counters for one in answers):
+        return Seen(stacks, answers, advances=False)
     time.sleep(AGAIN_SECONDS)
-    advances = _advanced(asked, gather(ranks, interrupt=False))
+    advances = _advanced(answers, gather(ranks, interrupt=False))
     if advances:
         stacks = replace(stacks, odd=[], why="", candidates=[], confidence=0.0)
-    return Seen(stacks, asked, advances)
+    return Seen(stacks, answers, advances)
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:

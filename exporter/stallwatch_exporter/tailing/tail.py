@@ -175,10 +175,10 @@ class FileTailer:
     def _successor(self) -> bool:
         """Whether the path now leads to another file that has been written to."""
         try:
-            there = self.path.stat()
+            now = self.path.stat()
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) != self._identity and there.st_size > 0
+        return (now.st_dev, now.st_ino) != self._identity and now.st_size > 0
 
     def _grown(self, fd: int) -> Iterator[Portion]:
         size, mark = os.fstat(fd).st_size, self._mark

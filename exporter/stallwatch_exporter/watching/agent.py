@@ -230,9 +230,9 @@ class Agent:
             if progressed:
                 self._moving.stepped(record.time)
         up = self._probing.ranks_up()
-        there = {rank for rank, rings in up.items() if rings}
-        if not there <= self._ranks:  # else some ranks have ended
-            self._ranks, self._readers.local_ranks = there, local_ranks(there)
+        running = {rank for rank, rings in up.items() if rings}
+        if not running <= self._ranks:  # else some ranks have ended
+            self._ranks, self._readers.local_ranks = running, local_ranks(running)
         self.metrics.ranks(up)
         others, codes = self.witnesses.ranks_up, self.witnesses.exit_codes | self._probing.exit_codes()
         self._intake.there(up, now, codes, others)
@@ -459,11 +459,11 @@ class Agent:
         state, seen = self._watch.check(now, begin=False), self._suspicion.seen
         stacks, at = seen if seen is not None else (None, 0.0)
         up = self._probing.ranks_up() if self._probing is not None else {}
-        there = {rank for rank, rings in up.items() if rings}
+        running = {rank for rank, rings in up.items() if rings}
         looked = {rank for group in stacks.groups for rank in group.ranks} if stacks is not None else set()
         self.member.update(
             ClusterState(
-                ranks=spans_of(there | looked),
+                ranks=spans_of(running | looked),
                 world=len(looked) + stacks.elsewhere if stacks is not None else 0,
                 phase=state.phase,
                 step=state.step,

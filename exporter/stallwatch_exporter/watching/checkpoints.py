@@ -102,9 +102,9 @@ class _Look:
 
     def run(self, pids: Collection[int]) -> None:
         """Look at each path. Keep an internal error, as a thread would print it with its traceback."""
-        for one in self.paths:
+        for waiting in self.paths:
             try:
-                one.look(pids)
+                waiting.look(pids)
             except Exception as error:
                 self.error = error
         self.done.set()
@@ -142,11 +142,11 @@ class CheckpointWatch:
     def finish(self, now: float) -> list[Match]:
         """After the run and its writers have ended, check all that is left, for a few seconds."""
         self._wait()
-        for one in self._looked():
-            self._waiting.setdefault(one.path, one)
+        for waiting in self._looked():
+            self._waiting.setdefault(waiting.path, waiting)
         self._hand_over(list(self._waiting.values()), now, ())
         self._wait()
-        return [match for one in self._looked() for match in self._faults(one, one.found)]
+        return [match for waiting in self._looked() for match in self._faults(waiting, waiting.found)]
 
     def take_mended(self) -> list[str]:
         """Return the rules whose faults are gone, each once."""
@@ -165,18 +165,18 @@ class CheckpointWatch:
             look.done.wait(FINISH_SECONDS)
 
     def _hand_over(self, due: list[Waiting], now: float, pids: Collection[int]) -> None:
-        for one in due:
-            del self._waiting[one.path]
+        for waiting in due:
+            del self._waiting[waiting.path]
         # The content of a waiting folder is checked with it.
-        folders = {one.path: one for one in (*due, *self._waiting.values())}
+        folders = {waiting.path: waiting for waiting in (*due, *self._waiting.values())}
         alone = []
-        for one in due:
-            above = next((folders[path] for path in one.path.parents if path in folders), None)
+        for waiting in due:
+            above = next((folders[path] for path in waiting.path.parents if path in folders), None)
             if above is None:
-                alone.append(one)
+                alone.append(waiting)
             else:
-                above.found = [*above.found, *one.found]
-                above.sizes = {**one.sizes, **above.sizes}
+                above.found = [*above.found, *waiting.found]
+                above.sizes = {**waiting.sizes, **above.sizes}
         if alone:
             self._looks.append(look := _Look(alone, now))
             self._begin(functools.partial(look.run, pids))

@@ -56,14 +56,14 @@ def watch_accelerator(module: Any, probe: Probe) -> None:
 
 def watch_trainer(module: Any, probe: Probe) -> None:
     """Watch ``transformers.trainer``: a trainer looks its handler up and announces the start of training."""
-    asked: list[weakref.ref[Any]] = []  # the trainer that last did so
+    last: list[weakref.ref[Any]] = []  # the trainer that last did so
 
     def looked_up(trainer: Any, _: FrameType) -> None:
-        if not asked or asked[0]() is not trainer:
-            asked[:] = [weakref.ref(trainer)]
+        if not last or last[0]() is not trainer:
+            last[:] = [weakref.ref(trainer)]
 
     def begins(handler: Any, _: FrameType) -> None:
-        trainer = asked[0]() if asked else None
+        trainer = last[0]() if last else None
         if trainer is not None and vars(trainer).get(_HANDLER) is handler:
             tell_versions(probe)
             introduce(trainer, probe)

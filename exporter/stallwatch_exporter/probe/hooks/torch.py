@@ -42,7 +42,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
     """Return a hook that counts the steps of the leading optimizer."""
     leader = Leader()
     leads = leader.leader  # in a variable of its own: every step reads it
-    told: list[bool] = []
+    reported: list[bool] = []
 
     def stepped(optimizer: Any, *_: Any) -> None:
         nonlocal leads
@@ -66,8 +66,8 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
                     probe.event("training")  # a fold or a trial, possibly of another size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
-                if not told:
-                    told.append(True)
+                if not reported:
+                    reported.append(True)
                     tell_versions(probe)
             leads = leader.leader
         except Exception:
