@@ -37,7 +37,7 @@ def cache_home() -> Path:
 
 
 def own_default(place: Path, otherwise: str) -> Path:
-    """Return the platform's folder, or its like in this account's own home if another owns a part of it.
+    """Return the platform's folder; if another account owns a part of its path, one in our own home.
 
     ``sudo -E`` and ``docker run -e HOME=`` keep a ``HOME`` of another account: with a link in it, that
     account would choose where root writes. `otherwise` is for a `place` that is not below ``HOME``.

@@ -31,7 +31,7 @@ _BY_PEERS = (-15, -6)  # from other processes: SIGTERM by a launcher, SIGABRT by
 
 
 class Recorded(NamedTuple):
-    """How a run ended that Stallwatch watched."""
+    """How a run that Stallwatch watched ended."""
 
     folder: Path | None = None  #: of the run, if the agent saw its end: it then made a diagnosis
     ending: Ending | None = None

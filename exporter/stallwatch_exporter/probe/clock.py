@@ -31,7 +31,7 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return the boot and this process's namespace, or ""; a monotonic clock belongs to one of "time".
+    """Return the boot and a namespace of this process, or "": a monotonic clock has kind "time".
 
     The boot's id distinguishes hosts, and boots of one host (namespaces(7), random(4)).
     """

@@ -19,7 +19,7 @@ _MOST_ABOVE = 4  #: processes between the agent and the program, such as a shell
 
 
 def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Get ready if this process is the command or its child, and not a launcher's rank.
+    """Get ready if this process is the command or was started by it, and is not a launcher's rank.
 
     `folder` is the folder of the rings. Few imports precede the check: every Python of the command runs it.
     """

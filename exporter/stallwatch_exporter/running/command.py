@@ -122,10 +122,8 @@ def run_command(
 
         result = None
         if reader is not None:
-            with (
-                guard("concluding"),
-                suppress(KeyboardInterrupt),
-            ):  # the command is gone, and the user does not want to wait for the report
+            # Ctrl-C: the command is gone, and the user does not want to wait for the report.
+            with guard("concluding"), suppress(KeyboardInterrupt):
                 result = reader.finish(judge, ended=ended)
         if reader is not None and result is not None:
             agent, ending, diagnosis = result

@@ -87,7 +87,7 @@ class Reached(msgspec.Struct, frozen=True):
 
     @property
     def short(self) -> bool:
-        """Whether steps are missing."""
+        """Whether steps are left."""
         return (
             not self.complete and self.step is not None and self.total is not None and self.step < self.total
         )
@@ -161,10 +161,10 @@ def _before_the_end(one: ProcessEnd, reached: Reached) -> bool:
 def _dead_programs(
     programs: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]
 ) -> list[ProcessEnd]:
-    """Return the programs without a rank that may have trained and failed: the log does not name them.
+    """Return failed programs without a rank that may have trained: which made the steps is unknown.
 
-    After the end of the one that trained, no step is made. If another one ended well, it may have been that
-    one, unless steps are missing or the log ends in a failure.
+    After the end of the program that trained, no step is made. If another one ended well, it may have been
+    that one, unless steps are missing or the log ends in a failure.
     """
     dead = [one for one in programs if one.fate == "failed" and not _before_the_end(one, reached)]
     dead = [one for one in dead if not _excused(one, programs, reached)]

@@ -27,9 +27,7 @@ from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
 _PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of a portion waits for the next
 MAX_PIECE = 64 * 1024
-UNFINISHED_SECONDS = (
-    1.0  #: a piece without an end is written after this long, so that a crash leaves it on disk
-)
+UNFINISHED_SECONDS = 1.0  #: a piece without an end is written after this long: a crash must not lose it
 _CONTEXT = 1024  # of the line so far, checked again with its next part
 _BUFFERED = 1024 * 1024
 _HELD = 4 * 1024 * 1024  # bytes that wait in memory while they cannot be written; the oldest are lost first

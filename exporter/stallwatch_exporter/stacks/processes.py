@@ -35,10 +35,7 @@ def family(command: int | None) -> list[psutil.Process]:
     try:
         leader = psutil.Process(command)
         return [leader, *leader.children(recursive=True)]
-    except (
-        psutil.Error,
-        OSError,
-    ):  # no descriptors or memory left: psutil passes these errors on
+    except (psutil.Error, OSError):  # no descriptors or memory left: psutil passes these errors on
         return []
 
 

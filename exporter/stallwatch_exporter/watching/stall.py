@@ -57,9 +57,7 @@ class StallWatch:
         self._episode = 0
         self._seen: Counter[Phase] = Counter()  # how often evaluations, saves and the like have ended
         self._evaluated = False  # an evaluation is over, and no step was made since
-        self._ruled: tuple[float, Status, float] | None = (
-            None  # result of the looks for this quiet spell: see `rule`
-        )
+        self._ruled: tuple[float, Status, float] | None = None  # the looks' result for this spell: see `rule`
         self.sighted = False  #: looks at the ranks had a result
         self.spell = 0  #: number of the quiet spell; each sign of life begins another
         self.over: Over | None = None  #: the last spell that was judged or reported, once it is over
