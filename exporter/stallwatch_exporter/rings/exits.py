@@ -72,7 +72,7 @@ class Exits:
         if epoll is not None:
             epoll.close()
 
-    __del__ = close  # its thread does not keep it
+    __del__ = close  # its thread does not keep it alive
 
     def _waiting(self) -> select.epoll:
         """Return the epoll object on which our thread waits; the caller holds the lock."""
@@ -87,7 +87,7 @@ class Exits:
         return self._epoll
 
     def _take(self, epoll: select.epoll, ended: list[tuple[int, int]]) -> bool:
-        """Record the processes of these descriptors; false once another thread, or none, is to wait."""
+        """Record the ends of these descriptors' processes; return False if the calling thread must stop."""
         with self._lock:
             if self._epoll is not epoll:
                 return False
@@ -102,16 +102,16 @@ class Exits:
 
 
 def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
-    """Record what ends, until `exits` is closed or nothing refers to it."""
+    """Record the ends of processes until `exits` is closed or nothing refers to it."""
     while True:
         try:
             ended = epoll.poll(_LOOK_SECONDS)
         except (OSError, ValueError):  # closed
             return
-        there = exits()
-        if there is None or not there._take(epoll, ended):
+        owner = exits()
+        if owner is None or not owner._take(epoll, ended):
             return
-        del there
+        del owner
 
 
 def exit_code(pid: int, fd: int) -> int | None:

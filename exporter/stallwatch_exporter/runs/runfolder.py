@@ -46,9 +46,9 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 SILENT_SECONDS = 300.0
 #: One host has one clock, and one cache of NFS: this is only as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
-#: A running agent writes more often: of one that is silent for longer, what is known is old.
+#: A running agent writes more often: after a longer silence, the facts about it are outdated.
 LATE_SECONDS = 10.0
-_AHEAD_SECONDS = 86400.0  # by which the clock of a host that writes may be ahead of ours
+_AHEAD_SECONDS = 86400.0  # by which the clock of a writing host may be ahead of ours
 _LOOK_SECONDS = 0.5
 _UNSENT_SECONDS = 600.0  # messages may have waited this long for one that explains them, or for a lock
 _AWAITED_SECONDS = 86400.0
@@ -71,8 +71,8 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     endpoint: str | None = None  #: such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
-    threshold: float | None = None  #: seconds of quiet that are a stall in what the run did last
-    step: int | None = None  #: the last one that was seen
+    threshold: float | None = None  #: seconds of quiet that are a stall in the run's last phase
+    step: int | None = None  #: the last step seen
     total_steps: int | None = None
     loss: float | None = None
     namespace: str = ""  #: of `pid`: see ``presence.process_namespace``
@@ -123,7 +123,7 @@ class RunFolder:
         self._waiting_bytes = 0
         self._run_incidents: deque[bytes] = deque(maxlen=_MOST_RUN_INCIDENTS)
         self._writer: threading.Thread | None = None
-        self._lacks = False  # something that no later write makes good
+        self._lacks = False  # something is lost that no later write restores
 
     @classmethod
     def create(
@@ -273,9 +273,9 @@ class RunFolder:
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Add one change of an incident of all hosts to ``run-incidents.jsonl``: from one thread at a time.
+        """Append a change of an incident of all hosts to ``run-incidents.jsonl``: one thread at a time.
 
-        Waits for a moment only: a disk that hangs must not hold up the other hosts, whose reports are merged.
+        Waits for a moment only: a hanging disk must not hold up the other hosts, whose reports are merged.
         """
         is_stuck = self._writer is not None and self._writer.is_alive()
         self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
@@ -286,7 +286,7 @@ class RunFolder:
 
     def _write_run_incidents(self) -> None:
         while self._run_incidents:
-            with suppress(OSError):  # whoever takes over from this agent has it, too
+            with suppress(OSError):  # the agent that takes over from this one has it, too
                 append_whole(self.path / RUN_INCIDENTS, self._run_incidents.popleft())
 
     def append_event(self, event: dict[str, Any]) -> None:

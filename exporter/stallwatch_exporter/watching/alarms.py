@@ -76,9 +76,9 @@ class Pending:
 _HARMFUL = ("fatal", "degrading")
 _DEGRADING_AFTER = 2  # judgments in a row: one slow step is not worth a report
 _FINE_AFTER = 6
-_COMPARED_STEPS = WINDOWS[1]  # so many steps, and …
-_COMPARED_SECONDS = 60.0  # … so long slower steps wait for the rank that makes them slow
-#: By the kind of ending; any other one is a failure, which has a message of its own.
+_COMPARED_STEPS = WINDOWS[1]  # this many steps, and …
+_COMPARED_SECONDS = 60.0  # … this long, slower steps wait for the rank that slows them
+#: By the kind of ending; any other kind is a failure, which has a message of its own.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
 

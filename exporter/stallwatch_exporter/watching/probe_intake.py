@@ -34,8 +34,8 @@ NO_PROBE = (
     " a container, ranks on other hosts)"
 )
 _LEAST_COST = 0.2  # of the throughput: a rank that also logs and prints is slower by design …
-_LEAST_SECONDS = 0.05  # … and of a very short step, a printed line is a large share
-WAIT_SECONDS = 15.0  #: from the first step in the log; a rank's ring is there before its first step
+_LEAST_SECONDS = 0.05  # … and in a very short step, a printed line is a large share
+WAIT_SECONDS = 15.0  #: from the first step in the log; a rank's ring exists before its first step
 
 
 Warned = Callable[[Match], None]
@@ -73,9 +73,9 @@ class ProbeIntake:
         self._probe_known = False  # there was a ring, or the user was notified that there is none
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
-        self._failed_at: float | None = None  # when a rank was last seen to fail, or said that it does
-        self._up: set[int] = set()  # ranks whose process is up
-        self._gone: set[int] = set()  # ranks whose process was up
+        self._failed_at: float | None = None  # when a rank last failed, or reported that it does
+        self._up: set[int] = set()  # ranks with a running process
+        self._gone: set[int] = set()  # ranks whose process has ended
         self._paced_at: dict[int, int] = {}  # by rank: the last step whose times were taken
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
@@ -138,7 +138,7 @@ class ProbeIntake:
         own = Own(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
         self.paced(record.rank, step, own)
         before = self.slow_ranks.slow
-        while self._gone:  # and the others go on: a run that ends keeps what was found
+        while self._gone:  # only while others continue: a run that ends keeps the findings
             self.slow_ranks.leave(str(self._gone.pop()))
         self.slow_ranks.see(str(record.rank), record.rank, step, own)  # ranks are compared as hosts are
         slow = self.slow_ranks.slow
