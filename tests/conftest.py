@@ -44,7 +44,6 @@ SLOW = (
     "exporter/test_witnesses.py",
     "lint/test_config.py::test_no_configuration_breaks_the_checks",
     "logs/test_packed_logs.py",
-    "logs/test_ranges.py",
     "logs/test_sharing.py",
     "probe/test_bootstrap.py",
     "rules/test_sampled_counts.py",
