@@ -12,7 +12,7 @@ from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, Resolution, 
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
-from stallwatch_rules.diagnosis.exits import TOLD_AS
+from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
@@ -88,6 +88,8 @@ class Alarms:
     def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
+        # What is found to be another rule once the memory was looked at.
+        self._told_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
         self.ranks_compared = False  #: several ranks report how long their own part of a step takes
         self._slow_from, self._slow_at = 0, 0.0  # the step at which steps were first judged slow, and when
         self.ending = False  #: a rank ends with an error, and the launcher will end the others
@@ -107,7 +109,7 @@ class Alarms:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
                 continue
-            rules = (match.rule, TOLD_AS.get(match.rule, match.rule))
+            rules = (match.rule, self._told_as.get(match.rule, match.rule))
             if all(self._book.get("finding", rule) is None for rule in rules):
                 self._pending.add(match, now, held=True)
 
@@ -136,7 +138,7 @@ class Alarms:
         """Raise the fatal findings that waited long enough (or all), unless the diagnosis withdraws them."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
-            finding = findings.get(rule) or findings.get(TOLD_AS.get(rule, rule))
+            finding = findings.get(rule) or findings.get(self._told_as.get(rule, rule))
             if finding is None or finding.harm == "fatal":
                 reported = finding.rule if finding is not None else rule
                 self._raise(reported, "critical", diagnosis, finding, now, match)
@@ -316,7 +318,7 @@ class Alarms:
             if one.severity == "critical" and one.rule not in self.checkpoints
         ]
         cause = diagnosis.primary.rule if diagnosis.primary else UNKNOWN_FAILURE
-        same = [one for one in found if cause in (one.rule, TOLD_AS.get(one.rule))]
+        same = [one for one in found if cause in (one.rule, self._told_as.get(one.rule))]
         last = diagnosis.progress.last_step or 0
         # Other ranks may be a step ahead.
         dying = [one for one in found if one.harm == "fatal" and (one.step or 0) >= last - 1]

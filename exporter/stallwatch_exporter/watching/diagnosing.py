@@ -93,7 +93,9 @@ class Diagnoser:
             elsewhere=stands_elsewhere(self.stacks),
         )
         if ending is None:
-            kill = any(one.rule in (SIGKILL, FROM_OUTSIDE) and one.harm == "fatal" for one in found.findings)
+            catalogue = self._reading.catalogue
+            kills = catalogue.tagged(SIGKILL) | catalogue.tagged(FROM_OUTSIDE)
+            kill = any(one.rule in kills and one.harm == "fatal" for one in found.findings)
             self._memory.killed((found.progress.last_step,) if kill else None)
         if found.primary is not None and found.primary.rule == SILENT_HANG:
             if ending is None and not self._reading.tracker.progressed:

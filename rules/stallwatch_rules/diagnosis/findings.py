@@ -24,7 +24,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest, latest, place, shown
 
 TRACE_CACHE = "zero3-trace-cache-invalidated"
-OVERFLOW = "fp16-overflow-every-step"
+OVERFLOW: Tag = "fp16-overflow"
 MAX_EVIDENCE = 4
 
 Streams = Mapping[Key, StreamReading]

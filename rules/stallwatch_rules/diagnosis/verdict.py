@@ -79,7 +79,7 @@ def _stopped_by(chosen: Found, run: Snapshot, now: Assessment) -> Interrupter | 
     ending = run.context.ending
     command_ended = ending is not None and ending.signal == "SIGTERM" and ending.crash is None
     from_outside = command_ended or told_from_outside(chosen, now.found)
-    return "signal" if chosen.rule == SIGTERM and from_outside else None
+    return "signal" if chosen.tagged(SIGTERM) and from_outside else None
 
 
 def _asked_by(run: Snapshot, now: Assessment) -> Interrupter | None:
