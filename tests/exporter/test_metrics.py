@@ -229,7 +229,9 @@ def test_a_taken_port_is_passed_over_with_a_word() -> None:
         port = taken.getsockname()[1]
         server = serve(full().registry, ExporterSettings(port=port), told.append)
         assert server is not None
-        assert told == [f"port {port} is in use: /metrics is on port {server.url.split(':')[2].split('/')[0]}"]
+        assert told == [
+            f"port {port} is in use: /metrics is on port {server.url.split(':')[2].split('/')[0]}"
+        ]
         with urllib.request.urlopen(server.url, timeout=120) as answer:
             assert b"stallwatch_loss" in answer.read()
         server.close()
