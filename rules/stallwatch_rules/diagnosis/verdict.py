@@ -86,7 +86,7 @@ def _asked_by(run: Snapshot, now: Assessment) -> Interrupter | None:
     """Return who stopped a run that is not in trouble: it ended because it was asked to."""
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
-    if run.by_hand and how not in ("total", "words"):
+    if run.by_hand and (how == "left" or not run.tracker.surely_finished):
         return "user"  # a program that is stopped prints how long it took, too
     if how not in ("", "left"):
         return None
