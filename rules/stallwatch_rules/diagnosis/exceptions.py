@@ -183,12 +183,14 @@ def read_exceptions(
     interrupt_rules: Collection[str],  # that say that somebody stopped the run
     clock: StepClock,
     *,
+    symptoms: Collection[str] = (),
     died: bool = False,
     complete: bool = False,
     last_step: int | None = None,
 ) -> Exceptions:
     """The exceptions of these streams; ``known`` are the rules that fired, with their streams.
 
+    ``symptoms``: those of them that name no exception whose traceback their words only introduce.
     ``died`` and ``complete``: the run is known to have failed, or to have reached its end.
     """
     unknown: list[Unknown] = []
@@ -224,6 +226,8 @@ def read_exceptions(
                 told_by = {rule for rule in named if tells(stream.hits[rule], seen.last)}
                 ended_in |= told_by if ended(seen, key) else set()
         for seen in unknown_in(table, rules):
+            if seen.raised.heading & (rules - set(symptoms)):
+                continue
             fatal = ended(seen, key)
             followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
             if seen.raised.kind == "snippet":
