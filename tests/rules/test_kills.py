@@ -229,3 +229,18 @@ def test_what_introduces_a_traceback_is_explained_by_its_exception(catalogue: Ca
     assert failed.primary is None and failed.unknown[0].message == "CUDA error: invalid argument"
     alone = ended(catalogue, f"{STEPS}[2026-05-02 10:00:34] Scheduler hit an exception: unknown\n", None)
     assert alone.primary is not None and alone.primary.rule == "vllm-engine-dead"
+
+
+def test_rays_traceback_in_a_message_is_the_reason_for_it(catalogue: Catalogue) -> None:
+    """Ray (2.55, _private/function_manager.py) puts why an actor was not imported into its message."""
+    calls = '  File "/srv/ray/function_manager.py", line 608, in method\n    raise RuntimeError(\n'
+    text = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error.\n"
+        f"Traceback (most recent call last):\n{calls}"
+        "RuntimeError: The actor with name Worker failed to import on the worker. This may be because needed"
+        " library dependencies are not installed in the worker environment:\n\n"
+        'Traceback (most recent call last):\n  File "/srv/actor.py", line 3, in <module>\n    import odd\n'
+        "OddError: my library is of another version\n"
+    )
+    failed = ended(catalogue, text, None)
+    assert [one.exception for one in failed.unknown] == ["OddError"]

@@ -23,7 +23,10 @@ BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
 MOST_STATUS = 127  #: 128 + n stands for a signal, and so do negative numbers
 #: Of launchers: torchrun's agent, its SignalException, accelerate's main process; of a shell, the program
 #: that it started (bash 5.2, jobs.c), which no launcher had ended.
-_TOLD_TO_END = lazy(r"death signal|got signal|Main process received|closing signal SIGHUP|^Terminated$")
+_TOLD_TO_END = lazy(
+    r"death signal|got signal|Main process received|closing signal SIGHUP"
+    r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
+)
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
 _NOT_RUN = (126, 127)  # POSIX 2018, Shell Command Language, 2.8.2
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))

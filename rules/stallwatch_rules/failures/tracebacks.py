@@ -48,7 +48,10 @@ CHAIN = lazy(
     r"During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception"
 )
-QUOTES_INNER = lazy(r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in ")
+QUOTES_INNER = lazy(
+    r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in "
+    r"|in the worker environment:$"  # ray 2.55, _private/function_manager.py
+)
 _IGNORED = lazy(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
     r"|--- Logging error ---|Call stack:$)"  # under the error, logging shows who called it
