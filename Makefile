@@ -23,7 +23,7 @@ PIP     := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(abspath $(VENV))/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-live record lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live faults bench-cluster bench-cluster-lab gpu-check bench-probe bench-dashboard bench-alerts fuzz clean
+.PHONY: help install demo demo-live record docs lint format test test-quick test-pythons test-versions system-packages screenshots scoreboard benchmark bench-scan bench-stall bench-live faults bench-cluster bench-cluster-lab gpu-check bench-probe bench-dashboard bench-alerts fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -77,6 +77,9 @@ lint: $(VENV)/.dev ## ruff, mypy and the direction of imports
 format: $(VENV)/.dev ## mend what ruff can mend
 	$(BIN)/ruff check --fix $(DIRS)
 	$(BIN)/ruff format $(DIRS)
+
+docs: $(VENV)/.dev ## the documentation site, in build/site; needs no network
+	NO_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build --strict
 
 system-packages:
 	@sh tests/system_packages.sh $(DEBIAN_PACKAGES)

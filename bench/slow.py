@@ -1,12 +1,14 @@
 """How soon a host that becomes slow is found, and how often a healthy one is called slow.
 
-    python bench/slow.py [--hosts 128] [--trials 300] [--hours 1000] [--seed 1]
+    python bench/slow.py [--hosts 128] [--trials 300] [--hours 1000] [--seed 1] [--resume FILE.jsonl]
 
 Hosts take 1 s a step, of which each spends 0.7 s by itself, times its noise: independent Gaussian or
 log-normal, or Gaussian that is autocorrelated with 0.7 from step to step (AR(1)). σ is that of a host and
 step.
 
 * Slow-downs: after 64 steps one host takes 10 % longer. Every number goes through ``SlowHosts`` itself.
+  Beside them stands how many steps any test needs to be as sure, even if it knows the noise exactly and when
+  the slow-down may begin (``fewest``): noise that lasts hides a slow-down, whatever is done.
 * False alarms: hours of healthy runs go through ``Twin``, which does the same for many runs at once with
   numpy. Before, the two are compared step by step on runs in which hosts do become slow: a difference is an
   error. An alarm counts once in 640 steps. ``SlowHosts`` also leaves out what costs less than 1 % of the
@@ -16,21 +18,24 @@ step.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stallwatch_rules.judgements import slow_hosts
-from stallwatch_rules.judgements.late_rank import Own
 from stallwatch_rules.judgements.slow_hosts import (
     FIRST,
     LEAST,
     WINDOWS,
     Comparison,
+    Own,
     SlowHosts,
     Z,
     least_positive,
@@ -43,6 +48,8 @@ WARM = 64  # healthy steps before the slow-down
 SLOWER = 0.10
 MOST = 2000  # steps that a slow-down may take to be found
 OWN_SECONDS, STEP_SECONDS = 0.7, 1.0
+CHUNK_HOURS = 100.0  # that are simulated, and kept, at once
+_99 = 2.326  # standard errors, of one case in a hundred
 _APART = 640  # steps after an alarm in which the same run's count as the same
 
 Array = Any  # numpy's, of runs × hosts
@@ -55,27 +62,68 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=1000.0, help="healthy hours for each noise and σ")
     parser.add_argument("--runs", type=int, default=64, help="that the twin follows at once")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--resume", type=Path, help="keep results here, and go on where they end")
     given = parser.parse_args()
+    kept = Kept(given.resume, [given.hosts, given.runs, given.seed])
     began = time.monotonic()
     print(f"{given.hosts} hosts, seed {given.seed}")
     print("slow-downs of 10 %: steps until found (share within 10 steps)")
     for noise in NOISES:
         for sigma in SIGMAS:
             trials = given.trials if sigma <= 0.03 else max(1, given.trials // 15)
-            print(
-                line_of(noise, sigma, slow_downs(noise, sigma, given.hosts, trials, given.seed)), flush=True
+            found = kept(
+                ["slow-downs", noise, sigma, trials],
+                partial(slow_downs, noise, sigma, given.hosts, trials, given.seed),
             )
+            print(line_of(noise, sigma, found), flush=True)
     print(f"twin and product agree on {compare_twin(given.hosts, given.seed):,} judgements")
     print("false alarms")
     for noise in NOISES:
         for sigma in SIGMAS:
-            alarms, hours = false_alarms(noise, sigma, given.hosts, given.hours, given.runs, given.seed)
+            alarms = hours = 0.0
+            for chunk in range(math.ceil(given.hours / CHUNK_HOURS)):
+                least = min(CHUNK_HOURS, given.hours - chunk * CHUNK_HOURS)
+                more = kept(
+                    ["false alarms", noise, sigma, least, chunk],
+                    partial(false_alarms, noise, sigma, given.hosts, least, given.runs, given.seed + chunk),
+                )
+                alarms, hours = alarms + more[0], hours + more[1]
             rate = 1000 * alarms / hours
             print(
-                f"  {noise:10} σ {sigma:4.0%}  {alarms:3} in {hours:,.0f} h: {rate:.2f} in 1,000 h",
+                f"  {noise:10} σ {sigma:4.0%}  {alarms:3.0f} in {hours:,.0f} h: {rate:.2f} in 1,000 h",
                 flush=True,
             )
     print(f"{time.monotonic() - began:.0f} s")
+
+
+class Kept:
+    """Results by what was simulated, in a file of JSON lines if there is one."""
+
+    def __init__(self, path: Path | None, given: list[int]) -> None:
+        self._path, self._given = path, given
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self._known = {json.dumps(key): result for key, result in map(json.loads, lines)}
+
+    def __call__(self, what: list[Any], simulate: Callable[[], Any]) -> Any:
+        key = [*self._given, *what]
+        if json.dumps(key) in self._known:
+            return self._known[json.dumps(key)]
+        result = simulate()
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps([key, result]) + "\n")
+        return result
+
+
+def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
+    """The steps that any test needs to be `Z` standard errors sure, and `errors` more.
+
+    Less what the step before lets expect, the first slow step shows the whole slow-down, and later ones the
+    part of it that the correlation leaves.
+    """
+    correlation = CORRELATION if noise == "AR(1)" else 0.0
+    wanted = ((Z + errors) * sigma / math.log1p(SLOWER)) ** 2 * (1 - correlation**2)
+    return max(1, math.ceil(1 + (wanted - 1) / (1 - correlation) ** 2))
 
 
 def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
@@ -84,8 +132,10 @@ def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
     soon = sum(one <= 10 for one in steps) / len(steps)
     middle, last = statistics.median(steps), steps[math.ceil(0.99 * len(steps)) - 1]
     shown = [f"{one:,.0f}" if one < math.inf else f"> {MOST:,}" for one in (middle, last)]
+    least = f"{fewest(noise, sigma):,} and {fewest(noise, sigma, _99):,}"
     return (
-        f"  {noise:10} σ {sigma:4.0%}  median {shown[0]:>7}  99 % {shown[1]:>7}  ({soon:.1%} of {len(steps)})"
+        f"  {noise:10} σ {sigma:4.0%}  median {shown[0]:>7}  99 % {shown[1]:>7}  ({soon:.1%} of {len(steps)};"
+        f" any test: {least})"
     )
 
 
@@ -137,9 +187,11 @@ class Twin:
         self.sums = np.zeros((WINDOWS[-1] + 1, runs, hosts))
         self.positive = np.zeros((WINDOWS[-1] + 1, runs, hosts), dtype=np.int32)
         self.noise = np.zeros((runs, hosts))
-        self.before: list[Array] = []
+        self.last: Array = None
+        self.before: Array = None
+        self.usual: list[Array] = []
         self.differences = 0
-        self.one, self.two, self.quick = np.zeros(runs), np.zeros(runs), np.zeros(runs)
+        self.square, self.product, self.quick = np.zeros(runs), np.zeros(runs), np.zeros(runs)
 
     def see(self, values: Array) -> Array:
         deviation = values - others_median(values)
@@ -147,7 +199,7 @@ class Twin:
         clip = np.full(self.shape[0], slow_hosts._LEAST_CLIP)
         if self.differences:
             correlated = self._correlation()
-            clip = np.maximum(clip, slow_hosts._CLIP * np.sqrt(self._square() / (2 * (1 - correlated))))
+            clip = np.maximum(clip, slow_hosts._CLIP * np.sqrt(self._larger() / (2 * (1 - correlated))))
         size = len(self.sums)
         here, there = self.steps % size, (self.steps + 1) % size
         clipped = np.clip(deviation, -clip[:, None], clip[:, None])
@@ -157,30 +209,34 @@ class Twin:
         return self._judge(deviation) if self.steps >= FIRST else np.zeros(self.shape[0], dtype=bool)
 
     def _learn(self, deviation: Array) -> None:
-        if self.before:
-            ones = (deviation - self.before[0]) ** 2
-            most = slow_hosts._CLIP**2 * np.maximum(self.one, middle(ones) / slow_hosts._MEDIAN_TO_SD**2)
+        if self.last is not None:
+            differences = deviation - self.last
+            squares = differences**2
+            self.usual = [*self.usual, middle(squares) / slow_hosts._MEDIAN_TO_SD**2][-slow_hosts._USUAL_OF :]
+            most = slow_hosts._CLIP * np.sqrt(np.maximum(self.square, np.median(self.usual, axis=0)))
+            clipped = np.clip(differences, -most[:, None], most[:, None])
             self.differences += 1
-            mean = np.minimum(ones, most[:, None]).mean(axis=1)
+            mean = (clipped**2).mean(axis=1)
             quick = max(slow_hosts._LEAST_QUICK, slow_hosts._QUICK // self.shape[1])
-            self.one += (mean - self.one) / min(self.differences, self.memory)
+            self.square += (mean - self.square) / min(self.differences, self.memory)
             self.quick += (mean - self.quick) / min(self.differences, quick, slow_hosts._MEMORY)
-            if len(self.before) > 1:
-                mean = np.minimum((deviation - self.before[1]) ** 2, 2 * most[:, None]).mean(axis=1)
-                self.two += (mean - self.two) / min(max(1, self.differences - 1), self.memory)
-            most = slow_hosts._CLIP**2 * np.maximum(self.one[:, None], self.noise)
-            self.noise += (np.minimum(ones, most) - self.noise) / min(self.steps, slow_hosts._OWN_MEMORY)
-        self.before = [deviation, *self.before[:1]]
+            if self.before is not None:
+                mean = (clipped * self.before).mean(axis=1)
+                self.product += (mean - self.product) / min(max(1, self.differences - 1), self.memory)
+            self.before = clipped
+            most = slow_hosts._CLIP**2 * np.maximum(self.square[:, None], self.noise)
+            self.noise += (np.minimum(squares, most) - self.noise) / min(self.steps, slow_hosts._OWN_MEMORY)
+        self.last = deviation
 
     def _samples(self) -> float:
         return max(1.0, (self.shape[1] - 1) * min(self.differences, 2 * self.memory - 1) / 2)
 
     def _correlation(self) -> Array:
-        given = self.two / np.maximum(self.one, 1e-300) - 1 + 3 / math.sqrt(self._samples())
+        given = 1 + 2 * self.product / np.maximum(self.square, 1e-300) + 3 / math.sqrt(self._samples())
         return np.clip(given, 0.0, slow_hosts._MOST_CORRELATED)
 
-    def _square(self) -> Array:
-        return np.maximum(self.one, self.quick)
+    def _larger(self) -> Array:
+        return np.maximum(self.square, self.quick)
 
     def _judge(self, deviation: Array) -> Array:
         found = np.zeros(self.shape[0], dtype=bool)
@@ -206,7 +262,7 @@ class Twin:
         correlated = self._correlation()[runs]
         rest = 1 - correlated
         spread = (1 + correlated) / rest - 2 * correlated * (1 - correlated**steps) / (steps * rest**2)
-        error = np.sqrt(np.maximum(self._square()[runs], own) / (2 * rest) * spread / steps)
+        error = np.sqrt(np.maximum(self._larger()[runs], own) / (2 * rest) * spread / steps)
         return np.sqrt(self._samples() * np.log1p((mean / error) ** 2 / self._samples()))
 
 

@@ -63,23 +63,22 @@ def diagnose(
     timeout: float | None = None,
     packs: Iterable[str] = (),
 ) -> Diagnosis:
-    """What the logs say: the Python twin of ``stallwatch diagnose``.
+    """Return what stopped a run, from its logs, as ``stallwatch diagnose`` does.
 
-    `paths` are files, folders, globs or archives. What could not be read is told in ``Diagnosis.notes``;
-    the rest is diagnosed. `language` is that of the texts: ``en`` or ``zh``. `baseline` are the logs of a
-    healthy run: lines that it does not have are told as new. `packs` are opt-in rules, as ``--rules-pack``
-    names them.
+    `paths` are files, folders, globs or archives. ``Diagnosis.notes`` says what could not be read; the rest
+    is diagnosed. `language` is that of the texts: ``en`` or ``zh``. `baseline` are the logs of a healthy run:
+    lines that it does not have are reported as new. `packs` are opt-in rules, as ``--rules-pack`` names them.
 
-    Where the files' names say for certain that they are of several jobs (``slurm-1001.out``,
-    ``slurm-1002.out``), it is the diagnosis of one of them, as the command's is: of the newest that is in
-    trouble, else of the newest that is a training. The first note says so. `job` names another one
-    (``ValueError`` if none is called so), and `together` reads all files as one run.
+    If the files' names show that they are of several jobs (``slurm-1001.out``, ``slurm-1002.out``), the
+    result is about one of them: the newest that is in trouble, else the newest that is a training. The first
+    note says so. `job` names another one (``ValueError`` if there is none of this name); `together` reads all
+    files as one run.
 
-    With `workers` above 1, so many processes read the files of a large run, this one included; a script that
-    asks for them needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if
-    it finds the files by their paths there. The diagnosis is the same.
+    With `workers` above 1, as many processes read the files of a large run, this one included; such a script
+    needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if it finds the
+    files by their paths there. The diagnosis is the same.
 
-    After `timeout` seconds nothing more is read: the first note and ``Diagnosis.stats`` say what was not.
+    After `timeout` seconds nothing more is read: the first note and ``Diagnosis.stats`` say what is missing.
     """
     from stallwatch_exporter.postmortem.diagnose import Options
     from stallwatch_exporter.postmortem.jobs import diagnose_jobs
@@ -107,10 +106,10 @@ def diagnose(
 
 
 def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:
-    """The numbers in logs as a table: the Python twin of ``stallwatch samples``.
+    """Return the numbers in logs as a table, as ``stallwatch samples`` does.
 
-    `paths` are files, folders, globs or archives. What could not be read is told in a warning; the rest is
-    in the table, whose columns ``docs/samples.md`` explains.
+    `paths` are files, folders, globs or archives. A warning names what could not be read; the rest is in the
+    table, whose columns ``docs/samples.md`` explains.
     """
     from stallwatch_exporter.sampling.files import frame_of
 

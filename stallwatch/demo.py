@@ -21,7 +21,7 @@ import textwrap
 import threading
 import time
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -30,6 +30,7 @@ import psutil
 
 from stallwatch.demo_chat import chat_endpoint
 from stallwatch_exporter.notices import tell
+from stallwatch_exporter.running.signals import handling
 from stallwatch_exporter.runs.runfolder import read_info
 from stallwatch_exporter.settings import own_main
 
@@ -82,7 +83,7 @@ def demo(
     try:
         # SIGTERM and a closed terminal unwind like Ctrl-C does, so that every child is ended.
         with (
-            _handling(_leave, signal.SIGTERM, signal.SIGHUP),
+            handling(_leave, signal.SIGTERM, signal.SIGHUP),
             chat_endpoint(show.block) as chat,
             Children() as children,
         ):
@@ -262,17 +263,6 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-@contextlib.contextmanager
-def _handling(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
-    """Have these signals handled so for a while."""
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 class Children:
     """Starts processes and, on leaving the ``with`` block, ends them with all that they started.
 
@@ -304,7 +294,7 @@ class Children:
 
     def __exit__(self, *_: object) -> None:
         # An impatient second Ctrl-C must not leave half of the children behind.
-        with _handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM):
+        with handling(lambda *_: None, signal.SIGINT, signal.SIGTERM):
             self.end()
 
     def end(self) -> None:

@@ -44,7 +44,6 @@ SLOW = (
     "exporter/test_witnesses.py",
     "lint/test_config.py::test_no_configuration_breaks_the_checks",
     "logs/test_packed_logs.py",
-    "logs/test_ranges.py",
     "logs/test_sharing.py",
     "probe/test_bootstrap.py",
     "rules/test_sampled_counts.py",
@@ -55,6 +54,7 @@ SLOW = (
     "security/test_host_and_origin.py",
     "security/test_secrets.py::test_a_secret_is_read_from_no_report",
     "security/test_wrong_in_0_1.py",
+    "tools/test_docs_site.py",
 )
 if CHECKOUT := os.environ.get("TESTED_CHECKOUT"):  # whose commands tests run: security/test_wrong_in_0_1.py
     packages = ("", "alerts", "dashboard", "exporter", "lint", "logs", "rules")

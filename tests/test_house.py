@@ -44,7 +44,7 @@ def test_an_image_copies_all_that_the_wheel_is_built_from(root: Path, dockerfile
 def test_ci_runs_the_commands_of_the_readme(root: Path) -> None:
     commands = [line for line in (root / ".ci/run").read_text().splitlines() if line.startswith("make ")]
     readme = (root / "README.md").read_text()
-    assert commands == ["make lint", "make test"]
+    assert commands == ["make lint", "make docs", "make test"]
     assert all(command in readme for command in commands)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from stallwatch_alerts.messages.compose import Message, render, render_test
-from stallwatch_alerts.messages.links import link_lines, runbook_of, with_links
+from stallwatch_alerts.messages.links import Runbooks, command_for, link_lines, with_links
 from stallwatch_exporter.incident import Incident
 
 if TYPE_CHECKING:
@@ -98,9 +98,15 @@ def level_of(severity: str) -> Level:
 
 def linked(notice: Notice, page: RulePage | None, run: str, settings: AlertSettings) -> Notice:
     """Return the notice with links to the rule's page and, if there is a dashboard, to the run's page."""
-    runbook = runbook_of(page) if page is not None else ""
+    runbook = "" if page is None else runbook_of(page, settings)
     lines = link_lines(runbook, run, settings.dashboard_url, settings.language)
     return replace(notice, message=Message(notice.message.title, with_links(notice.message.text, lines)))
+
+
+def runbook_of(page: RulePage, settings: AlertSettings) -> str:
+    """Return the address of a rule's page, or the command that shows it."""
+    runbooks = Runbooks(settings.dashboard_url, settings.docs_url)
+    return runbooks.rule(page, settings.language) or command_for(page)
 
 
 def test_notice(language: str) -> Notice:

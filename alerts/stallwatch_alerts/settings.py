@@ -21,7 +21,8 @@ class AlertSettings:
     min_severity: Severity = "warning"
     routes: tuple[Route, ...] = ()
     keep_days: int = 90  #: resolved incidents and messages are deleted after this
-    dashboard_url: str = ""  #: for links to runs' pages
+    dashboard_url: str = ""  #: for links to the pages of runs and rules
+    docs_url: str = ""  #: of the documentation site, for links to rules if there is no dashboard
     deadman_url: str = ""  #: pinged while monitoring works; a secret
     deadman_seconds: float = 60.0  #: interval of the pings
 

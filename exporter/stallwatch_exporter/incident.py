@@ -1,4 +1,4 @@
-"""An incident: a live stall, a finding or the end of a run, as facts. Sinks write the words for people."""
+"""Incidents as facts: a live stall, a finding or the end of a run. Sinks render the text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
 RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: of severities, the worst highest
 Status = Literal["open", "resolved"]
-# "unmended": its run is over, and nobody will ever resolve it.
+# "unmended": its run is over, so nothing will ever resolve it.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
 
 
@@ -35,12 +35,12 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of trouble in one run. Sinks get it as it opens, changes and resolves.
+    """One episode of trouble in one run. Sinks get it when it opens, changes and resolves.
 
     Within the agent, and in the journal of its folder, one trouble of one kind and rule: see ``episodes``.
     """
 
-    id: str  #: "<run>/<kind>/<rule>/<episode>" as it began; the same whatever becomes of it
+    id: str  #: "<run>/<kind>/<rule>/<episode>" as it began; it never changes
     run: str
     kind: Kind
     rule: str
@@ -59,26 +59,26 @@ class Incident(msgspec.Struct, kw_only=True):
     last_loss: float | None = None
     stalled_seconds: float | None = None
     threshold_seconds: float | None = None
-    learning: bool = False  #: that is what is allowed while the run's own rhythm is not known
+    learning: bool = False  #: the threshold is the default, as the run's own durations are not known yet
     harm: str = "fatal"
     count: int = 1
     evidence: list[Text] = []  #: redacted lines
-    exception: str = ""  #: in short, where no rule knows the cause: ``ValueError: message (train.py:8)``
+    exception: str = ""  #: short form, if no rule knows the cause: ``ValueError: message (train.py:8)``
     note: Text = ""  #: the evidence behind the harm
     primary: Primary | None = None  #: the diagnosis at that moment
     ending: Ending | None = None
-    stacks: StallStacks | None = None  #: where the ranks were, of this host or of all hosts of the run
-    hosts: list[str] = []  #: those that reported it, where the run has several; `host` is that of `rank`
+    stacks: StallStacks | None = None  #: where the ranks are, on this host or on all hosts of the run
+    hosts: list[str] = []  #: hosts that reported it, if the run has several; `host` is that of `rank`
     attempt: int = 0  #: which start of the job this is
-    aliases: list[str] = []  #: of a run over hosts: "<agent> <id>" of what its agents reported of it
-    background: list[str] = []  #: rules of what was seen, too, and is not the cause
-    folder: str = ""  #: of the run, on that host
+    aliases: list[str] = []  #: for a run over hosts: "<agent> <id>" of the incidents that its agents reported
+    background: list[str] = []  #: rules that fired as well, but are not the cause
+    folder: str = ""  #: the run's folder on that host
     kept: Text = ""  #: where the record of the run is, if it is not in the state folder
     history: list[Event] = []  #: of an episode, oldest first
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Its kind and rule as it opened: a finding may have become its run's end, for a further cause."""
+        """Kind and rule at its opening: a finding can become the end of its run, with a further cause."""
         parts = self.id.rsplit("/", 3)
         return (
             (parts[1], parts[2]) if len(parts) == 4 and parts[1] in get_args(Kind) else (self.kind, self.rule)
@@ -97,40 +97,40 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def stage(self) -> str:
-        """What is sent once each: ``open``, ``worse`` (a warning that turned critical), ``resolved``."""
+        """Stage that is sent once each: ``open``, ``worse`` (a warning turned critical), ``resolved``."""
         if self.status == "open" and self.severity == "critical" and self.history:
             return "worse" if self.history[0].severity != "critical" else "open"
         return self.status
 
     @property
     def is_settled(self) -> bool:
-        """Whether nobody need look after it any more: it neither crashed its run nor was left behind."""
+        """Whether it needs no more attention: it neither crashed its run nor was left behind."""
         left = self.unwatched or self.resolution == "unmended" or self.outcome == "crashed"
         return self.status == "resolved" and not left
 
     def concerns(self, *, kind: str = "", rule: str = "") -> bool:
-        """Whether trouble of this kind, or of this rule, is part of it."""
+        """Whether trouble of this kind, or of this rule, is part of the incident."""
         parts = [(self.kind, self.rule), self.began_as, *((one.kind, one.rule) for one in self.history)]
         return any(kind in ("", a_kind) and rule in ("", a_rule) for a_kind, a_rule in parts)
 
     @property
     def became_end(self) -> bool:
-        """Whether it began before its run ended, and is what its run died of."""
+        """Whether it began before its run ended, and is the cause of that end."""
         return self.kind == "ended" and self.began_as[0] != "ended"
 
     @property
     def is_last_word(self) -> bool:
-        """Whether it tells of the run's end, or of what that left unmended: nothing comes after it."""
+        """Whether it reports the run's end, or what that end left unfixed: no report follows it."""
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property
     def outlasted(self) -> bool:
-        """Whether it was still open when its run ended: nothing was mended."""
+        """Whether it was still open when its run ended: nothing was fixed."""
         return self.resolution in ("run-failed", "run-stopped", "unmended")
 
     @property
     def unwatched(self) -> bool:
-        """Whether it was closed because its agent is gone, which says nothing of the run."""
+        """Whether it was closed because its agent is gone, which is no evidence about the run."""
         return self.status == "resolved" and self.resolution == "unknown"
 
 

@@ -1,4 +1,4 @@
-"""What we say to the user on stderr, and errors of ours: counted and reported once, never raised."""
+"""Notices to the user on stderr, and our own errors: counted and reported once, never raised."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stallwatch_rules.text.controls import printable
 
 
 def tell(text: str) -> None:
-    """Say something on stderr, apart from what a command prints.
+    """Print a notice on stderr, apart from the command's own output.
 
-    Nobody may be there to hear it (a closed connection, a dead pipe, a full disk): then it goes unsaid, and
-    whoever called goes on.
+    If stderr cannot be written (a closed connection, a dead pipe, a full disk), the notice is lost, and the
+    caller continues.
     """
     lines = printable(text.replace("\r\n", "\n")).rstrip("\n").split("\n")
     try:
@@ -25,7 +25,7 @@ def tell(text: str) -> None:
 
 
 def surviving(notice: Callable[[str], None]) -> Callable[[str], None]:
-    """The same, for who goes on whether it could be said or not."""
+    """Wrap a notice function so that it never raises, for callers that continue either way."""
 
     def say(text: str) -> None:
         with contextlib.suppress(Exception):
@@ -54,7 +54,7 @@ class Guard:
             if what not in self._told:
                 self._told.add(what)
                 cause = type(error).__name__
-                with contextlib.suppress(OSError):  # nor may there be a descriptor left to import with
+                with contextlib.suppress(OSError):  # there may be no descriptor left to import with
                     # Here: ranks and every command load this module.
                     from stallwatch_rules.text.redact import redact
 
@@ -63,12 +63,12 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Guards what is left to do when the command has ended: no error may replace its exit code."""
+    """Return a guard for the work after the command's end: no error may replace its exit code."""
     return Guard(surviving(notice), "the exit code is the command's")
 
 
 def guard_threads(notice: Callable[[str], None]) -> None:
-    """Have an error that ends a thread of this process reported as any other of ours, not as a traceback."""
+    """Report an error that ends a thread of this process like any other of ours, not as a traceback."""
     guard = Guard(surviving(notice))
 
     def report(ended: threading.ExceptHookArgs) -> None:

@@ -1,7 +1,7 @@
-"""The modes of files: what a process of Stallwatch makes is for those who may enter the state folder.
+"""File modes: files that a Stallwatch process makes are for those who may enter the state folder.
 
-A umask does it at once for its own files and for those that libraries make (DuckDB's ``.wal``, SQLite's
-journals). What the process starts for the user, such as the training, has the user's umask all the same.
+A umask sets the mode at once, for its own files and for those that libraries make (DuckDB's ``.wal``,
+SQLite's journals). Programs started for the user, such as the training, still get the user's umask.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _usual = -1  # nothing was changed
 
 
 def usual_umask() -> int:
-    """That of the user, for ``subprocess.Popen``."""
+    """Return the user's umask, for ``subprocess.Popen``; -1 if it was not changed."""
     return _usual
 
 
 def make_open(folder: Path) -> None:
-    """Make a folder that is not ours alone, and those above it, as the user's own umask has it.
+    """Make a folder that is not ours alone, and its missing parents, with the user's own umask.
 
     Raises `OSError` if it cannot be made.
     """
@@ -39,15 +39,15 @@ def make_open(folder: Path) -> None:
                 os.fchmod(handle, inherited | 0o777 & ~_usual)
             finally:
                 os.close(handle)
-    folder.mkdir(exist_ok=True)  # no folder: an error that says so
+    folder.mkdir(exist_ok=True)  # raises if a file is in its place
 
 
 def keep_private(home: Path) -> None:
-    """Let nobody read or write what is made from now on, nor what lies in `home`, who may not do so there.
+    """Close new files, and those in `home`, to accounts that may not read or write in that folder.
 
-    Where somebody opened the folder to a group or to all, it stays open. Never raises.
+    If the user opened the folder to a group or to all, it stays open. Never raises.
     """
-    global _usual  # the umask is one of the process, too
+    global _usual  # the umask belongs to the process, too
     if sys.platform == "win32":
         return
     with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ def keep_private(home: Path) -> None:
     with contextlib.suppress(OSError):
         closed = _OTHERS & ~_mode(home)
         before = os.umask(closed)
-        os.umask(before | closed)  # never more than the user's allows
+        os.umask(before | closed)  # never more permissions than the user's umask allows
         _usual = before if _usual < 0 else _usual
         with os.scandir(home) as entries:
             for entry in entries:
@@ -68,11 +68,11 @@ def _mode(home: Path) -> int:
         mode = home.stat().st_mode
         if stat.S_ISDIR(mode):
             return mode
-    return 0  # what would be in it is kept elsewhere, for the user alone
+    return 0  # its content would be kept elsewhere, for the user alone
 
 
 def _close(entry: os.DirEntry[str], closed: int) -> None:
-    """Take these rights from what an earlier version made; what lies deeper is in a closed folder then."""
+    """Remove these permissions from an entry that an earlier version made; that closes all below it."""
     mode = entry.stat(follow_symlinks=False).st_mode
     if mode & closed and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         Path(entry.path).chmod(stat.S_IMODE(mode) & ~closed)

@@ -1,4 +1,4 @@
-"""What the exporter can be told. The command line reads file, environment and flags and hands this over."""
+"""Settings of the exporter. The command line reads file, environment and flags, and passes them in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOBODY = 65534
 
 
 def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
-    """The folder that holds all state: ``$STALLWATCH_HOME``, else the platform's user state folder."""
+    """Return the folder of all state: ``$STALLWATCH_HOME``, else the platform's user state folder."""
     named = (os.environ if environ is None else environ).get("STALLWATCH_HOME")
     if not named:
         return own_default(platformdirs.user_state_path("stallwatch"), ".local/state/stallwatch")
@@ -29,7 +29,7 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
 
 
 def cache_home() -> Path:
-    """The folder for what can be made again: ``$STALLWATCH_CACHE``, else the platform's user cache folder."""
+    """Return the cache folder, ``$STALLWATCH_CACHE`` or else the platform's: all in it can be made again."""
     named = os.environ.get("STALLWATCH_CACHE")
     if not named:
         return own_default(platformdirs.user_cache_path("stallwatch"), ".cache/stallwatch")
@@ -37,10 +37,10 @@ def cache_home() -> Path:
 
 
 def own_default(place: Path, otherwise: str) -> Path:
-    """The platform's folder, or the same below this account's own home where another's could lead elsewhere.
+    """Return the platform's folder; if another account owns a part of its path, one in our own home.
 
     ``sudo -E`` and ``docker run -e HOME=`` keep a ``HOME`` of another account: with a link in it, that
-    account would choose where root writes. `otherwise` is for a place that is not below ``HOME``.
+    account would choose where root writes. `otherwise` is for a `place` that is not below ``HOME``.
     """
     foreign = foreign_part(place)
     own = _own_home() if foreign is not None else None
@@ -54,7 +54,7 @@ def own_default(place: Path, otherwise: str) -> Path:
 
 
 def _own_home() -> Path | None:
-    """Return the home folder that the system knows for this account, if it belongs to it."""
+    """Return the home folder that the system has on record for this account, if the account owns it."""
     import pwd
 
     try:
@@ -73,23 +73,23 @@ def _tell_instead(foreign: Path, own: Path) -> None:
 
 
 def make_home(home: Path) -> None:
-    """Make the state folder, which holds logs, for its user alone. One that is there keeps its mode."""
+    """Make the state folder, which holds logs, for its user alone. An existing one keeps its mode."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def temporary_home(home: Path) -> Path:
-    """Where runs are kept while this state folder cannot be written: a folder of the user in ``$TMPDIR``."""
+    """Return the folder in ``$TMPDIR`` for runs while this state folder cannot be written."""
     of = hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:8]
     return Path(os.environ.get("TMPDIR") or "/tmp") / f"stallwatch-{account()}-{of}"
 
 
 def is_own_folder(folder: Path) -> bool:
-    """Return whether it is a folder in a temporary one that no other account can write, or replace."""
+    """Whether this is a folder in a temporary one that no other account can write or replace."""
     return not why_not_own(folder)
 
 
 def why_not_own(folder: Path) -> str:
-    """Say why another account could write or replace this folder, and what to do; empty if none can."""
+    """Return why another account could write or replace this folder, and the remedy; "" if none can."""
     try:
         status, around = folder.lstat(), folder.parent.stat()
     except OSError as error:
@@ -103,8 +103,8 @@ def why_not_own(folder: Path) -> str:
         return f"{folder} belongs to another account, uid {status.st_uid} ({remedy})"
     if not is_private(status):
         return f"other accounts can write {folder} (chmod 700, or {remedy})"
-    # In a sticky folder, a name is changed by the owner of what bears it or of the folder only. A container
-    # without root shows root's folders as those of nobody.
+    # In a sticky folder, only the owner of an entry or of the folder can rename the entry. A container
+    # without root shows root's folders as owned by the account "nobody".
     if around.st_mode & stat.S_ISVTX:
         safe = is_own(around, or_root=True) or around.st_uid == _NOBODY
     else:
@@ -113,9 +113,9 @@ def why_not_own(folder: Path) -> str:
 
 
 def user_path(text: str, folder: Path) -> Path:
-    """The path that a person wrote: ``~`` is a home folder, and a relative one begins at `folder`.
+    """Return the path that a user wrote: ``~`` is a home folder, and a relative one begins at `folder`.
 
-    Raises `ValueError` if it can be none.
+    Raises `ValueError` if the text cannot be a path.
     """
     if "\0" in text:
         raise ValueError("must not hold a null character")
@@ -126,20 +126,20 @@ def user_path(text: str, folder: Path) -> Path:
 
 
 def current_folder() -> Path:
-    """The working directory; where somebody has deleted it, a path that finds nothing."""
+    """Return the working directory; if it was deleted, a path at which nothing is found."""
     try:
         return Path.cwd()
     except OSError:
         return Path()
 
 
-#: The first line of a program for ``python -c``: look for no module in the current folder, which others may
-#: write: one may be called json.py. (``python -P`` does it from 3.11 on.)
+#: The first line of a program for ``python -c``: import nothing from the current folder, which others may
+#: write: it may hold a json.py. (From 3.11 on, ``python -P`` does the same.)
 NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 
 
 def own_main(module: str) -> list[str]:
-    """Return the command that calls ``main`` of a module, whatever lies in the current folder."""
+    """Return the command that calls ``main`` of a module, whatever the current folder contains."""
     return [sys.executable, "-c", f"{NO_CURRENT_FOLDER}from {module} import main; main()"]
 
 
@@ -148,9 +148,9 @@ class ServerSettings:
     """Who may use /metrics and the relay, and the names under which every server of ours answers."""
 
     allowed_hosts: tuple[str, ...] = ()  #: beside addresses, ``localhost`` and the machine's names
-    token_file: Path | None = None  #: bearer tokens, one a line; with it, callers must send one of them
+    token_file: Path | None = None  #: bearer tokens, one a line; if set, callers must send one of them
     basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
-    mistake: str = ""  #: in the configuration of the above: nothing is served then
+    mistake: str = ""  #: an error in the settings above: nothing is served then
 
 
 @dataclass(frozen=True)
@@ -158,35 +158,35 @@ class JoinSettings:
     """How agents of one run find each other, and prove that they belong to it."""
 
     mode: str = "auto"  #: or "off": each agent stays alone
-    run: str = ""  #: the run's name, where no scheduler gives it an identity
-    address: str = ""  #: HOST:PORT of who merges; empty: the first host of the run that answers
+    run: str = ""  #: the run's name, if no scheduler gives it an identity
+    address: str = ""  #: HOST:PORT of the merging host; empty: the first host of the run that answers
     secret: str = ""
-    host: str = ""  #: the address to listen at; empty: all, once there is a secret
-    port: int = 0  #: 0: one made of the run's key
-    tls_certificate: Path | None = None  #: PEM files: with all three, mutual TLS takes the secret's place
+    host: str = ""  #: the address to listen on; empty: all, if there is a secret
+    port: int = 0  #: 0: derived from the run's key
+    tls_certificate: Path | None = None  #: PEM files: with all three, mutual TLS replaces the secret
     tls_key: Path | None = None
     tls_ca: Path | None = None
 
 
 @dataclass(frozen=True)
 class ExporterSettings:
-    """Settings of the training side; every default works as it stands."""
+    """Settings of the training side; every default works as it is."""
 
     host: str = "127.0.0.1"  #: address /metrics is bound to
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: how many ports above it are tried when it is taken
-    reserved_ports: tuple[int, ...] = ()  #: passed over in that search, for others on this host
-    linger_seconds: float = 30.0  #: how long /metrics may outlive the command until Prometheus read its end
+    reserved_ports: tuple[int, ...] = ()  #: skipped in that search, for other programs on this host
+    linger_seconds: float = 30.0  #: how long /metrics may outlive the command, for the last scrape
     tls_certificate: Path | None = None  #: PEM files; with both, /metrics is served over HTTPS
     tls_key: Path | None = None
-    tls_client_ca: Path | None = None  #: with it, scrapers must show a certificate of this authority
+    tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
     sd_dir: Path | None = None  #: where each endpoint is announced to Prometheus (``file_sd_configs``)
     server: ServerSettings = field(default_factory=ServerSettings)
     join: JoinSettings = field(default_factory=JoinSettings)
-    stall_floor_seconds: float = 30.0  #: a stall is never called sooner than this
-    stall_start_seconds: float = 1800.0  #: the threshold while a phase has been seen too few times
+    stall_floor_seconds: float = 30.0  #: a stall is never declared sooner than this
+    stall_start_seconds: float = 1800.0  #: the threshold while a phase was seen too rarely to learn one
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
-    on_stall: str = "report"  #: or "abort", or "command …": done when a stall's evidence is in
+    on_stall: str = "report"  #: or "abort", or "command …": done when a stall's evidence is complete
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: ended runs older than this are removed when another run starts
     keep_gb: float = 10.0  #: and the oldest ended ones beyond this size
@@ -195,7 +195,7 @@ class ExporterSettings:
 
 
 def is_own_address(host: str) -> bool:
-    """Whether only programs on this machine can; a name other than localhost is taken for one of others."""
+    """Whether only programs on this machine can reach it; of names, only localhost counts as such."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Which lines of a script each run comes to, and which names hold nothing but ``None`` there."""
+"""Which lines of a script each run comes to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
-from stallwatch_lint.script import Script, bound_by, dotted, is_constant, last_name
+from stallwatch_lint.script import dotted, last_name
 from stallwatch_rules.text.lazy import lazy
 
 #: ``always``; ``sometimes``, below a condition; ``asked``, below one about what the installed packages take
@@ -35,14 +35,8 @@ class Conditions:
         found = set(self._around(node))
         return "asked" if "asked" in found else "sometimes" if found else "always"
 
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What the node stands in, from inside to outside."""
-        while (above := self._above.get(id(node))) is not None:
-            yield above
-            node = above
-
     def _around(self, node: ast.AST) -> Iterator[Reached]:
-        for above in self.around(node):
+        while (above := self._above.get(id(node))) is not None:
             if isinstance(above, (ast.If, ast.IfExp)) and node is not above.test:
                 yield from self._tested(above.test)
             elif isinstance(above, (ast.match_case, ast.While)) or (
@@ -88,64 +82,3 @@ def _tells(handler: ast.ExceptHandler) -> bool:
 def _catches(item: ast.withitem) -> bool:
     called = item.context_expr
     return isinstance(called, ast.Call) and last_name(called.func) in _CATCHERS
-
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-# What may keep a line from being reached, or go on where it fails.
-_GUARDS = (ast.If, ast.IfExp, ast.BoolOp, ast.While, ast.Try, ast.Match, ast.comprehension)
-# Whoever uses these may set any name without its being seen here.
-_HIDDEN = {"globals", "locals", "vars", "exec", "eval", "setattr", "__dict__"}
-
-
-def is_nothing(script: Script, use: ast.expr) -> bool:
-    """Whether the expression is a name that holds ``None`` wherever it is used, and nobody asks first.
-
-    Only an assignment in the module or in a function around the use counts. Nothing is said of a name that
-    anything else in the file may set, that is tested anywhere, or that is used under a condition.
-    """
-    if not isinstance(use, ast.Name) or script.names & _HIDDEN:
-        return False
-    conditions = conditions_of(script.tree)
-    around = list(conditions.around(use))
-    if any(isinstance(one, _GUARDS) and not _is_main(one) for one in around):
-        return False
-    reachable = {id(one) for one in around if isinstance(one, (ast.Module, *_FUNCTIONS))}
-    found = False
-    for node in script.nodes:
-        if use.id in bound_by(node) or "*" in bound_by(node) or _tests(node, use.id):
-            return False
-        if isinstance(node, ast.Name) and node.id == use.id and not isinstance(node.ctx, ast.Load):
-            outer = list(conditions.around(node))
-            scope = next(one for one in outer if isinstance(one, (ast.Module, ast.ClassDef, *_FUNCTIONS)))
-            if not _is_none(node, outer[0]) or id(scope) not in reachable:
-                return False
-            found = True
-    return found
-
-
-def _is_none(target: ast.Name, statement: ast.AST) -> bool:
-    """Whether the statement gives this name ``None``."""
-    if isinstance(statement, ast.Assign):
-        return target in statement.targets and is_constant(statement.value, None)
-    return isinstance(statement, ast.AnnAssign) and is_constant(statement.value, None)
-
-
-def _tests(node: ast.AST, name: str) -> bool:
-    """Whether a condition asks about the name."""
-    match node:
-        case ast.If() | ast.IfExp() | ast.While() | ast.Assert():
-            return _names(node.test, name)
-        case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
-            return _names(node, name)
-        case ast.Match():
-            return _names(node.subject, name)
-    return False
-
-
-def _names(node: ast.AST, name: str) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(node))
-
-
-def _is_main(node: ast.AST) -> bool:
-    """``if __name__ == "__main__":``."""
-    return isinstance(node, ast.If) and _names(node.test, "__name__")

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from packaging.version import Version
 
 from stallwatch_lint.batch import SIZES
-from stallwatch_lint.conditions import is_nothing
 from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import AUTO, DsConfig
 from stallwatch_lint.run import Run
@@ -21,11 +20,8 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
     ``auto`` values with nobody to fill them in."""
     for call in script.initializations():
         model = call.argument("model", 1)
-        surely = is_constant(model, None) or (model is None and not call.open)
-        if surely or (model is not None and is_nothing(script, model)):
-            yield diagnostic(
-                "initialize-without-model", script.at(call), severity="fails" if surely else "likely"
-            )
+        if is_constant(model, None) or (model is None and not call.open):
+            yield diagnostic("initialize-without-model", script.at(call))
     config = run.config
     if config is not None and script.deepspeed_itself:
         for key in SIZES:

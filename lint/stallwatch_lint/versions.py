@@ -34,9 +34,9 @@ class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     severity: Severity
     fails: str
     why: str
+    rule: str  #: of the failure that it would become
     source: str  #: package, versions and files in which the fact was read
     wanted: str = ""
-    rule: str = "package-versions-conflict"
     used: frozenset[str] = frozenset()
     stages: frozenset[int] = frozenset()
     auto_key: str | None = None

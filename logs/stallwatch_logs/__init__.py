@@ -5,6 +5,6 @@
 * Their bytes: `archives`, `decompress`, `json_files` (notebooks, trainer_state.json), `portions`; `inputs`
   (limits, and what could not be read)
 * Their lines: `line_format` (how lines were broken, and their prefix), `file_reading` (one file)
-* In parallel: `parallel_reading` (all files of a run), `sharing` (files, or ranges of a large one, among
-  processes), `workers` (those processes)
+* In parallel: `parallel_reading` (all files of a run), `sharing` (files among processes), `workers` (those
+  processes)
 """

@@ -7,54 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import sys
-import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal, Protocol
 
 from stallwatch_logs.inputs import CHUNK, InputError, Meter, is_sparse
-
-_AHEAD = 4  # portions that wait at most
-
-_End = tuple[bytes | None, BaseException | None]
-
-
-def read_ahead(portions: Iterator[bytes]) -> Iterator[bytes]:
-    """The same portions, and behind them the same error. Whoever stops early ends the thread."""
-    waiting: queue.Queue[_End] = queue.Queue(_AHEAD)
-    enough = threading.Event()
-
-    def make() -> None:
-        try:
-            for portion in portions:
-                waiting.put((portion, None))
-                if enough.is_set():
-                    return
-            waiting.put((None, None))
-        except BaseException as error:  # raised again where the portions are used
-            waiting.put((None, error))
-
-    thread = threading.Thread(target=make, name="stallwatch-decompress", daemon=True)
-    thread.start()
-    try:
-        while True:
-            portion, error = waiting.get()
-            if error is not None:
-                raise error
-            if portion is None:
-                return
-            yield portion
-    finally:
-        enough.set()
-        while thread.is_alive():
-            try:  # room, in case that it waits for some
-                waiting.get(timeout=0.01)
-            except queue.Empty:
-                continue
-        thread.join()
-
 
 Kind = Literal["gzip", "xz", "bzip2", "zstandard", "zip", "tar", "plain"]
 
@@ -93,7 +51,7 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
         return _members(raw, kind, meter, bz2.BZ2Decompressor, _PIECE)
     if kind == "zstandard":
         # Its decompressor cannot limit what one call gives: a small piece does.
-        return read_ahead(_gathered(_members(raw, kind, meter, _Zstandard, 2048)))
+        return _gathered(_members(raw, kind, meter, _Zstandard, 2048))
     try:
         sparse = is_sparse(raw.fileno())
     except (OSError, AttributeError):  # no file of the system's

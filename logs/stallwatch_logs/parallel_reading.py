@@ -1,4 +1,4 @@
-"""Reads all of a run's files: one after the other, several at once, or a large one by several processes.
+"""Reads all of a run's files: one after the other, or several at once.
 
 What is made of a file belongs to that file alone, and is put together in the files' order, so the run's
 reading is the same as if one process had read all of them.
@@ -20,9 +20,9 @@ from typing import NamedTuple
 from stallwatch_logs.file_reading import Engines, FileRead
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, on_bytes_read
-from stallwatch_logs.sharing import Sharing, batches, ranges_of
+from stallwatch_logs.sharing import Sharing, batches
 from stallwatch_logs.small_files import survey
-from stallwatch_logs.workers import NO_PAGES, Board, Pages, Range, begin
+from stallwatch_logs.workers import NO_PAGES, Board, Pages, begin
 from stallwatch_rules.failures.unexplained import Baseline
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -103,8 +103,7 @@ def read_all(
         return
     # A daemonic process may start none.
     pays = sum(file.size + OPENING for file in files if file.path) >= parallel.least
-    ranges = _ranges(files, parallel, engines) if pays else []
-    helpers = min(parallel.workers, sum(bool(file.path) for file in files) + len(ranges)) - 1
+    helpers = min(parallel.workers, sum(bool(file.path) for file in files)) - 1
     if helpers < 1 or not pays or multiprocessing.current_process().daemon:
         yield from read()
         return
@@ -114,7 +113,7 @@ def read_all(
     # This process reads, too: it is ready while the others still start. Between two portions it hands out the
     # next job, so none need lie with a process that is busy while another one has nothing left to do.
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
-        yield from read(ranges, executor=pool, window=helpers, board=board, pages=pages.named(), here=True)
+        yield from read(executor=pool, window=helpers, board=board, pages=pages.named(), here=True)
 
 
 def _read(
@@ -123,7 +122,6 @@ def _read(
     engines: Engines,
     on_bytes: OnBytes,
     limits: Limits | None,
-    ranges: Sequence[Range] = (),
     *,
     executor: Executor | None = None,
     window: int = 0,
@@ -144,24 +142,13 @@ def _read(
         unread=found.unread,
         executor=executor,
         window=window,
-        jobs=batches(away, ranges, found.unread),
+        jobs=batches(away, found.unread),
         board=board,
         pages=pages,
         limits=limits,
         here=here,
     )
     yield from shared.read(reading)
-
-
-def _ranges(files: Sequence[LogFile], parallel: Parallel, engines: Engines) -> list[Range]:
-    """The ranges of large files, if reading files at the same time would leave processes without work, or one
-    with most of it."""
-    away = [file.size for file in files if file.path]
-    if parallel.workers < 2 or (len(away) >= parallel.workers and max(away) <= sum(away) / 2):
-        return []
-    sizes = ScanSizes.of_run(file.size for file in files)
-    found = [one for file in files for one in ranges_of(file, sizes)]
-    return found if found and engines.scan() is not None else []
 
 
 @contextlib.contextmanager

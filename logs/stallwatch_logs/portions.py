@@ -50,19 +50,18 @@ def broken_at(head: bytes) -> int | None:
     return wrap_width(head) if len(head) < HEAD else None
 
 
-def edge(file: int, boundary: int) -> tuple[int, bool]:
-    """Where the chunk ends whose grid line lies at ``boundary``, and whether it ends inside of a line."""
+def _edge(file: int, boundary: int) -> int:
+    """Where the chunk ends whose grid line lies at ``boundary``."""
     behind = os.pread(file, _NEAR, boundary - 1)
     if b"\n" not in behind:
         behind = os.pread(file, MAX_LINE + 1, boundary - 1)
-    end = chunk_end(behind, 1) or len(behind)
-    return boundary - 1 + end, behind[end - 1 : end] not in (b"\n", b"\r", b"\0")
+    return boundary - 1 + (chunk_end(behind, 1) or len(behind))
 
 
 def file_chunks(file: int, start: int, end: int | None, size: int) -> Iterator[bytes]:
     """A file's bytes from one offset to another; without ``end`` all that are there."""
     while end is None or start < end:
-        behind = edge(file, (start // size + 1) * size)[0]
+        behind = _edge(file, (start // size + 1) * size)
         portion = os.pread(file, (behind if end is None else min(behind, end)) - start, start)
         if not portion:
             return

@@ -17,19 +17,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stallwatch_logs.file_reading import Engines, FileRead, Stopped, Within, read_apart
+from stallwatch_logs.file_reading import Engines, FileRead, Stopped, read_apart
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.log_files import LogFile, expand
-from stallwatch_logs.portions import edge, file_chunks
 from stallwatch_rules.decoding import from_msgpack
-from stallwatch_rules.lines.leads import Lead
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.scan.chunks import Chunk, ChunkCutter
-from stallwatch_rules.scan.patterns import ScanEngine
-from stallwatch_rules.scan.sampled import SampledScan, Skipped, Window
 from stallwatch_rules.scan.state import ScanSizes
 
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
@@ -83,51 +78,13 @@ class Wanted(NamedTuple):
         return cls(number, file.path, file.name, file.rank, file.asked_for, file.local_ranks)
 
 
-class Range(NamedTuple):
-    """Whole sections of a file, in chunks."""
-
-    path: str
-    first: int
-    behind: int
-    lead: Lead | None = None  #: before its lines
-    heads: tuple[str, ...] = ()  #: texts of the file's beginning
-
-
 class Job(NamedTuple):
-    """Some files or ranges, to be read one after the other."""
+    """Some files, to be read one after the other."""
 
-    tasks: tuple[Wanted | Range, ...]
+    tasks: tuple[Wanted, ...]
     sizes: ScanSizes  #: how much of them is read
     limits: Limits | None
     pages: Pages
-
-
-class ScannedRange(NamedTuple):
-    """What was selected of a range, chunk by chunk, and where the range ends."""
-
-    chunks: list[list[Skipped | Window]]
-    size: int  #: bytes of the range
-    torn: bool  #: it ends inside of a line that is longer than a line may be
-
-
-def scan_range(wanted: Range, engine: ScanEngine, sizes: ScanSizes, within: Within) -> ScannedRange:
-    """Scan a range; ``within`` is called with the bytes of it read so far."""
-    scan = SampledScan(engine, sizes, wanted.lead, wanted.heads)
-    with Path(wanted.path).open("rb") as raw:
-        start, torn = edge(raw.fileno(), wanted.first * sizes.chunk)
-        end, torn_behind = edge(raw.fileno(), wanted.behind * sizes.chunk)
-        cutter, read = ChunkCutter(sizes.chunk, start, torn=torn), 0
-        found: list[list[Skipped | Window]] = []
-
-        def take(chunks: Iterable[Chunk]) -> None:
-            found.extend(scan.select(one) for one in map(scan.search, chunks) if one is not None)
-
-        for portion in file_chunks(raw.fileno(), start, end, sizes.chunk):
-            take(cutter.feed(portion))
-            read += len(portion)
-            within(read)
-        take(cutter.finish())
-    return ScannedRange(found, end - start, torn_behind)
 
 
 class Board:
@@ -142,14 +99,10 @@ class Board:
             self._stop = context.RawValue(ctypes.c_byte, 0)
 
     def report(self, number: int, read: int) -> None:
-        """So many bytes of a file were read."""
-        self.go_on()
-        self._read[number] = read
-
-    def go_on(self) -> None:
-        """Raise ``Stopped`` when nobody waits for what is read."""
+        """So many bytes of a file were read. Raises ``Stopped`` when nobody waits for them."""
         if self._stop.value:
             raise Stopped
+        self._read[number] = read
 
     def read(self) -> list[int]:
         """How many bytes of each file were read."""
@@ -181,25 +134,10 @@ def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
     _board = board
 
 
-def read_away(job: Job) -> list[FileRead | ScannedRange]:
-    """Read files and ranges in this process, for another one."""
+def read_away(job: Job) -> list[FileRead]:
+    """Read files in this process, for another one."""
     engines = prepared(job.pages)
-    return [
-        _scan(task, job, engines) if isinstance(task, Range) else _read(task, job, engines)
-        for task in job.tasks
-    ]
-
-
-def _scan(wanted: Range, job: Job, engines: Engines) -> ScannedRange:
-    engine = engines.scan()
-    if engine is None:
-        raise LookupError("blocks cannot be scanned here")
-
-    def within(_read: int) -> None:
-        if _board is not None:
-            _board.go_on()  # who waits for it reports the progress
-
-    return scan_range(wanted, engine, job.sizes, within)
+    return [_read(task, job, engines) for task in job.tasks]
 
 
 def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:

@@ -34,6 +34,7 @@ AGED_STEPS, AGED_LINES = 3, 100  #: after which the last line's time is no longe
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
 #: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); others skip samples, too.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
+_LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001  # zones differ by quarters of an hour; stamps have milliseconds
 VERSION_LINES = 20_000  #: programs say their versions when they start
 
@@ -125,6 +126,7 @@ class StreamReading:
         self.answers = 0  #: lines that say that a server answered a request
         self.curves = Curves()
         self._logged = 0  # steps of the training that were seen when a loss was last printed
+        self._lossy = False  # one was, since the step before
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
         self.crashes = CrashReader()
@@ -204,6 +206,8 @@ class StreamReading:
         before = self.last_time
         self.clock(line)
         self._undated += 1
+        if "loss" in line.text and _LOSS.search(line.text):  # also where no number beside it is understood
+            self._logged, self._lossy = self.timelines.trained, True
         if sample is not None:
             self.sampled = True
             self._undated_steps += 1
@@ -212,6 +216,8 @@ class StreamReading:
             self._gaps.steps += self._gaps.told_by[0] == self.rank
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
+                if self._lossy and self.timelines.trained > self._logged:  # it was printed within these steps
+                    self._logged, self._lossy = self.timelines.trained, False
             values = sample.values
             if not METRICS.isdisjoint(values):  # asked here: advances take a while to be told
                 self.curves.see(sample, self.timelines.advances)

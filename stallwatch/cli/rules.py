@@ -346,18 +346,21 @@ def export(app: App, folder: Path) -> None:
     stallwatch rules export --prometheus /etc/prometheus/stallwatch
     stallwatch rules export --prometheus DIR --rules my-rules
 
-    catalogue.yml holds one alert per rule page, those of your own folders included. Files of these names are
-    replaced. Write them anew when Stallwatch or your rules change, and reload Prometheus.
+    catalogue.yml holds one alert per rule page, those of your own folders included. Each runbook_url leads to
+    [dashboard] url or [docs] url. Files of these names are replaced. Write them anew when Stallwatch or your
+    rules change, and reload Prometheus.
     """
+    from stallwatch_alerts.messages.links import Runbooks
     from stallwatch_alerts.prometheus.rulefiles import rule_files
 
     config = app.config(any_key)
+    runbooks = Runbooks(config["dashboard.url"], config["docs.url"])
     catalogue = catalogue_of(config)
     if catalogue.problems:  # told; a rule without its alert would be missed when it matters
         raise click.exceptions.Exit(2)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in rule_files(catalogue).items():
+        for name, text in rule_files(catalogue, runbooks).items():
             write_text(folder / name, text)
             click.echo(folder / name)
     except OSError as error:

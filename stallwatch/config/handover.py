@@ -109,7 +109,7 @@ def alert_settings(config: Config) -> AlertSettings:
     """For the chat sink and ``stallwatch alerts test``."""
     from stallwatch_alerts.settings import AlertSettings
 
-    return settings_of(config, AlertSettings, "alerts", "dashboard")
+    return settings_of(config, AlertSettings, "alerts", "dashboard", "docs")
 
 
 def relay_settings(config: Config) -> RelaySettings:

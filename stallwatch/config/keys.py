@@ -133,6 +133,7 @@ KEYS: tuple[Key, ...] = (
     Key("dashboard", "max_members", "int", 10_000, "files that are read of one uploaded archive", lowest=1),
     Key("dashboard", "max_expanded_mb", "int", 65_536, "what one upload may expand to", lowest=1),
     Key("dashboard", "max_ratio", "int", 200, "how many times its size one may expand to", lowest=2),
+    Key("docs", "url", "text", "", "the address of your copy of the documentation site, for links to rules"),
     Key("archives", "max_members", "int", 10_000, "files that are read of one archive", lowest=1),
     Key("archives", "max_expanded_mb", "int", 65_536, "what one packed file may expand to", lowest=1),
     Key("archives", "max_ratio", "int", 200, "how many times its size one may expand to", lowest=2),

@@ -32,7 +32,7 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
-    """Tells of steps, losses and phases; `name` is for a run without agent."""
+    """Reports steps, losses and phases of Lightning's Trainer; `name` is for a run without an agent."""
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name

@@ -87,7 +87,7 @@ def _alone(module: Any, name: str | None) -> Any:
 
 
 class TrainingRun:
-    """What a training loop tells of itself. Every method is cheap, and none raises or waits."""
+    """A training loop that reports its steps and phases. Every method is cheap; none raises or waits."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -96,24 +96,24 @@ class TrainingRun:
         self._told: set[str] = set()
 
     def step(self, number: int | None = None, **values: Any) -> None:
-        """An optimizer step is done. `values`: ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``.
+        """Report an optimizer step. `values`: ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``.
 
-        A tensor on a device is not waited for. Without `number` the steps are counted. A name that is not
-        known is told once on standard error.
+        A tensor on a device is not waited for. Without `number` the steps are counted. An unknown name is
+        reported once on standard error.
         """
         if not values.keys() <= self._fields:
             self._unknown("number", values.keys(), self._fields)
         self._probe.step(number, **values)
 
     def value(self, name: str, value: Any) -> None:
-        """A number for the next step, told from where it is at hand."""
+        """Report a number for the next step, from the place where it is known."""
         if str(name) not in self._fields:
             self._unknown("number", [name], self._fields)
         self._probe.value(name, value)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """``with run.phase("eval"):`` says what goes on: eval, save, rollout, weight-sync or init."""
+        """Report a phase: ``with run.phase("eval"):``, or save, rollout, weight-sync or init."""
         if str(name) not in self._phases:
             self._unknown("phase", [name], self._phases)
         self._probe.phase(name)
@@ -144,7 +144,11 @@ class TrainingRun:
 
 
 def training_run(name: str | None = None, *, total_steps: int | None = None) -> TrainingRun:
-    """A run that tells of itself; `name` is for one without an agent."""
+    """Report steps and phases of a training loop; use it in a ``with`` statement.
+
+    Under ``stallwatch run`` they go to its agent. Otherwise this process serves them at ``/metrics``, under
+    the run's `name`.
+    """
     found = probe(name)
     found.told_by_user = True
     if total_steps is not None:
@@ -166,7 +170,7 @@ def hook(name: str | None = None) -> None:
 
 
 def watch(engine: Any) -> Any:
-    """Tell of this engine's steps, losses and trace-cache invalidations; returns the engine."""
+    """Report the steps, losses and trace-cache invalidations of a DeepSpeed engine, and return the engine."""
     global _watched
     with _training_goes_on("the engine is not watched"):
         told = probe()

@@ -12,10 +12,10 @@ from stallwatch.integrations.loop import hook
 
 
 class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
-    """Tells of steps, phases, memory and the numbers that the trainer logs.
+    """Reports steps, phases, memory and the numbers that transformers' Trainer logs.
 
-    `name` is that of the run where no agent watches it. Under ``stallwatch run`` the callback adds nothing,
-    and does no harm.
+    `name` is that of the run if no agent watches it. Under ``stallwatch run`` the callback is not needed, and
+    does no harm.
     """
 
     def __init__(self, name: str | None = None) -> None:

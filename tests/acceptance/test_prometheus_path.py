@@ -114,7 +114,7 @@ def test_a_crash_is_in_chat_within_fifteen_seconds_and_once(played: Played) -> N
     assert message["rule"] == "cuda-oom"
     assert "CUDA error: out of memory" in message["text"]  # the evidence, which no alert holds
     assert "1. " in message["text"]  # and what to do
-    assert "/catalogue/memory/cuda-oom.md" in message["text"]
+    assert "Rule: stallwatch rules show cuda-oom" in message["text"]
     assert played.crashed.ended and "failed" in played.crashed.said
     assert [one["outcome"] for one in played.about("told-by-its-agent")] == ["crashed"]
 

@@ -31,12 +31,33 @@ def test_a_message_ends_with_its_links(
     assert isinstance(last, Links)
     assert [label for label, _ in last.links] == labels
     rule, run = (url for _, url in last.links)
-    assert rule.endswith("/memory/cuda-oom.md")
+    assert rule == "https://watch.example.org/rules?rule=cuda-oom"
     assert run == "https://watch.example.org/run?run=my%20run%20%26%20co"
     assert len(notice.message.text) <= 2000
     # Also in a group, whose other members need room of their own.
     group = written(merged([group_of(notice)] * 30), language, late=4000)
     assert blocks_of(group.message.text)[-1] == last and len(group.message.text) <= 2000
+
+
+@pytest.mark.parametrize(
+    ("settings", "last"),
+    [
+        (AlertSettings(), "Rule: stallwatch rules show cuda-oom"),
+        (AlertSettings(docs_url="https://d.example/x/"), "Rule: https://d.example/x/catalogue/cuda-oom/"),
+        (
+            AlertSettings(docs_url="https://d.example", language="zh"),
+            "规则：https://d.example/zh/catalogue/cuda-oom/",
+        ),
+    ],
+    ids=["nothing configured", "a site", "a site in Chinese"],
+)
+def test_without_a_dashboard_a_rule_is_on_the_site_or_one_command_away(
+    stall: Stall, settings: AlertSettings, last: str, cache_folder: Path
+) -> None:
+    page = load_catalogue(cache=cache_folder).pages["cuda-oom"]
+    incident = stall(rule="cuda-oom", kind="finding")
+    notice = linked(incident_notice(incident, settings.language, page), page, incident.run, settings)
+    assert notice.message.text.splitlines()[-1] == last
 
 
 def test_without_a_page_and_a_dashboard_nothing_is_linked(stall: Stall) -> None:

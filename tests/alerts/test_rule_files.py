@@ -15,7 +15,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from stallwatch_alerts.messages.links import BLOB
+from stallwatch_alerts.messages.links import Runbooks
 from stallwatch_alerts.prometheus.rulefiles import alert_name, catalogue_rules, rule_files
 from stallwatch_rules.endings import EndingKind
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
@@ -103,7 +103,7 @@ def test_names_labels_and_annotations_are_complete(folder: Path) -> None:
     for rule in rules:
         assert re.fullmatch(r"Stallwatch([A-Z][a-z0-9]*)+", rule["alert"])
         assert rule["labels"]["severity"] in ("critical", "warning", "info", "none", "{{ $labels.severity }}")
-        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}
         assert all(text.strip() for text in rule["annotations"].values())
 
 
@@ -112,14 +112,44 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-def test_every_runbook_is_there(root: Path, folder: Path) -> None:
+def test_every_runbook_is_there(root: Path, folder: Path, packaged: Catalogue) -> None:
     for rule in alerts(folder):
-        address = rule["annotations"]["runbook_url"]
-        path, _, fragment = address.removeprefix(f"{BLOB}/").partition("#")
-        text = (root / path).read_text(encoding="utf-8")
-        if fragment:
-            headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-            assert fragment in map(anchor, headings), address
+        runbook = rule["annotations"]["runbook"]
+        if runbook.startswith("stallwatch rules show "):
+            assert runbook.split()[-1] in packaged.pages
+            continue
+        path, _, fragment = runbook.partition("#")
+        headings = re.findall(r"^#+ (.+)$", (root / path).read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert fragment in map(anchor, headings), runbook
+
+
+def exported(catalogue: Catalogue, runbooks: Runbooks) -> dict[str, dict[str, str]]:
+    texts = rule_files(catalogue, runbooks)
+    groups = [yaml.safe_load(texts[name])["groups"] for name in FILES]
+    rules = [rule for file in groups for group in file for rule in group["rules"] if "alert" in rule]
+    return {rule["alert"]: rule["annotations"] for rule in rules}
+
+
+def test_no_file_names_a_host_that_nobody_configured(packaged: Catalogue) -> None:
+    assert "://" not in "".join(re.findall(r"runbook.*", "".join(rule_files(packaged).values())))
+
+
+def test_runbooks_lead_to_the_configured_site(packaged: Catalogue) -> None:
+    of = exported(packaged, Runbooks(docs_url="https://docs.example.org/stallwatch/"))
+    site = "https://docs.example.org/stallwatch"
+    assert all(annotations["runbook_url"].startswith(f"{site}/") for annotations in of.values())
+    assert of["StallwatchCudaOom"]["runbook_url"] == f"{site}/catalogue/cuda-oom/"
+    assert of["StallwatchStalled"]["runbook_url"] == f"{site}/catalogue/silent-hang-no-error/"
+    assert of["StallwatchRunFailed"]["runbook_url"] == f"{site}/alerts/#stallwatchrunfailed"
+    assert of["StallwatchRankGone"]["runbook_url"] == f"{site}/alerts/#stallwatchrankgone"
+
+
+def test_runbooks_of_rules_lead_to_the_dashboard(packaged: Catalogue) -> None:
+    of = exported(packaged, Runbooks("https://watch.example.org/", "https://docs.example.org"))
+    assert of["StallwatchCudaOom"]["runbook_url"] == "https://watch.example.org/rules?rule=cuda-oom"
+    assert of["StallwatchStalled"]["runbook_url"].startswith("https://watch.example.org/rules?rule=silent")
+    assert of["StallwatchRunFailed"]["runbook_url"] == "https://docs.example.org/alerts/#stallwatchrunfailed"
+    assert "runbook" in exported(packaged, Runbooks("https://watch.example.org"))["StallwatchRunFailed"]
 
 
 @pytest.mark.server
@@ -176,14 +206,19 @@ def test_braces_in_a_page_are_no_template(oom_page: RulePage) -> None:
     )
 
 
-def test_a_page_of_ones_own_gets_an_alert_and_a_link_that_leads_somewhere(oom_page: RulePage) -> None:
+def test_a_page_of_ones_own_gets_an_alert_and_no_link_to_the_site(oom_page: RulePage) -> None:
     import msgspec
 
     own = msgspec.structs.replace(oom_page, id="our-disk-array", path="my-rules/storage/our-disk-array.md")
-    (group, others) = yaml.safe_load(catalogue_rules(Catalogue.of([own])))["groups"]
+    runbooks = Runbooks(docs_url="https://docs.example.org")  # which has the packaged pages only
+    (group, others) = yaml.safe_load(catalogue_rules(Catalogue.of([own]), runbooks))["groups"]
     (rule,) = group["rules"]
     assert rule["alert"] == alert_name("our-disk-array") == "StallwatchOurDiskArray"
-    assert rule["annotations"]["runbook_url"] == f"{BLOB}/docs/rules.md"
+    assert rule["annotations"]["runbook"] == "stallwatch rules show our-disk-array"
+    assert (
+        Runbooks("https://watch.example.org").rule(own)
+        == "https://watch.example.org/rules?rule=our-disk-array"
+    )
     assert "our-disk-array" in others["rules"][-1]["expr"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import slow
 
@@ -26,6 +28,18 @@ def test_healthy_hosts_are_not_called_slow(noise: str, sigma: float) -> None:
     alarms, hours = slow.false_alarms(noise, sigma, 16, 10.0, 64, seed=1)
     assert hours >= 10.0
     assert alarms == 0
+
+
+def test_noise_that_lasts_takes_any_test_longer() -> None:
+    assert [slow.fewest("gaussian", sigma) for sigma in (0.01, 0.03, 0.2)] == [1, 5, 187]
+    assert [slow.fewest("AR(1)", 0.03, errors) for errors in (0.0, 2.326)] == [14, 34]
+
+
+def test_what_was_simulated_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "kept.jsonl"
+    assert slow.Kept(path, [8, 1])(["a"], lambda: [1, None]) == [1, None]
+    assert slow.Kept(path, [8, 1])(["a"], lambda: [2]) == [1, None]
+    assert slow.Kept(path, [9, 1])(["a"], lambda: [2]) == [2]
 
 
 def test_a_test_that_is_too_hasty_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,16 +65,14 @@ def test_a_group_without_its_command_shows_its_help_once(stallwatch: Stallwatch,
     assert "stallwatch: " not in told
 
 
-def test_the_documentation_names_every_command_and_option(root: Path) -> None:
+def test_the_documentation_has_a_place_for_the_options_of_every_command(root: Path) -> None:
+    """The site fills in what click knows: tests/tools/test_docs_site.py."""
     text = (root / "docs" / "cli.md").read_text(encoding="utf-8")
-    missing = [f"stallwatch {words}" for words, _ in EVERY if f"stallwatch {words}" not in text]
     sections = dict(re.findall(r"^## stallwatch (\w+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
-    for words, command in [*EVERY, ("", cli)]:
-        body = sections[words.split()[0]] if words else text
-        for parameter in command.params:
-            if isinstance(parameter, click.Option) and not parameter.hidden:
-                missing += [f"{words} {flag}" for flag in parameter.opts if f"`{flag}" not in body]
-    assert missing == []
+    names = {words.split()[0] for words, _ in EVERY}
+    assert set(sections) == names
+    assert [name for name in names if f"<!-- options: stallwatch {name} -->" not in sections[name]] == []
+    assert "<!-- options: stallwatch -->" in text
 
 
 def test_the_documentation_names_every_key(root: Path) -> None:

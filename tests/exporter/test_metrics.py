@@ -229,7 +229,9 @@ def test_a_taken_port_is_passed_over_with_a_word() -> None:
         port = taken.getsockname()[1]
         server = serve(full().registry, ExporterSettings(port=port), told.append)
         assert server is not None
-        assert told == [f"port {port} is taken: /metrics is on port {server.url.split(':')[2].split('/')[0]}"]
+        assert told == [
+            f"port {port} is in use: /metrics is on port {server.url.split(':')[2].split('/')[0]}"
+        ]
         with urllib.request.urlopen(server.url, timeout=120) as answer:
             assert b"stallwatch_loss" in answer.read()
         server.close()
@@ -251,6 +253,6 @@ def test_without_any_port_the_run_goes_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert serve(full().registry, ExporterSettings(port=port, port_tries=0), told.append) is None
-    assert len(told) == 1 and "taken" in told[0]
+    assert len(told) == 1 and "in use" in told[0]
     assert serve(full().registry, ExporterSettings(host="192.0.2.1"), told.append) is None
     assert "cannot be served on 192.0.2.1" in told[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from stallwatch_rules.pages import catalogue as module
 from stallwatch_rules.pages.catalogue import load_catalogue
 
 WritePage = Callable[..., Path]
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("alerts", "dashboard", "exporter", "lint", "logs", "rules", "stallwatch")
+MOST_NAMED = 20  #: rules that code may name by their ids: what it raises itself
 
 
 @pytest.fixture
@@ -31,6 +36,19 @@ def test_every_packaged_page_shows_at_least_two_lines_that_must_not_match() -> N
         if sum(len(text.splitlines()) for text in page.quiet) < 2
     ]
     assert too_few == []
+
+
+def test_code_asks_for_rules_by_tags() -> None:
+    """What it raises itself it names; of all other rules, a tag says what they are."""
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert len(files) > 400
+    texts = {
+        node.value
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert len(texts & load_catalogue().pages.keys()) <= MOST_NAMED
 
 
 def test_extra_pages_join_the_packaged_ones(write_page: WritePage, pages: Path) -> None:

@@ -175,5 +175,8 @@ def test_pages_are_parsed_once(
     assert load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache") == third
     assert str(mine) in parsed
 
-    (tmp_path / "cache" / "catalogue.msgpack").write_bytes(b"nonsense")
+    for kept in (tmp_path / "cache").glob("catalogue-*.msgpack"):
+        kept.write_bytes(b"nonsense")
+    parsed.clear()
     assert load_catalogue([tmp_path / "rules"], cache=tmp_path / "cache") == third
+    assert str(mine) in parsed

@@ -21,6 +21,12 @@ NOT_FOUND = "run.sh: line 2: torchrunn: command not found\n"
 NAME = "program-not-found"
 MODULE = "run.sh: line 1: module: command not found\n"
 CANNOT_OPEN = "/usr/bin/python: can't open file '/srv/train.py': [Errno 2] No such file or directory\n"
+#: What DeepSpeed's launcher says of its processes (deepspeed 0.19.8, launcher/launch.py).
+DEEPSPEED = (
+    "[2026-05-02 10:00:28,055] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 59557\n"
+    "[2026-05-02 10:00:28,063] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', '-u', 'train.py']"
+    " exits with return code = 2\n"
+)
 FAILED = {
     '  File "/srv/run/train.py", line 2\n    for i in range(3)\n                     ^\n'
     "SyntaxError: expected ':'\n": "source-syntax-error",
@@ -35,6 +41,7 @@ FAILED = {
     f"{MODULE}{NOT_FOUND}": "program-not-found",
     CANNOT_OPEN: "program-not-found",
     f"Loading modules\n{NOT_FOUND}Job finished at Thu\n": "program-not-found",
+    CANNOT_OPEN + DEEPSPEED: "program-not-found",
     "run.sh: line 3: torchrun: command not found\n": "program-not-found",
     "run.sh: 行 3: torchrun: 未找到命令\n": "program-not-found",
     "run.sh：第 3 行：foo：未找到命令\n": "program-not-found",

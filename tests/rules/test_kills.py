@@ -14,6 +14,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 
 GIB = 2**30
+NAME = "NameError: name 'logger' is not defined\n"
 STEPS = "".join(f"[rank0]: step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21))
 KILLED = (
     "E1121 08:41:10.745000 26924 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)"
@@ -198,3 +199,48 @@ def test_no_line_beside_the_proof_makes_it_less_sure_or_hides_it(catalogue: Cata
         primary = ended(catalogue, STEPS + text, None).primary
         assert primary is not None and primary.rule == OOM and primary.confidence > 0.9
         assert any("Detected 1 oom_kill event" in line for line in primary.evidence)
+
+
+def test_an_exception_before_a_kill_of_which_only_the_signal_is_known_is_the_cause(
+    catalogue: Catalogue,
+) -> None:
+    error = (
+        'Traceback (most recent call last):\n  File "/srv/train.py", line 5, in <module>\n    log()\n' + NAME
+    )
+    failed = ended(catalogue, STEPS + error + KILLED, None)
+    assert failed.primary is None and failed.unknown[0].exception == "NameError"
+    afterwards = ended(catalogue, STEPS + KILLED + error, None)
+    assert afterwards.primary is not None and afterwards.primary.rule == OOM
+    told = ended(catalogue, STEPS + error + KILLED + REFUSED, None)
+    assert told.primary is not None and told.primary.rule == OOM
+
+
+def test_of_several_starts_that_were_killed_the_last_is_pointed_to(catalogue: Catalogue) -> None:
+    run = "".join(f"step {step} loss {2 / step:.4f}\n" for step in range(1, 41))
+    found = ended(catalogue, run + "Killed\n" + run.replace("4", "5") * 2 + "Killed\n", None)
+    assert found.primary is not None and found.primary.line == 122
+
+
+def test_what_introduces_a_traceback_is_explained_by_its_exception(catalogue: Catalogue) -> None:
+    """SGLang (0.5, managers/scheduler.py) logs the traceback of its scheduler behind a heading of its own."""
+    calls = '  File "/srv/sglang/scheduler.py", line 2244, in run\n    scheduler.loop()\n'
+    heading = "[2026-05-02 10:00:34] Scheduler hit an exception: Traceback (most recent call last):\n"
+    failed = ended(catalogue, f"{STEPS}{heading}{calls}RuntimeError: CUDA error: invalid argument\n", None)
+    assert failed.primary is None and failed.unknown[0].message == "CUDA error: invalid argument"
+    alone = ended(catalogue, f"{STEPS}[2026-05-02 10:00:34] Scheduler hit an exception: unknown\n", None)
+    assert alone.primary is not None and alone.primary.rule == "vllm-engine-dead"
+
+
+def test_rays_traceback_in_a_message_is_the_reason_for_it(catalogue: Catalogue) -> None:
+    """Ray (2.55, _private/function_manager.py) puts why an actor was not imported into its message."""
+    calls = '  File "/srv/ray/function_manager.py", line 608, in method\n    raise RuntimeError(\n'
+    text = (
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error.\n"
+        f"Traceback (most recent call last):\n{calls}"
+        "RuntimeError: The actor with name Worker failed to import on the worker. This may be because needed"
+        " library dependencies are not installed in the worker environment:\n\n"
+        'Traceback (most recent call last):\n  File "/srv/actor.py", line 3, in <module>\n    import odd\n'
+        "OddError: my library is of another version\n"
+    )
+    failed = ended(catalogue, text, None)
+    assert [one.exception for one in failed.unknown] == ["OddError"]

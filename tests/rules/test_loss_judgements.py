@@ -76,6 +76,14 @@ def test_runs_that_follow_one_another_in_a_file_are_told_apart() -> None:
         assert last_run(one_run) == one_run and diverged(one_run) == "degrading"
 
 
+def test_a_run_on_other_data_in_the_same_file_falls_from_where_it_begins() -> None:
+    other = curve(falling(60, start=1.8, end=0.9))
+    runs = curve(falling(60, start=0.5, end=0.1)) + other
+    assert diverged(runs) == "degrading" and last_run(runs) == other
+    away = curve(falling(60, start=0.5, end=0.1)) + curve([1.8 + wobble for wobble in WOBBLE] * 3)
+    assert last_run(away) == away, "what ran away does not learn again"
+
+
 def test_a_slow_rise_counts_as_well() -> None:
     rise = [1.0 + 0.05 * i + WOBBLE[i % 10] for i in range(80)]
     assert diverged(curve(falling(40) + rise)) == "degrading"
@@ -160,6 +168,19 @@ def test_a_frozen_loss_needs_the_more_equal_values_the_fewer_its_digits(loss: fl
     assert frozen(curve(falling(10) + [loss] * enough))
     assert not frozen(curve(falling(10) + [loss] * (enough - 1)))
     assert not frozen(curve(falling(10) + [loss] * enough, numbered=False)), "ranks may repeat each other"
+
+
+def test_a_loss_of_a_few_units_of_its_last_digit_is_rounded_and_not_frozen() -> None:
+    begun = [5.666, 2.204, 0.918, 0.214, 0.041]
+    assert not frozen(curve(begun + [0.002] * 300))
+    assert frozen(curve(begun + [0.23] * 300))
+    assert frozen(curve([0.5] * 300)), "it never was another"
+
+
+def test_a_loss_that_is_printed_again_until_the_next_is_not_frozen() -> None:
+    again = [loss for loss in (39.2107, 39.1297, 39.0713) for _ in range(100)]
+    assert not frozen(curve([*again, *[39.1784] * 299]))
+    assert frozen(curve([*again, *[39.1784] * 300]))
 
 
 def test_a_loss_that_was_never_another_needs_no_steps_to_be_frozen() -> None:

@@ -66,3 +66,13 @@ def test_losses_that_stay_away_after_an_evaluation_are_missing(diagnose: Diagnos
     announced = "\n***** Running Evaluation *****\n"
     log = trained(1, 100) + announced + EVALUATED + "\n{'eval_loss': 1.6, 'epoch': 0.2}\n"
     assert primary(diagnose(log + "".join(drawn(step, 500) for step in range(101, 320)))) == "loss-frozen"
+
+
+def test_a_loss_beside_numbers_that_are_not_understood_is_not_missing(diagnose: Diagnose) -> None:
+    """LeRobot prints ``step:50K smpl:2M ep:5K loss:0.001``, and its checkpoints name their step in full."""
+    shortened = "\nINFO ot_train.py:357 step:1K smpl:6K ep:1K loss:1.601\n"
+    drawn_on = [drawn(step, 500) for step in range(101, 400)]
+    log = trained(1, 100) + "".join(drawn_on)
+    assert primary(diagnose(log)) == "loss-frozen"
+    assert diagnose(trained(1, 100) + shortened.join(drawn_on)).verdict == "unfinished"
+    assert diagnose(trained(1, 100) + shortened + drawn_on[-1]).verdict == "unfinished", "within these steps"

@@ -264,7 +264,7 @@ def test_a_sum_of_log_likelihoods_may_fall_faster_and_faster(loss: list[float]) 
 
 
 def test_evaluations_whose_losses_are_no_numbers() -> None:
-    assert "last 3 evaluations" in judged({"eval_loss": [2.0, *[math.nan] * 3]})[LOSS_NAN]
+    assert "last 3 evaluations" in judged({"eval_loss": [2.0, *[math.nan] * 3]})["nan-loss"]
     assert judged({"eval_loss": [2.0, math.nan, math.nan]}) == {}
     assert judged({"eval_loss": [*[math.nan] * 5, 2.0]}) == {}
 
@@ -291,8 +291,8 @@ def test_a_whole_log_of_grpo_whose_rewards_became_all_zero(diagnose: Diagnose) -
     )
     diagnosis = diagnose(log)
     assert diagnosis.verdict == "degraded"
-    assert finding(diagnosis, EQUAL_REWARDS).harm == "degrading"
-    assert diagnosis.primary is not None and diagnosis.primary.rule == EQUAL_REWARDS
+    assert finding(diagnosis, "rl-rewards-all-equal").harm == "degrading"
+    assert diagnosis.primary is not None and diagnosis.primary.rule == "rl-rewards-all-equal"
 
 
 def evaluated(times: int, printed: int) -> str:
@@ -305,8 +305,8 @@ def evaluated(times: int, printed: int) -> str:
 
 
 def test_evaluations_printed_by_several_ranks_are_one(diagnose: Diagnose) -> None:
-    assert finding(diagnose(evaluated(5, 1)), EVALUATION_FROZEN).harm == "degrading"
-    assert all(one.rule != EVALUATION_FROZEN for one in diagnose(evaluated(4, 4)).findings)
+    assert finding(diagnose(evaluated(5, 1)), "evaluation-frozen").harm == "degrading"
+    assert all(one.rule != "evaluation-frozen" for one in diagnose(evaluated(4, 4)).findings)
 
 
 def test_a_log_of_evaluations_only(diagnose: Diagnose) -> None:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.judgements.late_rank import Own
-from stallwatch_rules.judgements.slow_hosts import OVER, WINDOWS, SlowHost, SlowHosts, deviations
+from stallwatch_rules.judgements.slow_hosts import OVER, WINDOWS, Own, SlowHost, SlowHosts, deviations
 from stallwatch_rules.stacks.records import RankGroup
 
 Seconds = Callable[[int, int], float]  # of a rank's own work in a step
@@ -28,9 +27,10 @@ def named_in(
     rest: float = 0.3,
     together: bool = True,
     layout: Iterable[RankGroup] = (),
+    least: tuple[float, float] = (0.01, 0.0),
 ) -> list[tuple[int, SlowHost | None]]:
     """The steps in which the answer changed, and the answer."""
-    watched, changes = SlowHosts(), list[tuple[int, SlowHost | None]]()
+    watched, changes = SlowHosts(*least), list[tuple[int, SlowHost | None]]()
     watched.layout(layout)
     for step in range(steps):
         seconds = [own(rank, step) for rank in range(hosts * ranks)]
@@ -62,6 +62,26 @@ def test_a_host_that_takes_longer_is_named_with_what_it_costs(hosts: int) -> Non
     assert (slow.host, slow.rank, slow.kind) == ("n1", 1, "slow")
     assert slow.share == pytest.approx(0.2, abs=0.04)
     assert slow.cost == pytest.approx(0.14 / 1.14, abs=0.03)
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 16])
+def test_the_larger_the_slow_down_the_sooner_it_is_found(hosts: int) -> None:
+    """That it becomes slow changes the times of one step: it does not make the run noisy."""
+    even: Seconds = lambda *_: 0.7  # noqa: E731
+    for share in (0.1, 0.3, 1.5, 9.0):
+        ((step, slow),) = named_in(slow_from(60, share, even, 1), hosts, steps=90)
+        assert slow is not None and slow.host == "n1"
+        assert step < 60 + WINDOWS[0]
+    ((step, _),) = named_in(slow_from(100, 1.5, noisy(0.02), 1), hosts, steps=200)
+    assert step < 100 + WINDOWS[2]
+
+
+def test_steps_at_the_start_are_not_taken_for_noise() -> None:
+    usual, draw = noisy(0.01), random.Random(2)
+    changes = named_in(
+        slow_from(60, 0.1, lambda rank, step: usual(rank, step) * (draw.uniform(1, 9) if step < 2 else 1), 1)
+    )
+    assert changes and changes[0][0] < 60 + WINDOWS[0]
 
 
 def test_a_tenth_is_found_within_ten_steps() -> None:
@@ -98,7 +118,7 @@ def test_a_host_that_becomes_a_lot_slower_is_reported_anew() -> None:
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 32])
-@pytest.mark.parametrize("sigma", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("sigma", [0.01, 0.1, 0.5, 1.0])
 def test_hosts_that_vary_alike_are_none(hosts: int, sigma: float) -> None:
     assert named_in(noisy(sigma), hosts, steps=1500) == []
 
@@ -126,8 +146,34 @@ def test_a_host_that_is_late_now_and_then_is_none() -> None:
     assert named_in(lambda rank, step: 30.0 if rank == 0 and step % 4 == 0 else usual(rank, step)) == []
 
 
+def test_a_host_may_be_in_time_in_a_step_of_ten() -> None:
+    usual = noisy(0.02)
+    changes = named_in(
+        lambda rank, step: usual(rank, step) * (1.6 if rank == 1 and step >= 100 and step % 10 else 1.0)
+    )
+    assert [slow and slow.host for _, slow in changes] == ["n1"]
+    assert changes[0][0] <= 100 + WINDOWS[0]
+
+
 def test_what_hardly_costs_anything_is_not_reported() -> None:
     assert named_in(slow_from(50, 0.5, noisy(0.02), 1), rest=100.0) == []
+
+
+def test_how_much_it_must_cost_is_a_setting() -> None:
+    slow = slow_from(50, 0.15, noisy(0.02), 1)  # 0.1 s of 1.1
+    assert named_in(slow, least=(0.2, 0.0)) == named_in(slow, least=(0.0, 0.2)) == []
+    assert [slow and slow.host for _, slow in named_in(slow, least=(0.05, 0.05))] == ["n1"]
+
+
+def test_it_is_over_when_it_hardly_costs_anything_any_more() -> None:
+    usual = noisy(0.02)
+
+    def own(rank: int, step: int) -> float:
+        return usual(rank, step) * ((1.6 if step < 200 else 1.1) if rank == 1 and step >= 100 else 1.0)
+
+    changes = named_in(own, least=(0.2, 0.05))
+    assert [slow is not None for _, slow in changes] == [True, False]
+    assert changes[1][0] >= 200
 
 
 def test_hosts_that_do_not_wait_for_each_other_are_not_compared() -> None:

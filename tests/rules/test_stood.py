@@ -88,3 +88,17 @@ def test_ranks_that_stood_until_a_node_was_lost_stood_for_it(
 ) -> None:
     primary = read(catalogue, matcher, NODE_FAILED.format(at="09:40:12") + after).primary
     assert primary is not None and primary.rule == "scheduler-node-failed"
+
+
+def test_a_program_that_was_started_again_after_a_silence_had_not_hung(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    def verdict(last: str) -> str:
+        head = "[2026-03-14 02:00:05] Arguments: Namespace(lr=0.1)"
+        lines = [head, *STEPS, f"[2026-03-16 09:00:00] {last}"]
+        reading = RunReading(catalogue, matcher)
+        reading.feed(LineReader("train.log", None).feed("\n".join(lines).encode() + b"\n"))
+        return reading.diagnose().verdict
+
+    assert verdict("Arguments: Namespace(lr=0.1)") == "unfinished"
+    assert verdict("Closing the writer") == "stalled"

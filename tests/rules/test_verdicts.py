@@ -24,6 +24,12 @@ STARTED = "***** Running training *****\n"
 CTRL_C = raised("KeyboardInterrupt")
 LIGHTNING = "Detected KeyboardInterrupt, attempting graceful shutdown ...\n"
 SLURM = "slurmstepd: error: *** STEP 88131.0 ON n1 CANCELLED AT 2026-05-02T10:00:00 {}***\n"
+NEWER_SLURM = SLURM.format("DUE to SIGNAL Terminated ").replace("slurmstepd:", "[2026-05-02T10:00:00.229]")
+EPOCHS = "".join(
+    f"100%|#####| 50/50 [00:25<00:00,  2.00it/s]\nEpoch {epoch} Train Loss: {5 / epoch:.4f}\n"
+    for epoch in (1, 2, 3)
+)
+LOADED = "100%|#####| 2/2 [00:00<00:00, 10.03it/s]\n"
 ASKED = "[rank: 0] Received SIGTERM: 15\n"
 STOPPED = Ending("interrupted", 130, "SIGINT")
 UNWATCHED = Ending("unknown", None)
@@ -46,6 +52,11 @@ OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00
         ("hello\n", {"ending": FINISHED}, "no-training-log", None, "no-training-log"),
         (MID + CTRL_C, {}, "interrupted", "user", "healthy"),
         (MID + CTRL_C + MID, {}, "unfinished", None, "healthy"),  # an earlier start was stopped
+        (MID + "^C\n", {}, "interrupted", "user", "healthy"),
+        (EPOCHS + "^CTraceback (most recent call last):\n", {}, "interrupted", "user", "healthy"),
+        (LOADED + CTRL_C, {}, "interrupted", "user", "healthy"),  # a bar of no training
+        (MID + "Terminated\n", {}, "interrupted", "signal", "failed"),  # a shell's word
+        (MID + NEWER_SLURM, {}, "interrupted", "cancelled", "failed"),
         (MID + LIGHTNING, {}, "interrupted", "user", "healthy"),
         (MID, {"ending": STOPPED}, "interrupted", "user", "healthy"),
         (MID + ASKED, {}, "interrupted", "signal", "healthy"),

@@ -16,7 +16,6 @@ from stallwatch_exporter.runs.runfolder import RunFolder, kept_runs
 from stallwatch_exporter.settings import temporary_home
 from stallwatch_rules.files import replacing
 from stallwatch_rules.matching import cachefolder
-from stallwatch_rules.pages.catalogue import keep_pages, kept_pages
 
 Eves = Callable[..., Path]
 Attacked = Callable[..., subprocess.CompletedProcess[str]]
@@ -94,10 +93,10 @@ def test_parsed_rules_are_planted_in_a_cache_that_others_made(
     elif how == "pipe":
         os.mkfifo(planted)
     else:
-        keep_pages(cache, "stamp", [])
-        assert kept_pages(cache, "stamp") == []
+        cachefolder.write(planted, b"own")
+        assert cachefolder.read(planted) == b"own"
         eves(cache)
-    assert cachefolder.read(planted) is None and kept_pages(cache, "stamp") is None
+    assert cachefolder.read(planted) is None
     assert victim.read_text() == "mine"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -16,21 +17,38 @@ if TYPE_CHECKING:
 TEXT_LIMIT = 2000  #: of a whole message; without links and groups it is shorter
 
 
-BLOB = "https://github.com/stallwatch/stallwatch/blob/main"
-DOCS = f"{BLOB}/docs/alerts.md"
+@dataclass(frozen=True)
+class Runbooks:
+    """The user's pages about rules and alerts: on the dashboard, or on the documentation site."""
+
+    dashboard_url: str = ""
+    docs_url: str = ""
+
+    def rule(self, page: RulePage, language: str = "en") -> str:
+        """Return the address of a rule's page; empty if neither has it."""
+        if self.dashboard_url:
+            return f"{self.dashboard_url.rstrip('/')}/rules?rule={quote(page.id, safe='')}"
+        if not self.docs_url or "stallwatch_rules" not in Path(page.path).parts[-5:-3]:
+            return ""  # the site has the pages of the catalogue and of packs only
+        folder = "zh/catalogue" if language == "zh" else "catalogue"
+        return f"{self.docs_url.rstrip('/')}/{folder}/{page.id}/"
+
+    def guide(self, path: str) -> str:
+        """Return the address of a page such as ``docs/alerts.md#stallwatchrunfailed``."""
+        name, _, anchor = path.removeprefix("docs/").partition("#")
+        return f"{self.docs_url.rstrip('/')}/{name.removesuffix('.md')}/#{anchor}" if self.docs_url else ""
 
 
-def runbook_of(page: RulePage) -> str:
-    """Return the address of a packaged rule's page; for a user's own page, that of the documentation."""
-    path = Path(page.path)
-    if "stallwatch_rules" in path.parts[-5:-3]:  # in the catalogue, or in a pack
-        inside = path.parts[len(path.parts) - path.parts[::-1].index("stallwatch_rules") :]
-        return "/".join((BLOB, "rules/stallwatch_rules", *inside))
-    return f"{BLOB}/docs/rules.md"
+NOWHERE = Runbooks()  #: neither a dashboard nor a site is configured
+
+
+def command_for(page: RulePage) -> str:
+    """Return the command that shows a rule's page, which works without any address."""
+    return f"stallwatch rules show {page.id}"
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
-    """Return a label and an address per line; empty if there is nothing to link to."""
+    """Return a label and an address per line (for a rule possibly a command); empty if there are none."""
     lines = [say("alerts.rule-link", language, url=runbook)] if runbook else []
     if dashboard_url and run:
         address = f"{dashboard_url.rstrip('/')}/run?run={quote(run, safe='')}"

@@ -6,12 +6,13 @@ people who use Alertmanager alone read the same title and fix as everyone else.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from stallwatch_alerts.messages.links import DOCS, plain, runbook_of
+from stallwatch_alerts.messages.links import NOWHERE, Runbooks, command_for, plain
 from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.fixes import fixes_for
@@ -25,6 +26,11 @@ _PLACES = (_HERE / "files", _HERE.parents[2] / "rules" / "prometheus")  # instal
 WRITTEN_BY_HAND = ("recording.yml", "alerting.yml")
 FROM_CATALOGUE = "catalogue.yml"
 HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule pages. Do not edit.\n"
+_GUIDE = "docs/alerts.md"
+#: What the files written by hand hold in the place of an address, which depends on the user's configuration.
+_RUNBOOK = re.compile(
+    r"^(?P<indent> +)runbook: (?:stallwatch rules show (?P<rule>\S+)|(?P<guide>docs/\S+))$", re.MULTILINE
+)
 _LIMIT = 280
 _SILENT_ROLES = {"notice"}
 # An incident that opens as the run ends is scraped once; its last value counts for a while, but not after a
@@ -37,24 +43,32 @@ _OPEN = (
 )
 
 
-def rule_files(catalogue: Catalogue) -> dict[str, str]:
+def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
     """Return each rule file's text by its name; raise `FileNotFoundError` if the installation lacks one."""
     place = next((place for place in _PLACES if (place / WRITTEN_BY_HAND[0]).is_file()), _PLACES[0])
     texts = {name: (place / name).read_text(encoding="utf-8") for name in WRITTEN_BY_HAND}
-    return {**texts, FROM_CATALOGUE: catalogue_rules(catalogue)}
+
+    def annotation(found: re.Match[str]) -> str:
+        page = catalogue.pages.get(found["rule"] or "")
+        address = runbooks.rule(page) if page is not None else runbooks.guide(found["guide"] or "")
+        return f"{found['indent']}runbook_url: {address}" if address else found[0]
+
+    texts = {name: _RUNBOOK.sub(annotation, text) for name, text in texts.items()}
+    return {**texts, FROM_CATALOGUE: catalogue_rules(catalogue, runbooks)}
 
 
-def catalogue_rules(catalogue: Catalogue) -> str:
+def catalogue_rules(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> str:
     """Return the rule file's text for the pages of `catalogue`, ordered by family and id."""
     pages = [page for page in catalogue.pages.values() if _alerts(page)]
     pages.sort(key=lambda page: (page.family, page.id))
     families: dict[str, list[dict[str, Any]]] = {}
     for page in pages:
-        families.setdefault(page.family, []).append(_alert(page))
+        families.setdefault(page.family, []).append(_alert(page, runbooks))
     groups = [
         {"name": f"stallwatch-catalogue-{family}", "rules": rules} for family, rules in families.items()
     ]
-    groups.append({"name": "stallwatch-catalogue-others", "rules": _others([page.id for page in pages])})
+    others = _others([page.id for page in pages], runbooks)
+    groups.append({"name": "stallwatch-catalogue-others", "rules": others})
     return HEADER + yaml.safe_dump({"groups": groups}, sort_keys=False, allow_unicode=True, width=110)
 
 
@@ -68,7 +82,7 @@ def _alerts(page: RulePage) -> bool:
     return page.role not in _SILENT_ROLES and page.harm != "harmless" and page.status != "retired"
 
 
-def _alert(page: RulePage) -> dict[str, Any]:
+def _alert(page: RulePage, runbooks: Runbooks) -> dict[str, Any]:
     fixes = fixes_for(page, {})
     first = f" First remedy: {plain(render(fixes[0]), _LIMIT)}" if fixes else ""
     return _rule(
@@ -76,11 +90,12 @@ def _alert(page: RulePage) -> dict[str, Any]:
         f'rule="{page.id}"',
         plain(page.title, _LIMIT),
         plain(page.sections.what, _LIMIT) + first,
-        runbook_of(page),
+        runbooks.rule(page),
+        command_for(page),
     )
 
 
-def _others(known: list[str]) -> list[dict[str, Any]]:
+def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
     """Return alerts for incidents without a page here: an agent may be newer, or have pages of its own."""
     elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
     return [
@@ -89,26 +104,31 @@ def _others(known: list[str]) -> list[dict[str, Any]]:
             f'rule="{RANK_GONE}"',
             "a rank's process is gone",
             "It ended while the run goes on; the other ranks will wait for it.",
-            f"{DOCS}#stallwatchrankgone",
+            runbooks.guide(f"{_GUIDE}#stallwatchrankgone"),
+            f"{_GUIDE}#stallwatchrankgone",
         ),
         _rule(
             "StallwatchUnknownFailure",
             f'rule="{UNKNOWN_FAILURE}"',
             "a failure that no rule knows",
             "The run failed, or fell silent after an exception, in a way that no rule page describes.",
-            f"{DOCS}#stallwatchunknownfailure",
+            runbooks.guide(f"{_GUIDE}#stallwatchunknownfailure"),
+            f"{_GUIDE}#stallwatchunknownfailure",
         ),
         _rule(
             "StallwatchOtherIncident",
             f'rule!~"{elsewhere}"',
             "{{ $labels.rule }}",
             "An incident of a rule that this file does not list; write it anew with stallwatch rules export.",
-            f"{DOCS}#stallwatchotherincident",
+            runbooks.guide(f"{_GUIDE}#stallwatchotherincident"),
+            f"{_GUIDE}#stallwatchotherincident",
         ),
     ]
 
 
-def _rule(name: str, matcher: str, title: str, description: str, runbook: str) -> dict[str, Any]:
+def _rule(
+    name: str, matcher: str, title: str, description: str, address: str, otherwise: str
+) -> dict[str, Any]:
     return {
         "alert": name,
         "expr": _OPEN % (matcher, matcher),
@@ -116,7 +136,7 @@ def _rule(name: str, matcher: str, title: str, description: str, runbook: str) -
         "annotations": {
             "summary": "{{ $labels.run }}: " + (title if title.startswith("{{") else _literal(title)),
             "description": _literal(description),
-            "runbook_url": runbook,
+            **({"runbook_url": address} if address else {"runbook": otherwise}),
         },
     }
 

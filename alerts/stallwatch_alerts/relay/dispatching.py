@@ -7,6 +7,7 @@ chat was notified meanwhile (see ``notice.planned_key``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import msgspec
 from stallwatch_alerts.delivery.grouping import with_others
 from stallwatch_alerts.delivery.planning import Draft, Escalated, Letter, Notified, Planner
 from stallwatch_alerts.messages.compose import Message, render_alert
-from stallwatch_alerts.messages.links import link_lines, runbook_of, with_links
+from stallwatch_alerts.messages.links import link_lines, with_links
 from stallwatch_alerts.notice import (
     Notice,
     escalated_key,
@@ -25,6 +26,7 @@ from stallwatch_alerts.notice import (
     level_of,
     opening_keys,
     planned_key,
+    runbook_of,
     test_notice,
 )
 from stallwatch_alerts.relay.stories import TEST, Story
@@ -37,7 +39,11 @@ if TYPE_CHECKING:
 AGENT_FIRST_SECONDS = 30.0
 _NO_RUN = "-"
 _TITLES = 10
-_WEB = ("https://", "http://")
+#: Annotations of an alert without a rule's page, and what each may be; the second is that of our own files.
+_RUNBOOKS = (
+    ("runbook_url", re.compile(r"https?://\S+")),
+    ("runbook", re.compile(r"stallwatch rules show [\w-]+|docs/[\w/.#-]+")),
+)
 _UNWRITTEN = Notice(Message("", ""), "info", {})
 
 
@@ -175,9 +181,11 @@ class Dispatcher:
     def _links(self, story: Story) -> str:
         """Return links of ours, or from the rule files that the user loaded: never from a log."""
         page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
-        runbook = runbook_of(page) if page is not None else story.alert.annotations.get("runbook_url", "")
-        if not runbook.startswith(_WEB) or any(char.isspace() for char in runbook):
-            runbook = ""
+        if page is not None:
+            runbook = runbook_of(page, self._settings)
+        else:
+            given = ((form, story.alert.annotations.get(name, "")) for name, form in _RUNBOOKS)
+            runbook = next((text for form, text in given if form.fullmatch(text)), "")
         return link_lines(runbook, story.run, self._settings.dashboard_url, self._settings.language)
 
     def _joined(self, drafts: Sequence[Draft], by_key: dict[str, Story]) -> Draft:

@@ -1,10 +1,10 @@
-"""A checkpoint, whatever wrote it: every file in a folder that is known to hold weights or states.
+"""Check a checkpoint, whatever wrote it: every file in a folder that is known to hold weights or states.
 
 Names of DeepSpeed's folders as in deepspeed 0.19.8, ``runtime/engine.py`` (``_get_zero_ckpt_name``,
 ``_get_ckpt_name``): the file ``latest`` names the folder; in it
 ``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank, and the model in
-``mp_rank_<mp>_model_states.pt`` (stages 1 and 2) or ``zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt``
-(stage 3).
+``mp_rank_<mp>_model_states.pt`` (stages 1 and 2) or ``zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt`` (stage
+3).
 """
 
 from __future__ import annotations
@@ -39,59 +39,59 @@ _WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
 _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds that have a reason of their own
-MOST_NAMES = 200_000  #: of files and folders below a path: many times a checkpoint's, and seconds to list
+MOST_NAMES = 200_000  #: of files and folders below a path: many more than a checkpoint's, and seconds to list
 _TELL_EVERY = 20_000  #: names
 
 
 class Below(NamedTuple):
-    """What lies below a path: each folder with its files' names; all of it, or the first names only."""
+    """Content below a path: each folder with its files' names; all of it, or the first names only."""
 
     folders: list[tuple[Path, list[str]]]
     whole: bool = True
 
 
 class LookedAt(NamedTuple):
-    """The files with a checkpoint's names: how many are looked at, and the names of those that are none."""
+    """Files with a checkpoint's names: how many are checked, and the names of those that are none."""
 
     files: int
     foreign: list[str]
 
 
 def listed(path: Path, most: int = MOST_NAMES, tell: Callable[[int], object] | None = None) -> Below:
-    """The folders below a path with their files, itself the first; of a file, that file.
+    """Return the folders below a path with their files, itself the first; for a file, that file.
 
-    Links to folders are not followed. It ends after `most` names: a path such as /home is no checkpoint.
+    Links to folders are not followed. It stops after `most` names: a path such as /home is no checkpoint.
     `tell` is called with the number of names now and then.
 
     Raises:
-        FileNotFoundError: there is no such path.
+        FileNotFoundError: the path does not exist.
     """
     if not path.exists():
         raise FileNotFoundError(path)
     if path.is_file():
         return Below([(path.parent, [path.name])])
     found: list[tuple[Path, list[str]]] = []
-    count = told = 0
+    count = reported = 0
     for folder, folders, names in os.walk(path):
         folders.sort()
         count += len(folders) + len(names)
         if count > most:
             return Below(found, whole=False)
-        if tell is not None and count - told >= _TELL_EVERY:
-            told = count
+        if tell is not None and count - reported >= _TELL_EVERY:
+            reported = count
             tell(count)
         found.append((Path(folder), sorted(names)))
     return Below(found)
 
 
 def check_checkpoint(path: Path, below: Below | None = None) -> list[Fault]:
-    """The faults of a checkpoint: a folder, with all that lies in it, or one file.
+    """Return the faults of a checkpoint: a folder, with all its content, or one file.
 
-    Headers, tables of contents and sizes are read, never the tensors, and nothing is unpickled. A file that
-    cannot be read is a fault itself. `below` is what was listed of the path, where that was done.
+    Headers, tables of contents and sizes are read, never the tensors, and nothing is unpickled. An unreadable
+    file is a fault itself. `below` is the listing of the path, if it was made.
 
     Raises:
-        FileNotFoundError: there is no such path.
+        FileNotFoundError: the path does not exist.
     """
     faults: list[Fault] = []
     for folder, names in (below or listed(path)).folders:
@@ -107,7 +107,7 @@ def check_checkpoint(path: Path, below: Below | None = None) -> list[Fault]:
 
 
 def looked_at(path: Path, below: Below | None = None) -> LookedAt:
-    """Which files of a checkpoint there are to look at."""
+    """Return which files of a checkpoint can be checked."""
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
     foreign = [file.name for file in files if _is_foreign(file)]
@@ -115,11 +115,11 @@ def looked_at(path: Path, below: Below | None = None) -> LookedAt:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether nothing but its name's end is that of a checkpoint, so that nothing can be said of it."""
+    """Whether only the end of its name is that of a checkpoint, so that nothing is known about it."""
     try:
         return path.name.endswith(_TORCH) and path.stat().st_size > 0 and not is_torch(path)
     except OSError:
-        return False  # which is a fault itself
+        return False  # that is a fault itself
 
 
 def _known(name: str) -> bool:
@@ -143,7 +143,7 @@ def _file_faults(path: Path) -> Iterator[Fault]:
 
 
 def _index_faults(path: Path) -> Iterator[Fault]:
-    """Return the faults of an index of shards (``*.index.json``): those that are not there, and tensors."""
+    """Yield the faults of an index of shards (``*.index.json``): missing shards, and missing tensors."""
     if path.stat().st_size > MAX_INDEX:
         yield fault(path, "index-unreadable", "index-too-large")
         return
@@ -155,14 +155,14 @@ def _index_faults(path: Path) -> Iterator[Fault]:
         yield fault(path, "index-unreadable")
         return
     shards = sorted(set(named.values()))
-    # A shard lies beside its index: a name that leads elsewhere is not followed.
+    # A shard is beside its index: a name that leads elsewhere is not followed.
     outside = [shard for shard in shards if Path(shard).name != shard]
     missing = [shard for shard in shards if shard not in outside and not (path.parent / shard).is_file()]
     if outside:
         yield fault(path, "index-outside", names=examples(outside))
     if missing:
         yield fault(path, "missing-shards", shards=len(missing), names=examples(missing))
-    absent: list[str] = []  # tensors that a shard is to hold and does not
+    absent: list[str] = []  # tensors that a shard should hold but does not
     for shard in shards:
         if shard.endswith(".safetensors") and shard not in (*outside, *missing):
             held = tensor_names(path.parent / shard)  # none if its header cannot be read
@@ -172,7 +172,7 @@ def _index_faults(path: Path) -> Iterator[Fault]:
 
 
 def _latest_faults(latest: Path) -> Iterator[Fault]:
-    """Return the faults of a ``latest`` file; ``OSError`` if it cannot be read."""
+    """Yield the faults of a ``latest`` file; raise `OSError` if it cannot be read."""
     with latest.open("rb") as file:
         tag = file.read(4096).decode("utf-8", "replace").strip()
     if not tag or Path(tag).name != tag:
@@ -183,7 +183,7 @@ def _latest_faults(latest: Path) -> Iterator[Fault]:
 
 
 def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
-    """Return the parts that are missing from a folder of DeepSpeed's with these files in it."""
+    """Yield the missing parts of a folder of DeepSpeed's with these files in it."""
 
     def parts_of(pattern: Any) -> set[tuple[int, int]]:
         return {(int(found["mp"]), int(found["dp"])) for name in names if (found := pattern.fullmatch(name))}
@@ -201,7 +201,7 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 
 
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """The parts that there should be: as many ranks as the checkpoint itself says, or as many as seen."""
+    """Return the expected parts: for as many ranks as the checkpoint itself gives, or as were seen."""
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):
         if name.endswith("_model_states.pt"):
@@ -210,7 +210,7 @@ def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[t
                 ranks = max(ranks, facts.numbers["dp_world_size"])
                 break
     parallel = {mp for mp, _ in seen}
-    if len(parallel) * ranks > _MOST_RANKS:  # a damaged file, or a name that is something else
+    if len(parallel) * ranks > _MOST_RANKS:  # a damaged file, or a name with another meaning
         return seen
     return {(mp, dp) for mp in parallel for dp in range(ranks)}
 
@@ -223,7 +223,7 @@ def _missing(folder: Path, kind: str, missing: set[tuple[int, int]]) -> Iterator
 
 
 def diagnostic_of(fault: Fault) -> Diagnostic:
-    """Return what to report of a fault; its check is named ``checkpoint-…``."""
+    """Return the report of a fault; its check is named ``checkpoint-…``."""
     about = fault.kind if fault.kind in _EXPLAINED else "cut"
     return Diagnostic(
         f"checkpoint-{fault.kind}",

@@ -1,11 +1,11 @@
-"""Files that hold tensors, read in bounded memory and never unpickled: what is wrong with one.
+"""Check files that hold tensors, in bounded memory and never unpickled.
 
 safetensors (huggingface/safetensors, README): eight bytes with the header's length, little-endian; the
 header, JSON, at most 100 MB; then the tensors' bytes without holes. The library refuses a wrong file without
-saying which tensor is wrong, maps the whole file, and is not there where only checkpoints are looked at.
+naming the wrong tensor, maps the whole file, and may be missing on a machine that only checks.
 
 ``torch.save``: a zip archive with a pickle and a member per storage. The pickle writes a tensor as a call of
-``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``, where the storage is a persistent id
+``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``, in which the storage is a persistent id
 ``("storage", type, key, location, numel)`` (torch 2.13, ``serialization.py``, ``_tensor.py``). In opcodes:
 ``BINPERSID``, an integer, then the integers and the tuple of the size.
 """
@@ -28,7 +28,7 @@ from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
-MAX_PICKLE = 32 << 20  #: bytes; the pickle holds names and sizes, the numbers lie in members of their own
+MAX_PICKLE = 32 << 20  #: bytes; the pickle holds names and sizes, the numbers are in members of their own
 #: bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6): several share a byte
 _BITS = {
     **dict.fromkeys(("F4",), 4),
@@ -41,13 +41,13 @@ _BITS = {
 _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
 _MOST_DIMENSIONS = 64  # as many as torch's operators accept
 _ZIP = b"PK\x03\x04"
-_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # those that ``pickle`` has a mark for
+_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # protocols that begin with a mark
 _LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings of the persistent id: kind, device, key
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 _TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}
 _MEMO = {"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"}
 _NUMBERS = ("dp_world_size", "mp_world_size")
-_UNREADABLE = (ValueError, NotImplementedError, RuntimeError, EOFError)  # what a damaged pickle makes of it
+_UNREADABLE = (ValueError, NotImplementedError, RuntimeError, EOFError)  # errors that a damaged pickle causes
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -57,11 +57,11 @@ class Fault(msgspec.Struct, frozen=True):
     kind: str
     what: Message
     rule: str = "checkpoint-archive-corrupt"
-    fails: bool = True  #: ``False``: worth knowing, but what is there may be meant so
+    fails: bool = True  #: ``False``: worth knowing, but may be intended
 
 
 def fault(path: Path, kind: str, said: str = "", **params: str | int) -> Fault:
-    """Return a fault that the message `said`, or else the one named after its kind, describes."""
+    """Return a fault described by the message `said`, or else by the message named after its kind."""
     return Fault(path, kind, message(f"checkpoints.{said or kind}", **params))
 
 
@@ -72,7 +72,7 @@ def examples(names: list[str], most: int = 3) -> str:
 
 
 def check_safetensors(path: Path) -> Iterator[Fault]:
-    """Return the faults of one file; ``OSError`` if it cannot be read."""
+    """Yield the faults of one file; raise `OSError` if it cannot be read."""
     try:
         tensors, held = _header(path)
     except _BadHeader as error:
@@ -114,7 +114,7 @@ class _BadHeader(Exception):
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return what the header says of each tensor, and how many bytes there are for them."""
+    """Return the header's entry of each tensor, and the number of bytes available for tensors."""
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
@@ -148,9 +148,9 @@ def _span(entry: Any) -> tuple[int, int] | None:
 
 
 def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
-    """Return what tensors of shape [0] mean: that is a ZeRO-3 parameter outside of its module's forward.
+    """Yield a fault for tensors of shape [0]: ZeRO-3 parameters outside of their module's forward.
 
-    A lone empty buffer may be meant; an empty weight or bias, or a file that is mostly empty, is not.
+    A single empty buffer may be intended; an empty weight or bias, or a file that is mostly empty, is not.
     """
     if empty:
         fails = len(empty) * 2 >= total or any(name.endswith(("weight", "bias")) for name in empty)
@@ -159,7 +159,7 @@ def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
 
 
 def is_torch(path: Path) -> bool:
-    """Return whether the file's name or its beginning says that torch wrote it; ``OSError`` if unreadable.
+    """Return whether torch wrote the file, by its name or its beginning; raise `OSError` if unreadable.
 
     Other programs end their files' names in ``.bin`` as well.
     """
@@ -172,10 +172,10 @@ def _start(path: Path) -> bytes:
 
 
 def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
-    """Return the faults of one file; ``OSError`` if it cannot be read.
+    """Yield the faults of one file; raise `OSError` if it cannot be read.
 
-    ``partitioned``: it is one rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design. A
-    file in torch's format before 1.6, a bare pickle, is only looked at for its beginning.
+    ``partitioned``: it is one rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design. Of a
+    file in torch's format before 1.6, a bare pickle, only the beginning is checked.
     """
     start = _start(path)
     if start.startswith(_PICKLE) or not is_torch(path):
@@ -201,16 +201,16 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
 
 
 class PickleFacts(msgspec.Struct):
-    """What was found in one pickle."""
+    """Facts found in one pickle."""
 
     tensors: int = 0
-    empty: list[str] = []  #: names of tensors of shape [0], as far as they are known
-    keys: set[str] = set()  #: of the storages that are referred to
+    empty: list[str] = []  #: names of tensors of shape [0], as far as known
+    keys: set[str] = set()  #: keys of the referenced storages
     numbers: dict[str, int] = {}  #: DeepSpeed's world sizes
 
 
 def facts_of(path: Path) -> PickleFacts | None:
-    """Return what the pickle of a torch file says; ``None`` if it cannot be read."""
+    """Return the facts in the pickle of a torch file; ``None`` if it cannot be read."""
     try:
         return _read(path)[0]
     except (OSError, zipfile.BadZipFile, *_UNREADABLE):
@@ -218,7 +218,7 @@ def facts_of(path: Path) -> PickleFacts | None:
 
 
 def _read(path: Path) -> tuple[PickleFacts | None, set[str]]:
-    """Return the pickle's facts, ``None`` without ``data.pkl``, and the keys of storages that are there."""
+    """Return the pickle's facts, ``None`` without ``data.pkl``, and the keys of the storages present."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         keys = {member.filename.rpartition("/data/")[2] for member in members if "/data/" in member.filename}
@@ -233,7 +233,7 @@ def _read(path: Path) -> tuple[PickleFacts | None, set[str]]:
 
 
 def _pickle_facts(file: IO[bytes]) -> PickleFacts:
-    """Read one pickle's opcodes to the end; ``ValueError`` if they are none or break off."""
+    """Read one pickle's opcodes to the end; raise `ValueError` if they are invalid or break off."""
     facts = PickleFacts()
     name, key, number_of = "", "", ""
     sizes: list[int] | None = None  # the integers since the last storage: its offset, then the tensor's size
@@ -268,5 +268,5 @@ def _opcodes(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
             yield opcode.name, argument
     except ValueError:
         raise
-    except Exception as error:  # pickletools raises whatever its decoders do
+    except Exception as error:  # pickletools raises any error of its decoders
         raise ValueError(str(error)) from error

@@ -15,9 +15,9 @@ _FLAGS = lazy(r"(?m)^flags:\s+([0-7]+)")
 
 
 def has_writer(path: Path, pids: Collection[int]) -> bool:
-    """Whether one of the processes, or a process that they started, has `path` open, or a file below it.
+    """Whether one of the processes, or a descendant, has `path` or a file below it open for writing.
 
-    Descriptors of processes that may not be looked at are not seen.
+    Descriptors of processes that may not be inspected are not seen.
     """
     return bool(pids) and any(_writes(pid, str(path.resolve())) for pid in _with_children(pids))
 

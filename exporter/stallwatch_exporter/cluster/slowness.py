@@ -16,8 +16,7 @@ from stallwatch_exporter.watching.alarms import RESOLUTIONS
 from stallwatch_exporter.watching.incidents import IncidentManager
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import STRAGGLER
-from stallwatch_rules.judgements.late_rank import Own
-from stallwatch_rules.judgements.slow_hosts import SlowHost, SlowHosts
+from stallwatch_rules.judgements.slow_hosts import Own, SlowHost, SlowHosts
 from stallwatch_rules.messages import Message, message
 
 MOST_STEPS = 256  #: of one rank in one report

@@ -1,1 +1,1 @@
-"""The diagnosis of a dead run: its logs, and what the folder that Stallwatch kept of it knows beside them."""
+"""The diagnosis of a dead run: from its logs, and from the folder that Stallwatch kept of it."""

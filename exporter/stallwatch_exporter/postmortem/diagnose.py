@@ -1,4 +1,4 @@
-"""The diagnosis of a run from the logs that it left."""
+"""Diagnose a run from the logs that it left."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 Paths = Sequence[str | os.PathLike[str]]
 _ENDS_OPEN = ("diagnosis.just-ends", "diagnosis.just-ends-somewhere", "diagnosis.ends-in-evaluation")
 OUT_OF_TIME = ("diagnosis.out-of-time", "diagnosis.out-of-time-size")
-_NAMED = 3  # files of those that were passed over
+_NAMED = 3  # skipped files that a note names
 
 
 @dataclass(frozen=True)
 class Options:
-    """How logs are diagnosed."""
+    """Options for the diagnosis of logs."""
 
     catalogue: Catalogue
     progress: OnProgress | None = None
     limits: Limits | None = None
-    baseline: Baseline | None = None  #: what a healthy run says: lines that it does not have are new
+    baseline: Baseline | None = None  #: lines of a healthy run: lines that it does not have are new
     parallel: Parallel | None = None  #: several processes read; the diagnosis is the same
 
     def expanded(self, paths: Paths) -> Given:
-        """Return the files that paths mean, and what is wrong with others."""
+        """Return the files that paths mean, and the problems with others."""
         rank_files, run_folders = list[LogFile](), list[str]()
         paths, notes = with_other_hosts(paths)
         files, problems = expand(paths, limits=self.limits, rank_files=rank_files, run_folders=run_folders)
@@ -56,13 +56,13 @@ class Options:
 
 
 class Given(NamedTuple):
-    """The files that somebody gave."""
+    """The files that the user gave."""
 
     files: list[LogFile]
     problems: list[InputProblem]
-    rank_files: list[LogFile]  #: no logs: they say where ranks were
-    run_folders: list[str]  #: that Stallwatch kept of runs
-    notes: list[Message]  #: what was added to that
+    rank_files: list[LogFile]  #: not logs: they show where ranks were
+    run_folders: list[str]  #: folders that Stallwatch kept of runs
+    notes: list[Message]  #: notes on what was added
 
 
 class RunResult(NamedTuple):
@@ -73,9 +73,9 @@ class RunResult(NamedTuple):
 
 
 def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[InputProblem]]:
-    """Read files, folders, globs, archives and ``-`` and diagnose the run that they are of.
+    """Read files, folders, globs, archives and ``-``, and diagnose the run that they belong to.
 
-    What cannot be read is in the problems, and the rest is diagnosed.
+    The problems list what cannot be read; the rest is diagnosed.
     """
     started = time.monotonic()
     files, problems, rank_files, run_folders, notes = options.expanded(paths)
@@ -86,7 +86,7 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
 
 
 def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
-    """Diagnose every file by itself, in their order: logs of different runs, each with its name."""
+    """Diagnose every file by itself, in order: logs of different runs, each with its name."""
     files, problems = expand(paths, limits=options.limits)
     found = []
     for file, (result, own) in zip(
@@ -124,10 +124,10 @@ def diagnose_run(
     started: float | None = None,
     rank_files: Sequence[LogFile] = (),
 ) -> RunResult:
-    """Diagnose files as one run. The `folders` that Stallwatch kept of its hosts tell more.
+    """Diagnose files as one run. The `folders` that Stallwatch kept of its hosts add facts.
 
-    `rank_files` say where its ranks were; what the agent saw at the stall is surer.
-    What cannot be read is added to `problems`; all of those are in the diagnosis.
+    `rank_files` show where its ranks were; the agent's own observations at the stall are more reliable.
+    Inputs that cannot be read are added to `problems`; all of those are in the diagnosis.
     """
     started = time.monotonic() if started is None else started
     alone = sum(file.size > 0 or not file.path for file in files) == 1
@@ -159,7 +159,7 @@ def diagnose_run(
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
-    if stats.unread_files:  # a log that was not read to its end does not end there
+    if stats.unread_files:  # a log that was not read to its end does not end at that place
         notes_left = [note for note in diagnosis.notes if not says(note, *_ENDS_OPEN)]
         diagnosis.notes = [out_of_time(stats.unread_files, stats.unread_bytes), *notes_left]
     diagnosis = with_recorded(diagnosis, known)
@@ -171,7 +171,7 @@ def diagnose_run(
 
 
 def out_of_time(files: int, unread: int) -> Message:
-    """The note that there was no time for the end of so many files, of which so many bytes are unread."""
+    """Return the note that time ran out before the end of `files` files, with `unread` bytes left."""
     if not unread:
         return message("diagnosis.out-of-time", count=files)
     return message("diagnosis.out-of-time-size", count=files, mib=unread / 1024**2)
@@ -180,7 +180,7 @@ def out_of_time(files: int, unread: int) -> Message:
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
 ) -> tuple[Stats, list[Text]]:
-    """Read the files; how much that was, and notes on what was left out."""
+    """Read the files; return the amount read, and notes on omissions."""
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []
@@ -197,7 +197,7 @@ def _read(
             stats.bytes += read.bytes
             stats.lines += read.lines
         if read.out_of_time:
-            # Nobody knows how far the bytes on disk of a packed file were read.
+            # It is unknown how many bytes on disk of a packed file were read.
             unsearched += not read.bytes
             left = max(0, file.size - read.bytes) if file.plain or not read.bytes else 0
             if left or not file.plain:
@@ -224,14 +224,14 @@ def _last_time(reading: RunReading) -> str | None:
 
 
 def _passed_over(binary: Sequence[str]) -> str:
-    """That files were found, but are no text."""
+    """Return the note that some files are not text."""
     shown = ", ".join(binary[:_NAMED]) + (", …" if len(binary) > _NAMED else "")
     files = "1 file is" if len(binary) == 1 else f"{len(binary)} files are"
     return f"{files} binary and no log, and not read: {shown}"
 
 
 def _too_many(count: int, first: str) -> InputProblem:
-    """That a run has more files than one diagnosis holds."""
+    """Return the problem that a run has more files than one diagnosis holds."""
     others = f" and {counted(count - 1, 'other file')}" if count > 1 else ""
     return InputProblem(
         first,

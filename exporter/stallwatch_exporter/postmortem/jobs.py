@@ -1,7 +1,7 @@
-"""Several jobs whose logs were given together: each is diagnosed by itself, one after the other.
+"""Diagnose several jobs whose logs were given together, one after the other.
 
-One job's report is whole: that of the newest in trouble, else of the newest that is a training. Of the others
-a line is kept, so that a thousand jobs need no more memory than a few.
+Only one job's report is whole: that of the newest in trouble, else of the newest that is a training. Of the
+others a line is kept, so that a thousand jobs need no more memory than a few.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ _NAMED_JOBS = 20
 class JobsResult:
     """The diagnosis to report, and a line for each job."""
 
-    diagnosis: Diagnosis  #: of the only one, or of the one that is `reported`
+    diagnosis: Diagnosis  #: of the only job, or of the `reported` one
     problems: list[InputProblem] = field(default_factory=list)
     jobs: list[JobTold] = field(default_factory=list)  #: the newest first; empty if there is one
     paths: dict[str, list[str]] = field(default_factory=dict)  #: job → paths that mean it alone
 
 
 class NoSuchJob(ValueError):
-    """The files are of no job of this name."""
+    """The files belong to no job of this name."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         shown = ", ".join([*known[:_NAMED_JOBS], *(["…"] if len(known) > _NAMED_JOBS else [])])
-        there = f"there are {shown}" if known else "the files are taken for those of one run"
-        super().__init__(f"no job is called {name}: {there}")
+        existing = f"there are {shown}" if known else "the files are taken for those of one run"
+        super().__init__(f"no job is called {name}: {existing}")
 
 
 def diagnose_jobs(
     paths: Paths, options: Options, *, job: str | None = None, together: bool = False
 ) -> JobsResult:
-    """Read files, folders, globs, archives and ``-``, and diagnose each job that they are of.
+    """Read files, folders, globs, archives and ``-``, and diagnose each job that they belong to.
 
-    With `job` only that one is read, with `together` all as one run.
+    With `job` only that job is read, with `together` all as one run.
 
     Raises:
-        NoSuchJob: the files are of no job of that name.
+        NoSuchJob: the files belong to no job of that name.
     """
     started = time.monotonic()
     files, problems, rank_files, run_folders, notes = options.expanded(paths)
@@ -103,7 +103,7 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
 
 
 def _paths_of(job: Job) -> list[str]:
-    """Paths that mean this job and nothing else, if it has files of its own."""
+    """Return paths that mean this job and nothing else, if it has files of its own."""
     if job.folders:
         return job.folders
     return [file.path for file in job.files] if all(file.path for file in job.files) else []
@@ -112,18 +112,18 @@ def _paths_of(job: Job) -> list[str]:
 class _Kept:
     """A line for each job, and the two diagnoses of which one is reported.
 
-    Which job is the newest is known in the end only: their times decide if all have one, else their names,
-    in whose order they come.
+    Only at the end is it known which job is the newest: their times decide if all have one, else their names,
+    in whose order they arrive.
     """
 
     def __init__(self) -> None:
         self.problems: list[InputProblem] = []
         self._rows: list[tuple[float | None, JobTold]] = []
-        # Whether times decide → weight, time and number of the best until now, with what is reported of it.
+        # Whether times decide → weight, time and number of the best so far, with its report.
         self._best: dict[bool, tuple[tuple[int, float, int], Diagnosis, list[InputProblem]]] = {}
 
     def take(self, job: Job, result: RunResult, problems: list[InputProblem]) -> None:
-        """Take in the next job."""
+        """Add the next job."""
         self.problems += problems
         when = parse_iso(result.last_time) if result.last_time is not None else job.written()
         for by_time in (False, True):
@@ -135,7 +135,7 @@ class _Kept:
         self._rows.append((when, _row(job, result.diagnosis, last_time)))
 
     def newest_first(self) -> tuple[Diagnosis, list[JobTold], list[InputProblem]]:
-        """The diagnosis to report, the line of each job, and what could not be read of that one."""
+        """Return the diagnosis to report, the line of each job, and that job's problems."""
         by_time = all(when is not None for when, _ in self._rows)
         (*_, reported), diagnosis, problems = self._best[by_time]
         self._rows[reported][1].reported = True
@@ -146,7 +146,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """A job in trouble is reported before all others, and what is no training after them."""
+    """Return a job's priority in the report: trouble comes first, and logs without a training last."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

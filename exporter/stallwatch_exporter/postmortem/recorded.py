@@ -1,5 +1,4 @@
-"""What the folder of a run knows beside its logs: how the run ended, what was open when it did, the stacks of
-its last stall, and the diagnosis that was made at its end."""
+"""Read a run's folder besides its logs: ending, open incidents, stacks of the last stall, diagnosis."""
 
 from __future__ import annotations
 
@@ -27,33 +26,33 @@ from stallwatch_rules.text.reported import iso
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
-_NEAR_SECONDS = 60.0  # launchers wait half a minute for ranks that they asked to end (torchrun)
-_BY_PEERS = (-15, -6)  # SIGTERM by a launcher, SIGABRT by NCCL's watchdog, are what others do to a rank
+_NEAR_SECONDS = 60.0  # launchers wait half a minute for ranks to end after SIGTERM (torchrun)
+_BY_PEERS = (-15, -6)  # from other processes: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
 
 
 class Recorded(NamedTuple):
-    """How a run ended that Stallwatch watched."""
+    """How a run that Stallwatch watched ended."""
 
-    folder: Path | None = None  #: of the run, if the agent saw its end: it made a diagnosis then
+    folder: Path | None = None  #: of the run, if the agent saw its end: it then made a diagnosis
     ending: Ending | None = None
     ended_at: float | None = None  #: Unix seconds
-    waited: float | None = None  #: seconds without a step, when a stall was seen last or somebody stopped it
-    stall: Incident | None = None  #: that was open when the run, or the watching, ended
-    findings: Sequence[Incident] = ()  #: fatal ones that were, and slow hosts
-    watched: bool = False  #: the agent is at it
-    end: Incident | None = None  #: of the run, if it alone shows that: the run's own record was cut short
-    threshold: float | None = None  #: seconds of quiet that were a stall in what the run did last
-    unheard: float | None = None  #: when it was last heard of, where it is gone and saw no end; Unix seconds
+    waited: float | None = None  #: seconds without a step, when a stall was last seen or the user stopped it
+    stall: Incident | None = None  #: the stall that was open when the run, or the watching, ended
+    findings: Sequence[Incident] = ()  #: fatal findings open at that time, and slow hosts
+    watched: bool = False  #: the agent still watches it
+    end: Incident | None = None  #: of the run, if only it shows the end: the run's own record was cut short
+    threshold: float | None = None  #: seconds of quiet that were a stall in the run's last phase
+    unheard: float | None = None  #: Unix time of its last report, if it is gone and saw no end
     stacks: StallStacks | None = None  #: of the last stall, if the run did not recover from it
-    lacking: Sequence[Message] = ()  #: what the record does not hold
+    lacking: Sequence[Message] = ()  #: what is missing in the record
     info: AgentInfo | None = None  #: of the agent
-    elsewhere: Incident | None = None  #: of a host without a record: the cause, as the other agents know it
+    elsewhere: Incident | None = None  #: the cause on a host without a record, as the other agents know it
 
 
 def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
-    """What is known of the run that Stallwatch kept in these folders, one for each agent.
+    """Return the facts that Stallwatch kept of a run in these folders, one for each agent.
 
-    `ahead`: how many seconds hosts' clocks are ahead of most others', if that is known.
+    `ahead`: by how many seconds hosts' clocks are ahead of most others', if known.
     """
     parts = [_of_agent(folder) for folder in folders]
     if len(parts) < 2:
@@ -62,7 +61,7 @@ def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) 
 
 
 def _of_agent(given: Path) -> Recorded:
-    # Most logs are in no such folder.
+    # Imported here: most logs are in no such folder.
     from stallwatch_exporter.runs.runfolder import agent_alive, latest_folder, read_info
 
     folder = latest_folder(given)
@@ -100,7 +99,7 @@ def _of_agent(given: Path) -> Recorded:
 
 
 def _of_run(folders: Sequence[Path], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
-    """What the agents of several hosts recorded, as one: the ending is that of the host that failed first."""
+    """Merge the records of several hosts' agents: the ending is that of the host that failed first."""
 
     def when(one: Recorded) -> float:
         if one.info is None:
@@ -115,7 +114,7 @@ def _of_run(folders: Sequence[Path], parts: Sequence[Recorded], ahead: Mapping[s
         parts = [_on_host(one, one.info.host) if one.info is not None else one for one in parts]
     parts = sorted(parts, key=when)
     first = _first_to_fail(parts, when)
-    if first.ending is not None and first.ending.failed:  # hosts that stalled afterwards waited for it
+    if first.ending is not None and first.ending.failed:  # hosts that stalled later waited for it
         parts = [
             one._replace(stall=None, stacks=None)
             if one.stall is not None and opened(one.stall) > when(first)
@@ -166,7 +165,7 @@ def _of_run(folders: Sequence[Path], parts: Sequence[Recorded], ahead: Mapping[s
 
 
 def _on_host(part: Recorded, host: str) -> Recorded:
-    """The same with the host in what its agent found."""
+    """Return the same record with the host set in its agent's findings."""
 
     def placed(incident: Incident) -> Incident:
         primary = incident.primary
@@ -181,10 +180,10 @@ def _on_host(part: Recorded, host: str) -> Recorded:
 
 
 def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
-    """The host that failed first; if none failed, one that did not finish, else the last one that did.
+    """Return the host that failed first; without a failure, an unfinished one, else the last to finish.
 
     Others fail within moments of the rank that they lose, and launchers wait for the rest of their ranks
-    before they end: so a rank that a signal ended comes before those that ended with an error then.
+    before they end: so a rank that a signal ended takes precedence over those that then ended with an error.
     """
     failed = [one for one in parts if one.ending is not None and one.ending.failed]
     if failed:
@@ -207,19 +206,19 @@ def _passed_signal_on(ending: Ending) -> bool:
 
 
 def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
-    """The last state of the run's incidents, as agents that merged them kept it, the newest last."""
+    """Return the last state of the run's incidents from the agents that merged them, the newest last."""
     from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS
 
     found: dict[str, Incident] = {}
-    every = [one for folder in folders for one in read_journal(folder, name=RUN_INCIDENTS)]
-    for one in sorted(every, key=lambda one: one.updated_at):
-        found.pop(one.id, None)
-        found[one.id] = one
+    every = [incident for folder in folders for incident in read_journal(folder, name=RUN_INCIDENTS)]
+    for incident in sorted(every, key=lambda incident: incident.updated_at):
+        found.pop(incident.id, None)
+        found[incident.id] = incident
     return list(found.values())
 
 
 def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:
-    """The stacks of all hosts at the last stall: as they were merged then, unless more is known by now."""
+    """Return the stacks of all hosts at the last stall: as merged then, unless more is known now."""
     last = next((one for one in reversed(merged) if one.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     own = by_host(
@@ -232,7 +231,7 @@ def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> Sta
 
 
 def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Incident]) -> Iterator[Message]:
-    """Say of which host the ending is, and of which hosts there is no record, or none of the end."""
+    """Yield notes on the host of the ending, and on hosts without a record, or without one of the end."""
     infos = [one.info for one in parts if one.info is not None]
     hosts = {info.host for info in infos}
     named = {host for one in merged for host in one.hosts}
@@ -248,12 +247,12 @@ def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Inc
         yield message("diagnosis.first-host", host=first.info.host)
     gone = [one.info for one in parts if one.info is not None and one.unheard is not None]
     if gone and first.ending is not None:
-        heard = iso(max(info.updated_at for info in gone)) or ""
-        yield message("diagnosis.hosts-unheard", hosts=fold_names(info.host for info in gone), time=heard)
+        last = iso(max(info.updated_at for info in gone)) or ""
+        yield message("diagnosis.hosts-unheard", hosts=fold_names(info.host for info in gone), time=last)
 
 
 def lacking(info: AgentInfo) -> list[Message]:
-    """Say what the record of a run does not hold, because it could not be written."""
+    """Return notes on the parts of a run's record that could not be written."""
     found = [message("diagnosis.partial-record", why=info.partial)] if info.partial else []
     if info.gaps:
         since, until = iso(info.gaps[0].since) or "", iso(info.gaps[-1].until) or ""
@@ -263,15 +262,15 @@ def lacking(info: AgentInfo) -> list[Message]:
 
 
 def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | None:
-    """What was reported of a run's end since the last agent began to watch it (`started`)."""
+    """Return the incident of a run's end, reported since the last agent began to watch it (`started`)."""
     ends = [one for one in incidents if one.kind == "ended" and one.ending and one.updated_at >= started]
     return max(ends, key=lambda one: one.updated_at, default=None)
 
 
 def _was_open(incident: Incident, started: float) -> bool:
-    """Whether nothing had mended it at the end.
+    """Whether the incident was still unresolved at the end.
 
-    What was closed before the last agent began to watch (`started`), that one would have raised again.
+    An incident closed before the last agent began to watch (`started`) would have been raised again.
     """
     if incident.became_end:
         return incident.updated_at >= started
@@ -283,7 +282,7 @@ def _was_open(incident: Incident, started: float) -> bool:
 
 
 def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """The diagnosis of the logs with what the incidents knew that no line tells."""
+    """Add to the diagnosis of the logs the facts of the incidents that no line shows."""
     notes: list[Text] = []
     if known.stall is not None:
         diagnosis = _with_stall(diagnosis, known.stall)
@@ -292,7 +291,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         notes.append(message("diagnosis.stall-was-open", time=at or "", silence=silence))
     for incident in known.findings:
         if any(one.rule == incident.rule for one in diagnosis.findings):
-            continue  # the log shows it, and what became of it
+            continue  # the log shows it, and its outcome
         what = incident.note or _last_said(incident)
         at = iso(incident.opened_at)
         notes.append(message("diagnosis.finding-was-open", time=at or "", what=what))
@@ -315,13 +314,13 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def _last_said(incident: Incident) -> Text:
-    """The last line of its evidence that was said: the indented ones are calls that led to another."""
-    said = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
-    return next(iter(said[-1:]), incident.rule)
+    """Return the last printed line of its evidence: the indented ones are calls that led to another."""
+    printed = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
+    return next(iter(printed[-1:]), incident.rule)
 
 
 def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
-    """With the cause that was known when the run ended, where the copies show none."""
+    """Add the cause that was known when the run ended, if the copies show none."""
     shown = diagnosis.primary is not None and diagnosis.primary.evidence
     if end.primary is None or shown or diagnosis.unknown:
         return diagnosis
@@ -334,13 +333,13 @@ def _shows_symptoms(diagnosis: Diagnosis) -> bool:
 
 
 def _of_lost_host(incident: Incident) -> Primary | None:
-    """The cause that its agent reported. The place is in a file that is not here."""
+    """Return the cause that its agent reported. The place is in a file that is not available here."""
     primary = incident.primary
     return primary and msgspec.structs.replace(primary, host=incident.host, file="", line=0)
 
 
 def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
-    """The diagnosis of a run that failed of this; what stopped it from outside, if that is the same."""
+    """Return the diagnosis as a failure with this cause; an interruption stays if its rule is the same."""
     same = diagnosis.primary is not None and primary is not None and diagnosis.primary.rule == primary.rule
     if diagnosis.verdict == "interrupted" and same:
         return msgspec.structs.replace(diagnosis, primary=primary)
@@ -348,7 +347,7 @@ def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
 
 
 def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
-    """With the cause, or the advice, that only who watched could know: by the probe, or the processes."""
+    """Add the cause, or the advice, that only the agent could know, from the probe or the processes."""
     primary = diagnosis.primary
     if stall.primary is None or (primary is not None and primary.rule != SILENT_HANG):
         return diagnosis
@@ -356,9 +355,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
         return msgspec.structs.replace(diagnosis, primary=stall.primary)
     if primary is None:
         return diagnosis
-    why = (
-        stall.primary.why
-    )  # of a message's words, or what version 0.1 stored, only a page's own are its advice
+    why = stall.primary.why  # any words but a page's own are about this run; version 0.1 stored plain text
     of_this_run = why.id != PAGE if isinstance(why, Message) else not contains(primary.why, why)
     if not of_this_run:
         return diagnosis
@@ -367,7 +364,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
 
 
 def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
-    """Whether the logs show steps after it. Of a rank that is gone they show those of the others."""
+    """Whether the logs show later steps. For a rank that is gone they show those of the others."""
     last = diagnosis.progress.last_step
     if incident.rule == RANK_GONE or last is None or incident.step is None:
         return False
@@ -375,12 +372,12 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 
 
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """The diagnosis that was made when the run ended, if the copies of its output no longer show why it did.
+    """Return the diagnosis made when the run ended, if the copies of its output no longer show the cause.
 
-    Copies are cut short when the disk is full, and gone when somebody deletes them.
+    Copies are cut short if the disk is full, and missing if they were deleted.
     """
     folder = known.folder
-    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # else it is known of the end alone
+    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # else only the end is known
     if folder is None or shown or diagnosis.unknown:
         return diagnosis
     from stallwatch_exporter.runs.runfolder import read_diagnosis
@@ -396,7 +393,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: Sequence[Path]) -> Diagnosis:
-    """Take out of `problems` that nothing was read of hosts, if the record of the run shows how it went."""
+    """Remove problems of hosts without readable logs, if the record of the run shows how it went."""
     if not (diagnosis.stats.files or diagnosis.in_trouble):
         return diagnosis
     if diagnosis.stats.files:  # some hosts printed nothing

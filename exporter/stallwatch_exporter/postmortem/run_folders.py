@@ -1,4 +1,4 @@
-"""The folders that Stallwatch kept of runs: which are of one run, and what they say of the files in them."""
+"""The folders that Stallwatch kept of runs: which belong to one run, and the origin of their files."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
-TOGETHER = 900.0  #: seconds within which the nodes of one training start: as long as they wait for each other
+TOGETHER = 900.0  #: seconds within which the nodes of one training start: they wait this long for each other
 _NUMBER = lazy(r"\d+")
 
 
 def is_recorded(folder: str | os.PathLike[str]) -> bool:
     """Return whether this is the folder that Stallwatch kept of a run, or of one host of it."""
-    # Path.is_file raises an error where the folder may not be entered.
+    # Path.is_file raises an error if the folder may not be entered.
     return any(os.path.isfile(Path(folder) / name) for name in ("agent.json", NAME))  # noqa: PTH113
 
 
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """Return the paths; if the one path is a host's folder of a run, also the other hosts' beside it.
+    """Return the paths; if the only path is a host's folder of a run, also the other hosts' beside it.
 
     Returns:
-        The paths, and a note that says what was added.
+        The paths, and a note on the additions.
     """
     if len(paths) != 1 or not is_recorded(paths[0]):
         return paths, []
@@ -54,7 +54,7 @@ def with_other_hosts(
     parent = given.parent if given.name == place.name else place.parent
     with suppress(OSError):
         for name in sorted(os.listdir(parent)):  # noqa: PTH208
-            is_other = name != place.name and not (parent / name).is_symlink()  # which may lead anywhere
+            is_other = name != place.name and not (parent / name).is_symlink()  # a link may lead anywhere
             info = read_info(parent / name) if is_other else None
             if info is not None and info.key == own.key:
                 beside[str(parent / name)] = info
@@ -68,7 +68,7 @@ def with_other_hosts(
 
 
 def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
-    """The folders of the run that all files are of; none if they are of several, or if nothing says so."""
+    """Return the folders of the run that all files belong to; none if there are several, or it is unknown."""
     known = {*run_folders}
     if any(file.path and not known & {*_around(file.path)} for file in files):
         return []
@@ -83,7 +83,7 @@ def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list
 
 
 class Placed(NamedTuple):
-    """Files of a run, and what their folders say of where they are from."""
+    """Files of a run, and their origin by their folders."""
 
     files: Sequence[LogFile]
     hosts: dict[str, str]  #: file → host, if there are several
@@ -91,9 +91,9 @@ class Placed(NamedTuple):
 
 
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
-    """Let the ranks of files and of lines be those of the run, if agents recorded the ranks of their hosts.
+    """Give files and lines the run's rank numbers, if agents recorded the ranks of their hosts.
 
-    Launchers such as torchrun label lines by the ranks' numbers on their host.
+    Launchers such as torchrun label lines with the ranks' numbers on their host.
     """
     from stallwatch_exporter.runs.runfolder import read_info
 
@@ -117,18 +117,18 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
 
 
 def _around(path: str) -> list[str]:
-    """The folders of runs that a file may be in."""
+    """Return the folders of runs that may contain a file."""
     parent = os.path.dirname(path)  # noqa: PTH120 - a tenth of the time
     return [parent, os.path.dirname(parent)] if os.path.basename(parent) == "ranks" else [parent]  # noqa: PTH119, PTH120
 
 
 def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolders:
-    """The runs that Stallwatch kept in whose folders files lie. Looks at each folder once.
+    """Return the runs that Stallwatch kept whose folders contain files. Reads each folder once.
 
-    Where each node of a training is watched by an agent of its own, each has a folder. They have one key if
-    a scheduler or launcher gave the agents one. Else they are started at about the same time, where and by
-    what is the same but for numbers: only folders for which that cannot be are separate. A run also has those
-    of `run_folders` in which no file is.
+    If an agent of its own watches each node of a training, each has a folder. They have one key if a
+    scheduler or launcher gave the agents one. Else they are started at about the same time, in the same place
+    and by the same command except for numbers: only folders that cannot match are separate. A run also has
+    those of `run_folders` that contain no file.
     """
     folder_of: dict[str, str] = {}
     seen: dict[str, str | None] = {}
@@ -144,7 +144,7 @@ def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolder
     from stallwatch_exporter.runs.runfolder import read_info
 
     groups = apart({folder: info for folder in folders if (info := read_info(Path(folder))) is not None})
-    # A group is called as its first folder; by its path if that is another's name, too.
+    # A group has the name of its first folder, or its path if another group has that name, too.
     often = Counter(Path(group[0]).name for group in groups)
     named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
     jobs = {folder: name for name, group in named.items() for folder in group}
@@ -152,7 +152,7 @@ def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolder
 
 
 def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Folders of runs in groups of which each may be one training."""
+    """Return folders of runs in groups, each of which may be one training."""
     alike: dict[tuple[object, ...], list[str]] = {}
     for folder, info in runs.items():
         words = tuple(_NUMBER.sub("0", word) for word in info.command)

@@ -1,6 +1,6 @@
-"""What a process knows of itself, for its answer to the agent: rank, stacks, tasks, counts, collectives.
+"""Collect a process's answers to the agent: rank, stacks, tasks, counts, collectives.
 
-Nothing is imported for it, and nothing is run in an event loop: frames and tasks are read from beside, with
+Nothing is imported for it, and nothing runs in an event loop: frames and tasks are read from outside, with
 the interpreter lock held.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 MOST_THREADS = 64
 INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are reported, from either end
 MOST_ENTRIES = 32  #: collectives that are reported
-# NCCL has a recorder of its own; the other one is gloo's, also in a torch that has both (2.8).
+# NCCL has a recorder of its own; the other is gloo's, even in a torch that has both (2.8).
 _RECORDERS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))
 _ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 MOST_GROUPS = 4096
-MOST_NAMES = 4  #: of a group
+MOST_NAMES = 4  #: names of a group
 MOST_RANKS_BYTES = 192 << 10  #: of all groups' ranks, as text
 # Modules whose globals hold the groups of a parallel layout (Megatron-core 0.15, DeepSpeed 0.19.8); the last
 # one holds the grid of a pipeline.
@@ -39,16 +39,16 @@ MOST_TASKS = 64
 _MOST_COROUTINES = 40  # of a task
 _MOST_AWAITED = 16
 _ASYNCIO = re.compile(r"[/\\]asyncio[/\\](?:runners|base_events)\.py$")
-_UNNAMED = re.compile(r"Task-\d+$")  # by a counter: it differs from rank to rank
+_UNNAMED = re.compile(r"Task-\d+$")  # numbered by a counter, which differs from rank to rank
 _COUNTED = ("batches", "epochs", "epoch_batches", "switches", "forwards")
-_WAITS = ("_try_get_data", "_get_data", "_next_data")  # of an iterator, for its workers
-_MOST_FRAMES = 40  # that are searched for a data loader
-_USUAL = 2  # saves of a function after which their length is known
+_WAITS = ("_try_get_data", "_get_data", "_next_data")  # methods of an iterator that wait for its workers
+_MOST_FRAMES = 40  # frames searched for a data loader
+_USUAL = 2  # saves of a function after which their usual length is known
 _MOST_WORKERS = 64
 
 
 def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the global and the local rank: as torch.distributed says, or the launcher; -1 is unknown."""
+    """Return the global and the local rank, from torch.distributed or the launcher; -1 if unknown."""
     local, known = _number(environ.get("LOCAL_RANK")), _rank()
     if known is not None:
         return known, local
@@ -61,7 +61,7 @@ def _number(text: str | None) -> int:
 
 
 def _rank() -> int | None:
-    """Return this process's rank if torch.distributed is up."""
+    """Return this process's rank if torch.distributed is initialized, else ``None``."""
     distributed = sys.modules.get("torch.distributed")
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -72,7 +72,7 @@ def _rank() -> int | None:
 
 
 def stacks() -> dict[str, Any]:
-    """Return the stacks of all threads but this one, outermost frame first; the main thread comes first."""
+    """Return the stacks of all threads but this one, outermost frame first; the main thread is first."""
     threading = sys.modules.get("threading")
     # Not `enumerate`: its lock may be held by a thread that hangs.
     known = dict(getattr(threading, "_active", {})) if threading is not None else {}
@@ -86,7 +86,7 @@ def stacks() -> dict[str, Any]:
             thread = {"name": name, "main": ident == main, "frames": _frames(frame)}
             try:
                 thread["tasks"] = tasks(frame)
-            except Exception:  # the names that are read there are those of the versions so far
+            except Exception:  # it reads names that a later version may change
                 pass
             found.append(thread)
         if ident == main:
@@ -122,7 +122,7 @@ def _place(frame: FrameType) -> list[Any]:
 
 
 def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
-    """Return the tasks of the event loop that this thread runs, first the `awaited` ones, outermost first.
+    """Return the tasks of this thread's event loop, first the `awaited` ones, outermost first.
 
     While all of them wait, the thread's own stack shows only the loop. Names of Python 3.8 to 3.14:
     ``Runner.run`` holds ``self._loop`` and ``task`` (3.11), ``run`` before it ``loop``, and
@@ -150,7 +150,7 @@ def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
 
 
 def _awaited(task: Any) -> list[Any]:
-    """Return the task and, one after the other, those that it awaits: of several at once, the first."""
+    """Return the task and the chain of tasks that it awaits: of several at once, the first."""
     found: list[Any] = []
     while hasattr(task, "get_coro") and task not in found and not task.done() and len(found) < _MOST_AWAITED:
         found.append(task)
@@ -167,7 +167,7 @@ def _coroutines(coroutine: Any) -> list[list[Any]]:
         frames = (getattr(coroutine, f"{kind}_frame", None) for kind in ("cr", "gi", "ag"))
         frame = next((each for each in frames if each is not None), None)
         if frame is None:
-            break  # an iterator over a future: nothing further in is Python
+            break  # an iterator over a future: nothing further inside is Python
         found.append(_place(frame))
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
     return found
@@ -179,7 +179,7 @@ def _name(task: Any) -> str:
 
 
 def _awaited_workers(frame: FrameType | None) -> list[int]:
-    """Return the processes of the data loader's workers that a thread waits for, which is at `frame`."""
+    """Return the process numbers of the data loader's workers for which the thread at `frame` waits."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -198,7 +198,7 @@ def counters(probe: Probe) -> dict[str, Any]:
         found["saves"] = saves
     for name in _COUNTED:
         value = probe.row[INDEX[name]]
-        if value == value:  # NaN was never counted
+        if value == value:  # NaN means never counted
             found[name] = value
     begun = _begun_collectives()
     if begun is not None:
@@ -207,21 +207,21 @@ def counters(probe: Probe) -> dict[str, Any]:
 
 
 def _begun_collectives() -> int | None:
-    """Return how many collectives this rank has begun in all its groups; torch counts them (2.1 to 2.13)."""
+    """Return how many collectives this rank has begun in all its groups, counted by torch (2.1 to 2.13)."""
     begun = [joined for group in _groups() if (joined := _joined(group)) is not None]
     return sum(begun) if begun else None
 
 
 def _groups() -> list[Any]:
-    """Return the process groups that this rank is a member of, in the order in which it made them."""
+    """Return the process groups that this rank belongs to, in the order in which it made them."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     return list(getattr(getattr(c10d, "_world", None), "pg_map", None) or ())[:MOST_GROUPS]
 
 
 def _joined(group: Any) -> int | None:
-    """Return how many collectives of a group this rank has joined; sending to one rank is none.
+    """Return how many collectives of a group this rank has joined; sends to one rank do not count.
 
-    It is safe while one hangs: a member of the backend is read, ``seqCollective_`` of NCCL or ``seq_`` of
+    This is safe during a hang: it reads a member of the backend, ``seqCollective_`` of NCCL or ``seq_`` of
     gloo, without any lock (torch 2.13, torch/csrc/distributed/c10d: ``getSequenceNumberForGroup`` in
     ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp, called from init.cpp without the interpreter lock).
     """
@@ -232,10 +232,10 @@ def _joined(group: Any) -> int | None:
 
 
 def process_groups(recorder: str) -> list[dict[str, Any]]:
-    """Return the process groups of this rank: names, global ranks, and how many collectives it has joined.
+    """Return the process groups of this rank: names, global ranks, and number of collectives joined.
 
-    The first name is torch's own, which is equal in all ranks; the others say what the group is for. Groups
-    of the backend `recorder` have the number by which its flight recorder calls them.
+    The first name is torch's own, which is equal in all ranks; the others describe the group's purpose.
+    Groups of the backend `recorder` have the number that its flight recorder gives them.
     """
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     named, left = _framework_names(), MOST_RANKS_BYTES
@@ -246,7 +246,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
             names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]  # torch 2.3
             ranks = _folded(world.pg_group_ranks[group])
             is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
-        except Exception:  # a torch that keeps them elsewhere, or the group is gone
+        except Exception:  # a torch that stores them elsewhere, or the group is gone
             continue
         names += named.get(id(group), [])
         left -= len(ranks)
@@ -256,7 +256,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
         }
         if left >= 0:
             one["ranks"] = ranks
-        if is_recorded:  # the recorder numbers the groups of its backend in the order in which they are made
+        if is_recorded:  # the recorder numbers its backend's groups in the order of their creation
             one["recorded"] = recorded
             recorded += 1
         found.append(one)
@@ -264,13 +264,13 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
 
 
 def _framework_names() -> dict[int, list[str]]:
-    """Return the names by which Megatron-core and DeepSpeed hold each group, by the group's identity."""
+    """Return the names under which Megatron-core and DeepSpeed hold each group, by the group's identity."""
     found: dict[int, list[str]] = {}
     for name in _LAYOUTS:
         module = sys.modules.get(name)
         for variable, value in list(vars(module).items()) if module is not None else ():
             if "_GROUP" in variable:
-                # DeepSpeed keeps the groups of experts in a dict, by their name.
+                # DeepSpeed keeps the groups of experts in a dict by name.
                 for each in list(value.values())[:MOST_GROUPS] if isinstance(value, dict) else (value,):
                     found.setdefault(id(each), []).append(variable)
     grid = getattr(sys.modules.get(_PIPELINE), "_grid", None)
@@ -295,11 +295,11 @@ def _folded(ranks: Iterable[int]) -> str:
 
 
 def collectives() -> dict[str, Any]:
-    """Return what torch's flight recorder holds, if the ranks are connected: counters, what is under way.
+    """Return the content of torch's flight recorder if the ranks are connected: counters, active entries.
 
-    Nothing here waits for a device: the recorder only asks whether events have passed
-    (torch 2.13, torch/csrc/distributed/c10d/FlightRecorder.hpp). It records gloo's collectives, too, but
-    counts those that are done as active; so the last few that are not retired are reported.
+    Nothing here waits for a device: the recorder only checks whether events have passed (torch 2.13,
+    torch/csrc/distributed/c10d/FlightRecorder.hpp). It records gloo's collectives, too, but counts finished
+    ones as active; so the last entries that are not retired are reported.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
     distributed = sys.modules.get("torch.distributed")
@@ -320,6 +320,6 @@ def collectives() -> dict[str, Any]:
             recorded_of, answer["status"] = backend, status
             answer["entries"] = [{key: one.get(key) for key in _ENTRY} for one in entries[-MOST_ENTRIES:]]
             break
-    # Last: what the recorder holds has been joined by then.
+    # Last: the entries of the recorder have been joined at this point.
     answer["groups"] = process_groups(recorded_of)
     return answer

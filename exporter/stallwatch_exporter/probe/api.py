@@ -1,8 +1,8 @@
-"""The probe of one process: what hooks and users report of a step goes into the ring.
+"""The probe of one process: it writes what hooks and users report of a step into the ring.
 
-Each step and count is stored in the ring's draft at once. A record is kept every ``RECORD_SECONDS``, and as
-the phase changes. Nothing here raises, waits, or asks a device for a number that is not ready (``draft``).
-Until there is something to report, nothing is made: most Python processes of a command are no ranks.
+Each step and count is stored in the ring's draft at once. A record is kept every ``RECORD_SECONDS``, and when
+the phase changes. Nothing here raises, waits, or reads a number that a device has not finished (``draft``).
+Until there is something to report, nothing is made: most Python processes of a command are not ranks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .ring import RingWriter
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: where the rings are made; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: "0" switches the probe off
 SAMPLE_SECONDS = 1.0  #: costly readings are taken at most this often
-RECORD_SECONDS = 0.05  #: of steps that follow each other faster, not each has a record of its own
-FIRST_RECORDS = 100  #: so many are kept in any case
+RECORD_SECONDS = 0.05  #: steps that follow each other faster share records
+FIRST_RECORDS = 100  #: this many are kept in any case
 
 _STEP, _SECONDS, _LOSS = INDEX["step"], INDEX["step_seconds"], INDEX["loss"]
 _PHASE, _BEATS = INDEX["phase"], INDEX["beats"]
@@ -59,7 +59,7 @@ def _in_turn(method: _Method) -> _Method:
 
 
 class Probe:
-    """Tell it of steps, values and phases; it never raises and never waits."""
+    """Takes the steps, values and phases of a process; it never raises and never waits."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Probe:
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        # First what a hook asks for in each step: it lies side by side then.
+        # First the fields that a hook reads in each step: they are adjacent then.
         self.told_by_user = False  #: the training itself calls ``step``: hooks do not count steps then
-        self.averages_losses = False  #: and its losses are averages of many steps, so single ones are sampled
+        self.averages_losses = False  #: its losses are averages of many steps, so single ones are sampled
         self.steps: float = 0.0  #: number of the last step
         self.due_at = 0.0  #: when a step gets a record again
         self._environ = os.environ if environ is None else environ
@@ -77,20 +77,20 @@ class Probe:
         if clock is not None:
             self.monotonic, self.offset = clock, 0.0
         self._draft = Draft(clock=self.clock)
-        self.row = self._draft.cells  #: the draft, for hooks that count: ``INDEX`` says where
-        #: Called about once a second, within a step; each gives some fields their values.
+        self.row = self._draft.cells  #: the draft, for hooks that count; ``INDEX`` gives the places
+        #: Called about once a second, within a step; each returns values of some fields.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
-        self.saves: dict[str, tuple[int, float]] = {}  #: how many, and the longest, by caller
+        self.saves: dict[str, tuple[int, float]] = {}  #: count, and seconds of the longest, by caller
         self._folder = folder
         self.ends_listening: Callable[[], None] | None = None  #: called with the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
-        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher says so
-        self._begun_at, self._begun_with = NAN, 0.0  # when the steps of the next record began; the one before
+        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher set it
+        self._begun_at, self._begun_with = NAN, 0.0  # when the next record's steps began; the step before
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
-        self._turn = [True]  # only tried: who comes second is counted. As atomic as a lock, and cheaper
+        self._turn = [True]  # only tried: the second caller is counted. As atomic as a lock, and cheaper
 
     def clock(self) -> float:
         """Return the steady time, in Unix seconds."""
@@ -108,10 +108,10 @@ class Probe:
         skipped_steps: Any = None,
         **others: Any,
     ) -> None:
-        """A training step is done. Each value is a field of ``layout``: a number, or a tensor that holds one.
+        """Record a training step. Each value is a field of ``layout``: a number, or a tensor with one.
 
-        Without `number` the steps are counted. The usual fields are written out, as a dict and a loop over it
-        take half as long again, and not keyword-only: Python looks up the defaults of such by their names.
+        Without `number` the steps are counted. The usual fields are written out: a dict and a loop over it
+        take half as long again; and not keyword-only: Python looks up defaults of those by name.
         """
         if self._off:
             return
@@ -155,9 +155,9 @@ class Probe:
             turn.append(True)
 
     def value(self, name: str, value: Any) -> None:
-        """A field of the next record. A tensor on a device is read when it is ready, in a later one.
+        """Set a field of the next record. A tensor on a device is read when it is ready, in a later one.
 
-        Hooks call it in each step, so it is written out as ``step`` is.
+        Hooks call it in each step, so it is written out like ``step``.
         """
         if self._off:
             return
@@ -177,7 +177,7 @@ class Probe:
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
-        """Count something. A record is written for it alone only when the last one is a second old."""
+        """Add to a count. It alone causes a record only if the last one is a second old."""
         place = INDEX[name]
         before = self.row[place]
         self.row[place] = (before if before == before else 0.0) + by
@@ -185,16 +185,16 @@ class Probe:
 
     @_in_turn
     def phase(self, name: str) -> None:
-        """What the rank does now: one of ``layout.PHASES``. The next step ends any other phase.
+        """Set the rank's current phase, one of ``layout.PHASES``. The next step ends any other phase.
 
-        Told again while it lasts, it is a sign of life, such as a batch of an evaluation.
+        Repeated during the phase, it is a sign of life, such as a batch of an evaluation.
         """
         self._finish()
         row, phase = self.row, float(PHASES.index(name))
         lasts = row[_PHASE] == phase
         row[_PHASE] = phase
         row[_BEATS] = (row[_BEATS] if row[_BEATS] == row[_BEATS] else 0.0) + 1.0
-        self._begun_at = NAN  # the time until the next step is not that step's alone
+        self._begun_at = NAN  # the time until the next step is not only that step's
         self.due_at = 0.0
         if lasts:
             self._write_if_due()
@@ -223,9 +223,9 @@ class Probe:
     # ---- text
 
     def event(self, kind: str, key: str | None = None, **about: Any) -> None:
-        """Text for the side file; what has the same `key` is written once, then counted."""
+        """Write a text event to the side file; events with the same `key` are written once, then counted."""
         if self._off or not (self.is_rank or self._ring):
-            return  # a launcher's warnings are no rank's
+            return  # a launcher's warnings belong to no rank
         try:
             if self._ring is None:
                 self._begin()
@@ -247,7 +247,7 @@ class Probe:
             ring.count(DROPPED_EVENTS, events.dropped)
 
     def failed(self) -> None:
-        """Something of the probe failed, such as a hook: count it."""
+        """Count a failure inside the probe, such as in a hook."""
         self._faults += 1
         if self._ring is not None:
             self._ring.count(FAULTS, self._faults)
@@ -255,7 +255,7 @@ class Probe:
     # ---- inside
 
     def forked(self) -> None:
-        """In a child after a fork: the ring is the parent's. The child gets one of its own when it steps."""
+        """Reset a forked child: the ring is the parent's. The child gets its own when it steps."""
         self._turn = [True]
         self._ring = self._events = None
         self._draft = Draft(clock=self.clock)
@@ -272,7 +272,7 @@ class Probe:
             self._ring.count(DROPPED_RECORDS, self._missed)
 
     def _take_one(self, name: str, value: Any) -> None:
-        """What cannot be taken is counted; the other values are not lost with it."""
+        """Take a value; if that fails, count it without losing the other values."""
         try:
             self._draft.take(name, value)
         except Exception:
@@ -285,7 +285,7 @@ class Probe:
             self._write(now)
 
     def _finish(self) -> None:
-        """Keep the step that has no record yet: what comes now is not of that step."""
+        """Write the step that has no record yet: later values are not of that step."""
         if self.row[_STEP] == self.row[_STEP]:
             self._write(self.row[TIME])
 
@@ -297,7 +297,7 @@ class Probe:
         self.row[_FLEETING] = _NOTHING
 
     def _prepare(self, now: float) -> RingWriter:
-        """What is not done for each record: the ring itself, numbers that have arrived, costly readings."""
+        """Do the work that few records need: make the ring, take arrived numbers and costly readings."""
         ring = self._ring or self._open()
         if self._draft.waiting:
             self._draft.collect()
@@ -318,7 +318,7 @@ class Probe:
         """Return the ring; make it if there is none, in turn only, or two threads would make two."""
         if self._ring is None:
             assert self._folder is not None
-            from .answers import ranks  # not at start: most Python processes are no ranks
+            from .answers import ranks  # not at start: most Python processes are not ranks
             from .stacks import stand_by
 
             (rank, local_rank), started = ranks(self._environ), self.clock()
@@ -339,7 +339,7 @@ _current: Probe | None = None
 
 
 def current() -> Probe:
-    """This process's probe; one without a folder does nothing."""
+    """Return this process's probe; one without a folder does nothing."""
     global _current
     if _current is None:
         folder = os.environ.get(FOLDER_VARIABLE)
@@ -351,7 +351,7 @@ def current() -> Probe:
 
 
 def use(probe: Probe) -> None:
-    """Make `probe` this process's own: where there is no agent, a run watches itself."""
+    """Make `probe` this process's own: without an agent, a run watches itself."""
     global _current
     current()
     _current = probe

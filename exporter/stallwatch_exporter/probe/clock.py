@@ -1,7 +1,7 @@
-"""Unix time that goes on evenly: anchored once, and counted by the monotonic clock from there.
+"""Steady Unix time: anchored once, and counted by the monotonic clock from there.
 
-A wall clock that is set while a run trains makes no step long or short. All processes of a host have the same
-monotonic clock, so the ranks take the agent's anchor, which their environment names, and agree with it.
+A change of the wall clock during a run makes no step long or short. All processes of a host have the same
+monotonic clock, so the ranks take the agent's anchor from their environment, and agree with it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: ``<seconds to add to the monotonic clock
 
 
 def steady_offset(environ: Mapping[str, str]) -> float:
-    """Return what to add to the monotonic clock: as the agent does, or by our wall clock on another host.
+    """Return the seconds to add to the monotonic clock: the agent's, or on another host our wall clock's.
 
-    Whoever reads the clock often adds it in place: of a step, the frame of a function is a good part.
+    Callers that read the clock often add it in place: a function call is a good part of the cost of a step.
     """
     seconds, _, timeline = environ.get(VARIABLE, "").partition("@")
     try:
@@ -31,9 +31,9 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return the boot and this process's namespace, or "": a monotonic clock belongs to one of kind "time".
+    """Return the boot and a namespace of this process, or "": a monotonic clock has kind "time".
 
-    The boot's id tells hosts apart, and boots of one host (namespaces(7), random(4)).
+    The boot's id distinguishes hosts, and boots of one host (namespaces(7), random(4)).
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:

@@ -1,10 +1,10 @@
-"""The record that a probe is filling: a place for each field, and numbers that are still on their way.
+"""The record that a probe is filling: a place for each field, and numbers still on their way.
 
-Its bytes are those of a record (``layout``): number, time, fields. Once there is a ring they lie in its
-header, so that storing a number is all that it takes to show it to the agent.
+Its bytes are those of a record (``layout``): number, time, fields. Once there is a ring they are in its
+header, so that storing a number makes it visible to the agent.
 
-``float(tensor)`` waits for all work that its device was given. So a copy into pinned host memory is queued
-behind that work instead, with an event after it, and the number is taken when the event has passed.
+``float(tensor)`` waits for all work queued on its device. So a copy into pinned host memory is queued behind
+that work instead, with an event after it, and the number is taken when the event has passed.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from typing import Any
 
 from .layout import FIELDS
 
-NUMBER, TIME = 0, 1  #: of the record, in ``Draft.cells``; the number is an integer there
+NUMBER, TIME = 0, 1  #: places in ``Draft.cells``; the number is an integer there
 FIRST = 2  #: the first field
-INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: where a field lies in ``Draft.cells``
+INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: place of a field in ``Draft.cells``
 NAN = float("nan")  #: unknown
 _TOLD_NAN = INDEX["told_nan"]
 OFFER_SECONDS = 1.0  #: a tensor on a device is read at most this often
 
 
 class Draft:
-    """The fields of a record before it is written: their numbers lie where one copy takes them all."""
+    """The fields of a record before it is written: one copy takes them all."""
 
     def __init__(self, fields: int = len(FIELDS), clock: Callable[[], float] = time.time) -> None:
         self.bytes = memoryview(bytearray((FIRST + fields) * 8))
         self.cells = self.bytes.cast("d")
-        self.waiting: dict[str, Reading] = {}  #: by field, what is read of tensors
+        self.waiting: dict[str, Reading] = {}  #: readings of tensors, by field
         self._clock = clock
         for place in range(FIRST, FIRST + fields):
             self.cells[place] = NAN
 
     def move(self, place: memoryview) -> None:
-        """Lie in `place` from now on."""
+        """Use `place` as memory from now on."""
         place[:] = self.bytes
         self.bytes = place
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Give a field its value: a number, or a tensor, which is never waited for; it may raise anything."""
+        """Set a field to a number or a tensor, which is never waited for; it may raise anything."""
         if value is None:
             return
         place = INDEX[name]
@@ -57,7 +57,7 @@ class Draft:
             self._put(place, number)
 
     def collect(self) -> None:
-        """Take the numbers that have arrived meanwhile."""
+        """Take the numbers that have arrived since."""
         for name, reading in self.waiting.items():
             number = reading.ready()
             if number is not None:
@@ -65,14 +65,14 @@ class Draft:
 
     def _put(self, place: int, number: float) -> None:
         self.cells[place] = number
-        # NaN alone would say that it is unknown, and the next step's number may cover either.
+        # NaN alone means unknown, and the next step's number may replace either.
         if number - number != 0.0:
             marked = self.cells[_TOLD_NAN]
             self.cells[_TOLD_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)
 
 
 class Reading:
-    """The readings of one value, one at a time."""
+    """Readings of one value, one at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -81,12 +81,12 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """The number, if it costs nothing to read; of a tensor on a device it comes with ``ready``."""
+        """Return the number, if it costs nothing to read; of a tensor on a device, ``ready`` returns it."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
         if device == "cpu":
-            # Of a tensor that needs gradients torch would warn, in the middle of the training's output.
+            # For a tensor that needs gradients, torch would print a warning into the training's output.
             return float(value.detach() if hasattr(value, "detach") else value)
         now = self._clock()
         if self._event is not None or 0.0 <= now - self._offered < OFFER_SECONDS:
@@ -97,7 +97,7 @@ class Reading:
         if backend is None or value.numel() != 1:
             return None
         # The copy is queued on the tensor's device, whichever is the current one (torch 2.13:
-        # ``aten/src/ATen/native/cuda/Copy.cu``); what is asked and recorded goes to the current one's stream.
+        # ``aten/src/ATen/native/cuda/Copy.cu``); queries and events go to the current device's stream.
         with backend.device(value.device):
             if _capturing(backend):
                 return None
@@ -111,7 +111,7 @@ class Reading:
         return None
 
     def ready(self) -> float | None:
-        """The number that was offered before, once it has arrived."""
+        """Return the number that was offered before, once it has arrived."""
         if self._event is None or not self._event.query():
             return None
         self._event = None
@@ -119,7 +119,7 @@ class Reading:
 
 
 def is_spread(value: Any) -> bool:
-    """Whether it is a ``DTensor``: the ranks hold parts of its number, and reading it may take all."""
+    """Whether it is a ``DTensor``: ranks hold parts of its number, and reading it may need all of them."""
     return hasattr(value, "to_local")
 
 

@@ -1,7 +1,7 @@
 """Text beside the numbers: warnings, exceptions, versions; one JSON object a line, bounded.
 
-A message that was written before is only counted, and the file ends at a size: a rank that warns a
-million times costs a megabyte at most. The last of it is kept for the exception that ends the rank.
+A repeated message is only counted, and the file has a maximum size: a rank that warns a million times costs a
+megabyte at most. The last part of it is reserved for the exception that ends the rank.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 MOST_BYTES = 1 << 20
 MOST_LINE = 16 << 10
-KEPT_BYTES = 32 << 10  #: of the file, for the kind `LAST` alone, and the longest line of it
+KEPT_BYTES = 32 << 10  #: reserved for the kind `LAST`, and the longest line of that kind
 LAST = "exception"
 _MOST_KEYS = 2000
 
 
 class EventFile:
-    """Appends to a file that is made with the first event. Never raises; `dropped` says what is missing."""
+    """Appends to a file that the first event creates. Never raises; `dropped` counts what is missing."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class EventFile:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
-        self.dropped = 0  #: events that found no room or no disk; repeated ones are no loss
+        self.dropped = 0  #: events without room or disk; repeated ones are no loss
         self._left = most_bytes
         self._kept = kept_bytes
         self._clock = clock
@@ -39,10 +39,10 @@ class EventFile:
         self._seen: dict[str, int] = {}
 
     def write(self, kind: str, key: str | None = None, **about: Any) -> bool:
-        """Tell of something; of what has the same `key`, only the first, and then every tenfold count."""
+        """Write an event; with the same `key`, only the first one, and those at each power of ten."""
         try:
             return self._write(kind, key, about)
-        except Exception:  # a full disk, a text that is none: the training must not know
+        except Exception:  # a full disk, an invalid text: the training must not notice
             self.dropped += 1
             return False
 
@@ -67,7 +67,7 @@ class EventFile:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o600)
         if os.write(self._fd, line) != len(line):
-            self._left = 0  # half a line: whatever came after it could not be read
+            self._left = 0  # half a line: no later line could be read
             self.dropped += 1
             return False
         self._left -= len(line)

@@ -1,8 +1,8 @@
 """Hooks for libraries: installed after the training itself has imported them, never before.
 
-Nothing is wrapped around an import, so a traceback through one looks as always. Instead a finder that finds
-nothing is asked first for each module that is not imported yet; it looks whether one of the libraries has
-finished meanwhile. Each library imports further modules after the one that is waited for.
+No import is wrapped, so a traceback through one looks as usual. Instead a finder that finds nothing is called
+first for each module that is not imported yet; it checks whether one of the libraries is complete by then.
+Each library imports further modules after the one that is waited for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # `typing` costs every Python of the command more than al
 if TYPE_CHECKING:
     from typing import Any
 
-#: The module to wait for → what to call then with it and the probe: ``<module of hooks>.<function>``.
+#: The module to wait for → the hooks to call with it and the probe: ``<module of hooks>.<function>``.
 HOOKS = {
     "torch.optim.optimizer": ("torch.install", "leaving.install", "warnings.install"),
     "torch._tensor": ("losses.install",),
@@ -33,8 +33,8 @@ HOOKS = {
 }
 
 #: Module → (class, or "" for the module itself; name; the phase that its call begins), for ``hooks.phases``.
-#: "train" ends whatever was before. The names are those of transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19,
-#: torch 2.1 to 2.13, TRL 0.14 to 1.16, vLLM and ms-swift 3; those that a version lacks are passed over.
+#: "train" ends any phase. The names are those of transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19,
+#: torch 2.1 to 2.13, TRL 0.14 to 1.16, vLLM and ms-swift 3; names that a version lacks are skipped.
 PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "transformers.trainer": (
         ("Trainer", "training_step", "train"),
@@ -62,7 +62,7 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("", "async_save", "save"),
         ("", "load", "init"),
     ),
-    # Whoever imported the functions themselves: each asks its planner before it writes or reads.
+    # For code that imported the functions themselves: each calls its planner before it writes or reads.
     "torch.distributed.checkpoint.default_planner": (
         ("DefaultSavePlanner", "set_up_planner", "save"),
         ("DefaultLoadPlanner", "set_up_planner", "init"),
@@ -101,7 +101,7 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 class Watcher:
-    """A meta-path finder that only looks."""
+    """A meta-path finder that only observes."""
 
     def __init__(self) -> None:
         self._waiting = [(name, "phases.install") for name in PHASES]
@@ -109,7 +109,7 @@ class Watcher:
         self._inside = False
 
     def find_spec(self, *_: Any) -> None:
-        """Find nothing; install what has become due."""
+        """Find nothing; install the hooks that are due."""
         if self._waiting and not self._inside:
             self._inside = True
             try:
@@ -126,7 +126,7 @@ class Watcher:
         module = sys.modules[name]
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             return
-        self._waiting.remove(waiting)  # first: what fails is not tried again
+        self._waiting.remove(waiting)  # first: a failed hook is not tried again
         from importlib import import_module
 
         from .api import current
@@ -146,7 +146,7 @@ class Watcher:
 
 
 def watch() -> Watcher:
-    """Begin to look, for libraries that are imported already and for those to come."""
+    """Start to watch for libraries, both imported ones and those to come."""
     watcher = Watcher()
     sys.meta_path.insert(0, watcher)
     watcher.find_spec()

@@ -1,11 +1,11 @@
-"""The form of a ring file: a header of one page, then records of one size.
+"""The format of a ring file: a header of one page, then records of one size.
 
-A record is its number (1, 2, …), the Unix time and one double a field; NaN says that the field is unknown.
-A field that really is NaN, such as a loss, has its bit set in the field ``told_nan``.
-Record ``n`` lies in place ``(n - 1) % capacity``. The writer writes the record, then the header's counter of
-records written: a record whose number the counter has not reached is not there yet.
+A record is its number (1, 2, …), the Unix time and one double a field; NaN marks an unknown field. A field
+that really is NaN, such as a loss, has its bit set in the field ``told_nan``. Record ``n`` has place ``(n -
+1) % capacity``. The writer writes the record, then the header's counter of records written: a record with a
+number above the counter is not complete.
 
-The record that is being filled, the draft, lies in the header's page. Every count and every step is stored
+The record that is being filled, the draft, is in the header's page. Every count and every step is stored
 there at once, so that a reader sees it before the record is complete, and it outlives a rank that is killed.
 Its time is that of the last step.
 """
@@ -19,7 +19,7 @@ from typing import NamedTuple
 MAGIC = b"STWRING\0"
 VERSION = 2
 HEADER_SIZE = 4096
-LARGEST = float(1 << 53)  #: of a count: up to here, a double holds every whole number
+LARGEST = float(1 << 53)  #: largest count: up to here, a double holds every integer
 LATEST = 250e9  #: Unix time, shortly before the last year of ``datetime``
 CAPACITY = 4096  #: records: at one look a second, nothing is lost below 4,096 steps a second
 
@@ -30,7 +30,7 @@ COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
 DRAFT_AT = 2048
 
-#: New with each step: absent from the next record unless given again.
+#: New with each step: absent from the next record unless set again.
 PASSING = (
     "told_nan",
     "step",
@@ -41,7 +41,7 @@ PASSING = (
     "learning_rate",
     "loss_scale",
 )
-#: What may be infinite, or really be NaN: a rank computes it. All else counts, or measures time or memory.
+#: Computed values, which may be infinite or NaN. All other fields are counts, times or memory sizes.
 COMPUTED = ("loss", "grad_norm", "learning_rate", "loss_scale")
 #: Valid until changed: repeated in every record.
 LASTING = (
@@ -66,13 +66,13 @@ LASTING = (
     "switches",
     "forwards",
 )
-#: In this order, what hooks store in most steps is one cache line; the numbers of ``Probe.step`` are a row.
+#: In this order, fields that hooks set in most steps share a cache line; ``Probe.step`` sets a row.
 FIELDS = LASTING[:4] + PASSING + LASTING[4:]
 PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: by number in ``phase``
 
 
 class Header(NamedTuple):
-    """Who writes the ring, and how."""
+    """The writer of the ring, and its format."""
 
     record_size: int
     capacity: int
@@ -84,21 +84,21 @@ class Header(NamedTuple):
 
     @property
     def file_size(self) -> int:
-        """How long the whole file is."""
+        """Length of the whole file in bytes."""
         return HEADER_SIZE + self.record_size * self.capacity
 
 
 class LayoutProblem(ValueError):
-    """The bytes are no ring that this version reads."""
+    """The bytes are not a ring that this version reads."""
 
 
 def record_struct(fields: Sequence[str]) -> struct.Struct:
-    """How one record is packed."""
-    return struct.Struct(f"=q{1 + len(fields)}d")  # as the writer has them in memory
+    """Return the packed format of one record."""
+    return struct.Struct(f"=q{1 + len(fields)}d")  # as in the writer's memory
 
 
 def pack_header(header: Header) -> bytes:
-    """The header's page, its counters at zero."""
+    """Return the header's page, with its counters at zero."""
     page = bytearray(HEADER_SIZE)
     names = "\n".join(header.fields).encode()
     if len(names) > DRAFT_AT - _NAMES_AT or DRAFT_AT + header.record_size > HEADER_SIZE:
@@ -110,7 +110,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def unpack_header(page: bytes) -> Header:
-    """The header of a ring; a `LayoutProblem` where the bytes are none."""
+    """Return the header of a ring; raise `LayoutProblem` if the bytes are not one."""
     if len(page) < HEADER_SIZE:
         raise LayoutProblem("shorter than a header")
     magic, version, size, capacity, count, rank, local_rank, pid, started = _HEAD.unpack_from(page)

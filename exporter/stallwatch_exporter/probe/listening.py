@@ -1,7 +1,7 @@
-"""Forward passes, counted only while the agent suspects a stall: nothing is noticed of them otherwise.
+"""Count forward passes, only while the agent suspects a stall; otherwise they are not observed.
 
-A question of the agent begins it, and the next step or ten minutes end it. Each call of a module looks
-``__call__`` up in its class. If torch's compiler has compiled anything, that is left alone: what is compiled
+A query by the agent starts it, and the next step or ten minutes end it. Each call of a module looks
+``__call__`` up in its class. If torch's compiler has compiled anything, that is left alone: compiled code
 depends on the class. A compilation that begins meanwhile ends it.
 """
 
@@ -32,10 +32,10 @@ class Listening:
         self._until = 0.0
         self._cls: Any = None
         self._ours: Any = None
-        self._turn = _thread.allocate_lock()  # only tried: a step never waits for the thread that answers
+        self._turn = _thread.allocate_lock()  # only tried: a step never waits for the answering thread
 
     def begin(self) -> None:
-        """Count from now on; the agent's question asks for it, again and again."""
+        """Count from now on; each query by the agent calls it again."""
         self._until = time.monotonic() + MOST_SECONDS
         if self._turn.acquire(False):
             try:
@@ -50,7 +50,7 @@ class Listening:
         cls = module.Module
         function = vars(cls).get("__call__")
         if isinstance(function, (NoticedMethod, _CountedCall)):
-            return  # somebody else's, or counted by the process that this was forked from
+            return  # set by other code, or counted by the process that this was forked from
         row = self._probe.row
         if row[_FORWARDS] != row[_FORWARDS]:
             row[_FORWARDS] = 0.0
@@ -58,12 +58,12 @@ class Listening:
         cls.__call__ = ours
         self._cls, self._ours = cls, ours
         self._probe.ends_listening = self.end
-        self._probe.due_at = 0.0  # the next step gets a record, and is not only counted
+        self._probe.due_at = 0.0  # so that the next step gets a record, and is not only counted
 
     def end(self) -> None:
-        """Put back what was there, unless somebody else has replaced it since."""
+        """Restore the original, unless other code has replaced it since."""
         if not self._turn.acquire(False):
-            return  # the other thread is at it; the next step comes here again
+            return  # the other thread is doing it; the next step calls this again
         try:
             ours, self._ours = self._ours, None
             self._probe.ends_listening = None
@@ -73,7 +73,7 @@ class Listening:
             self._turn.release()
 
     def left(self) -> float | None:
-        """Seconds until it ends by itself, which it does here; ``None`` if it is not under way."""
+        """Return the seconds until it ends, and end it when due; ``None`` if it is not counting."""
         if self._ours is None:
             return None
         left = self._until - time.monotonic()
@@ -84,7 +84,7 @@ class Listening:
 
 
 class _CountedCall:
-    """Stands for ``Module.__call__``, as a `NoticedMethod` that counts and does no more."""
+    """Stands for ``Module.__call__``, like a `NoticedMethod` that only counts."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function

@@ -1,8 +1,8 @@
-"""Notice that a method is used, or an attribute set, without standing on the stack.
+"""Observe that a method is used, or an attribute set, without a frame on the stack.
 
-A function that wraps another shows up in every traceback through it, and a training that fails would print
-something else than it does without the probe. A descriptor is asked for the method just before the call and
-hands out the original: what is called, and what a traceback shows, stays as it was.
+A function that wraps another shows up in every traceback through it, so a training that fails would print
+something other than without the probe. A descriptor is queried for the method just before the call and
+returns the original: the called function, and the traceback, stay the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NoticedMethod:
         self._notices: tuple[tuple[Notice, Callable[[], None]], ...] = ((notice, failed),)
 
     def add(self, notice: Notice, failed: Callable[[], None]) -> None:
-        """Call this one as well."""
+        """Call this notice as well."""
         self._notices += ((notice, failed),)
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
@@ -92,9 +92,9 @@ class NoticedAttribute:
 
 
 def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], None]) -> bool:
-    """Put a `NoticedMethod` in the place of a function of the class itself; False where there is none.
+    """Replace a function of the class itself by a `NoticedMethod`; return False if there is none.
 
-    Several hooks may notice the same method.
+    Several hooks may observe the same method.
     """
     function = vars(cls).get(name)
     if isinstance(function, NoticedMethod):
@@ -107,7 +107,7 @@ def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], Non
 
 
 def stop_noticing(cls: type, name: str) -> None:
-    """Put the function itself back in its place, for all hooks."""
+    """Restore the function itself, for all hooks."""
     function = vars(cls).get(name)
     if isinstance(function, NoticedMethod):
         setattr(cls, name, function.function)
@@ -121,7 +121,7 @@ def notice_attribute(
     looked_up: Notice | None = None,
     was_set: Callable[[Any, Any], None] | None = None,
 ) -> bool:
-    """The same for an attribute that instances have; False where the class has something of that name."""
+    """Observe an attribute that instances have; return False if the class defines one of that name."""
     if hasattr(cls, name):
         return False
     setattr(cls, name, NoticedAttribute(name, failed, looked_up=looked_up, was_set=was_set))
@@ -131,9 +131,9 @@ def notice_attribute(
 def notice_module_attribute(
     module: ModuleType, name: str, notice: Notice, failed: Callable[[], None]
 ) -> bool:
-    """Call ``notice(module, frame)`` whenever ``module.name`` is looked up; False where it has no such thing.
+    """Call ``notice(module, frame)`` at each lookup of ``module.name``; return False if it does not exist.
 
-    Only from outside: code in the module itself reads its globals without asking the module.
+    Only lookups from outside: code in the module itself reads its globals without the module.
     """
     if name not in vars(module):
         return False

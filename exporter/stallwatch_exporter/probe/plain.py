@@ -1,9 +1,9 @@
-"""A command that is one Python program, and maybe no rank: at a stall it can be asked all the same.
+"""Answers of a command that is one Python program and maybe not a rank, if it is queried at a stall.
 
-A rank waits with a thread for that question. Here nobody knows yet that anything is trained, and a thread
-would be too much: since Python 3.12 ``os.fork`` warns where there is one. So only ``faulthandler`` is
-ready for its signal, which costs nothing until it comes. If the process turns out to be a rank, the rank goes
-on with it.
+A rank waits with a thread for that query. Here it is unknown whether anything is trained, and a thread would
+be too much: since Python 3.12 ``os.fork`` warns if there is one. So only ``faulthandler`` is ready for its
+signal, which costs nothing until it arrives. If the process turns out to be a rank, the rank continues with
+it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _MOST_ABOVE = 4  #: processes between the agent and the program, such as a shell
 
 
 def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Be ready, where this process is the command or one that the command started, and no launcher's rank.
+    """Get ready if this process is the command or was started by it, and is not a launcher's rank.
 
-    `folder` is the one of the rings. Little is imported until then: this is every Python of the command.
+    `folder` is the folder of the rings. Few imports precede the check: every Python of the command runs it.
     """
     if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(_words()) or not _is_near(folder):
         return
@@ -37,14 +37,14 @@ def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def _words() -> Sequence[str]:
-    """The command line of this process; nothing before Python 3.10."""
+    """Return the command line of this process; nothing before Python 3.10."""
     return getattr(sys, "orig_argv", ())
 
 
 def is_replay(words: Sequence[str]) -> bool:
     """Whether a command is ``stallwatch replay``: its steps are those of another time.
 
-    Up to two words may come before it, such as a Python and its option. Other programs may have our name.
+    Up to two words may precede it, such as a Python and its option. Other programs may have our name.
     """
     return any(
         os.path.basename(word) == "stallwatch" and "replay" in words[at + 1 : at + 2]
@@ -53,7 +53,7 @@ def is_replay(words: Sequence[str]) -> bool:
 
 
 def _is_near(folder: str) -> bool:
-    """Whether the agent, after whose process its folder of rings is named, is not far above this one."""
+    """Whether the agent, whose process number names its folder of rings, is a close ancestor."""
     agent = os.path.basename(folder).partition("-")[0]
     above = str(os.getppid())
     for _ in range(_MOST_ABOVE):

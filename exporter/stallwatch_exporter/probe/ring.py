@@ -1,7 +1,7 @@
-"""The writer of a ring: no lock, no system call, and nothing that waits.
+"""The writer of a ring: no lock, no system call, and no waiting.
 
 The file gets its blocks when it is made. Without them a full disk would end the training with SIGBUS at the
-first write to a page that has none.
+first write to a page without a block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .layout import (
 
 
 class RingWriter:
-    """Writes `draft` as records into a new file at `path`; an `OSError` says that it cannot be made."""
+    """Writes `draft` as records into a new file at `path`; raises `OSError` if it cannot be made."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RingWriter:
         self._map = _create(path, header)
         self._capacity = capacity
         self._all = memoryview(self._map)
-        # Stored by one machine instruction each, so that a reader never sees half a number.
+        # One machine instruction stores each, so that a reader never sees half a number.
         self._counters = self._all[COUNTERS_AT : COUNTERS_AT + COUNTERS.size].cast("Q")
         self._draft = self._all[DRAFT_AT : DRAFT_AT + self._size]
         draft.move(self._draft)
@@ -57,7 +57,7 @@ class RingWriter:
         self.written = 0
 
     def write(self, now: float) -> None:
-        """Add the draft as a record, over the oldest one where the ring is full."""
+        """Add the draft as a record, over the oldest one if the ring is full."""
         written = self.written
         place = HEADER_SIZE + written % self._capacity * self._size
         self._number[0] = written = written + 1
@@ -66,12 +66,12 @@ class RingWriter:
         self._counters[WRITTEN] = self.written = written
 
     def count(self, counter: int, total: int) -> None:
-        """Show one of the header's counters, such as ``layout.DROPPED_EVENTS``."""
+        """Set one of the header's counters, such as ``layout.DROPPED_EVENTS``."""
         self._counters[counter] = total
 
 
 def _create(path: Path, header: Header) -> mmap.mmap:
-    """Make and map the file in its full length; it gets its name last, when it is whole."""
+    """Make and map the file in its full length; it gets its name last, when it is complete."""
     unfinished = path.with_suffix(".new")
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -90,5 +90,5 @@ def _create(path: Path, header: Header) -> mmap.mmap:
 def _allocate(fd: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
-    else:  # macOS: writing takes the blocks as well
+    else:  # macOS: writing allocates the blocks as well
         os.write(fd, bytes(size))

@@ -1,21 +1,21 @@
-"""Answers to the agent, which asks a rank at a stall, and never before, where it is (``answers``).
+"""Answers to the agent, which queries a rank at a stall, and never before, for its state (``answers``).
 
 Two ways to answer, for two kinds of stall:
 
-* A thread waits on a named pipe beside the ring; that costs nothing until the agent writes to it. To a number
-  it answers with all that it knows, collectives last. Several may ask at once, by the monotonic clock: the
-  answer bears the greatest number so far, so it is new enough for whoever asked with that or a smaller one.
-* A thread gets nowhere while other code holds the interpreter lock. So ``faulthandler`` waits for a real-time
-  signal that nobody uses: it needs no lock, and writes to a file of its own.
+* A thread waits on a named pipe beside the ring; that costs nothing until the agent writes to it. It answers
+  a number with all that it knows, collectives last. Several agents may ask at once, by the monotonic clock:
+  the answer bears the greatest number so far, so it is new enough for any query with that or a smaller one.
+* A thread makes no progress while other code holds the interpreter lock. So ``faulthandler`` waits for an
+  unused real-time signal: it needs no lock, and writes to a file of its own.
 
-A process that was forked has neither; it gets its own when it turns out to be a rank. After ``exec`` there is
-neither: descriptors are closed and handlers are gone, and the agent looks before it sends the signal.
+A forked process has neither; it gets its own when it turns out to be a rank. After ``exec`` there is neither:
+descriptors are closed and handlers are gone, and the agent checks before it sends the signal.
 """
 
 from __future__ import annotations
 
-# A command that is one Python program loads this as it starts: `json`, `pathlib`, `signal` and `typing` would
-# cost it four times as much as all the rest. What `signal` adds to `_signal` are names.
+# A command that is one Python program loads this at its start: `json`, `pathlib`, `signal` and `typing` would
+# cost it four times as much as all the rest. `signal` adds only names to `_signal`.
 import _thread
 import faulthandler
 import fcntl
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-#: Beside ``<name>.ring``: the pipe to ask by, the answer, what torch adds to it, faulthandler's file, and
+#: Beside ``<name>.ring``: the pipe for queries, the answer, torch's part of it, faulthandler's file, and
 #: the number of the signal that makes it write.
 ASK, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
-MOST_BYTES = 4 << 20  #: an answer longer than this is not written
-_QUESTION = 4096  # bytes of questions that are read at once
+MOST_BYTES = 4 << 20  #: longer answers are not written
+_QUESTION = 4096  # bytes of queries that are read at once
 _LEAST_DESCRIPTOR = 64  # low numbers have meanings: a program may look for what its parent left at 3
 
 
@@ -47,9 +47,9 @@ class Answerer:
 
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
-        self.probe: Probe | None = None  #: once this process is known to be a rank
+        self.probe: Probe | None = None  #: set once this process is known to be a rank
         self._listening: Listening | None = None
-        self._newest = 0  # number of a question
+        self._newest = 0  # number of the newest query
         self._base = base
         self._fault: int | None = None
         try:
@@ -58,8 +58,8 @@ class Answerer:
             pass
 
     def listen(self) -> None:
-        """Let a thread wait for questions; raises where no pipe or no thread is to be had."""
-        # Now: at a stall nothing may wait for a disk or a lock of imports.
+        """Start the thread that waits for queries; raises if no pipe or no thread is available."""
+        # Now: at a stall nothing may wait for a disk or an import lock.
         import json  # noqa: F401
         import select
 
@@ -71,28 +71,28 @@ class Answerer:
             self._listening = Listening(self.probe)
         pipe = _beside(self._base, ASK)
         os.mkfifo(pipe, 0o600)
-        # Also open for writing: it never ends, however many agents come and go.
+        # Also open for writing: it never ends, however many agents open and close it.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         self._identity = _identity(self._pipe)
         self._asked = select.poll()
         self._asked.register(self._pipe, select.POLLIN)
-        _thread.start_new_thread(self._wait, ())  # no Thread object: nobody counts it, or joins it
+        _thread.start_new_thread(self._wait, ())  # no Thread object, which other code could count or join
 
     def move(self, base: str) -> None:
-        """Stand ready beside `base` from now on; nothing is registered anew."""
+        """Use `base` from now on; nothing is registered again."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):
                 os.rename(_beside(before, suffix), _beside(base, suffix))
 
     def leave(self) -> None:
-        """The process ends: nobody need ask it any more. In a forked child that is the parent's business."""
+        """Remove the files as the process ends. In a forked child that is left to the parent."""
         if self.pid == os.getpid():
             for suffix in (SIGNAL, FAULT):
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the signal if Python code has taken it: a sampler without values, asked once a second."""
+        """Withdraw the signal if Python code has taken it: a sampler without values, called once a second."""
         taken = self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None)
         if taken and self.pid == os.getpid():
             self._fault = None
@@ -105,7 +105,7 @@ class Answerer:
             return
         path = _beside(self._base, FAULT)
         fd = _high(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
-        # Not chained: nobody is there to hand it on to, and with `chain` Python would not ask the kernel to
+        # Not chained: no other handler exists, and with `chain` Python would not have the kernel
         # restart the calls that the signal interrupts (CPython, Modules/faulthandler.c, SA_RESTART).
         faulthandler.register(number, file=fd, all_threads=True, chain=False)
         self._fault = number
@@ -113,8 +113,8 @@ class Answerer:
 
     def _wait(self) -> None:
         try:
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # they belong to the training
-            # The training may close descriptors that it does not know; what has the number then is not ours.
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # they are for the training
+            # The training may close descriptors that it does not know; a reused number is not ours.
             while _identity(self._pipe) == self._identity:
                 left = self._listening.left() if self._listening is not None else None
                 if left is not None and (
@@ -126,7 +126,7 @@ class Answerer:
                     return
                 self._newest = max([self._newest, *(int(one) for one in questions.split() if one.isdigit())])
                 self._answer()
-        except Exception:  # at worst nobody answers: the agent has other ways
+        except Exception:  # at worst there is no answer: the agent has other methods
             pass
 
     def _answer(self) -> None:
@@ -137,7 +137,7 @@ class Answerer:
         try:
             if self._listening is not None:
                 self._listening.begin()
-        except Exception:  # the answer comes all the same
+        except Exception:  # answer nevertheless
             pass
         probe = self.probe
 
@@ -151,16 +151,16 @@ class Answerer:
         )
         for suffix, answer in answers:
             try:
-                asked = {"asked": str(self._newest)}
-                data = json.dumps({**asked, **answer()}, default=str).encode("ascii", "replace")
+                head = {"asked": str(self._newest)}
+                data = json.dumps({**head, **answer()}, default=str).encode("ascii", "replace")
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
-                continue  # such as a disk that is full: the other half may still fit
+                continue  # such as a full disk: the other half may still fit
 
 
 def free_signal(status: str = "/proc/self/status") -> int | None:
-    """A real-time signal that nobody in this process handles or ignores; ``None`` where there is none."""
+    """Return a real-time signal that this process does not handle, ignore or block; ``None`` without one."""
     if not hasattr(_signal, "SIGRTMAX"):
         return None
     masks = signal_masks(status)
@@ -183,7 +183,7 @@ def signal_masks(status: str) -> dict[str, int]:
 
 
 def _high(fd: int) -> int:
-    """The same file under a number that nobody expects to be anything."""
+    """Return the same file under a descriptor number that other code does not use for a purpose."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
     except OSError:
@@ -224,14 +224,14 @@ _answerer: Answerer | None = None
 
 
 def stand_by_alone(base: str) -> Answerer:
-    """Be ready to be asked by the signal alone, before anything is known of this process."""
+    """Get ready for a query by the signal alone, before anything is known about this process."""
     global _answerer
     _answerer = Answerer(base)
     return _answerer
 
 
 def stand_by(probe: Probe, ring: str) -> None:
-    """From now on the agent may ask this process where it is, beside its `ring`; once a process."""
+    """Let the agent query this process from now on, beside its `ring`; once a process."""
     global _answerer
     try:
         if _answerer is None or _answerer.pid != os.getpid():
@@ -243,5 +243,5 @@ def stand_by(probe: Probe, ring: str) -> None:
         _answerer.probe = probe
         probe.samplers.append(_answerer.look_after_signal)
         _answerer.listen()
-    except Exception:  # no room for a pipe, no thread: the rank is watched without
+    except Exception:  # no room for a pipe, no thread: the rank is watched without answers
         probe.failed()

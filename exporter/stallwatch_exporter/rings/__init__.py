@@ -1,1 +1,1 @@
-"""The agent's end of the probe: the rings that ranks write, read beside them."""
+"""The agent's end of the probe: reading the rings that ranks write."""

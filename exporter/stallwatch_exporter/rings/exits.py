@@ -1,8 +1,8 @@
-"""Exit statuses of processes that are no children of ours, such as the ranks that a launcher started.
+"""Exit statuses of processes that are not our children, such as the ranks that a launcher started.
 
-Until its parent asks for the status, a process is a zombie, whose line in ``/proc`` holds it
-(proc_pid_stat(5), ``exit_code``; for processes of the same user). A descriptor of the process wakes us at its
-end (pidfd_open(2), Linux 5.3), and from Linux 6.15 on it has the status later, too (``PIDFD_GET_INFO``,
+Until its parent reads the status, a process is a zombie, whose line in ``/proc`` holds it (proc_pid_stat(5),
+``exit_code``; for processes of the same user). A descriptor of the process wakes us at its end
+(pidfd_open(2), Linux 5.3), and from Linux 6.15 on it has the status later, too (``PIDFD_GET_INFO``,
 ``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``). Nothing in a rank is changed.
 """
 
@@ -22,27 +22,27 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_rules.files import is_own
 
-MOST_WATCHED = 256  #: each takes a descriptor
-_LOOK_SECONDS = 5.0  # until a thread notices that nobody asks any more
+MOST_WATCHED = 256  #: processes; each takes a descriptor
+_LOOK_SECONDS = 5.0  # until the thread notices that it was closed
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # mask, control group, numbers, exit code
 _INFO_EXIT = 1 << 3
-_EXIT_CODE = 49  # of the fields behind the name, from 0
+_EXIT_CODE = 49  # index among the fields after the name, from 0
 
 
 class Exits:
-    """Exit codes of processes that were handed to `watch` while they were up, if the kernel reveals them."""
+    """Exit codes of the processes passed to `watch` while they were running, if the kernel reveals them."""
 
     def __init__(self) -> None:
-        self.codes: dict[Hashable, int] = {}  #: by what `watch` was given; ``-n`` for signal n
-        self.ended_at: dict[Hashable, float] = {}  #: when each that was watched ended, steady time
+        self.codes: dict[Hashable, int] = {}  #: by the key given to `watch`; ``-n`` for signal n
+        self.ended_at: dict[Hashable, float] = {}  #: when each watched process ended, steady time
         self._seen: set[Hashable] = set()
         self._watched: dict[int, tuple[int, Hashable]] = {}  # process and key by descriptor
         self._epoll: select.epoll | None = None
         self._lock = threading.Lock()
 
     def watch(self, key: Hashable, pid: int, started: float) -> None:
-        """Look after the process that was there at `started` (steady time), once for each key."""
+        """Watch the process that was running at `started` (steady time), once for each key."""
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
         self._seen.add(key)
@@ -52,18 +52,18 @@ class Exits:
             fd = os.pidfd_open(pid)
         except OSError:
             return
-        if not is_there(pid, steady.wall(started)):  # or the number is another's by now
+        if not is_there(pid, steady.wall(started)):  # or another process has the number now
             os.close(fd)
             return
         try:
             with self._lock:
                 self._waiting().register(fd, select.EPOLLIN | select.EPOLLONESHOT)
                 self._watched[fd] = pid, key
-        except (OSError, RuntimeError):  # no descriptor is free, or no thread: the code stays unknown
+        except (OSError, RuntimeError):  # no descriptor or thread is available: the code stays unknown
             os.close(fd)
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Stop watching, and close all descriptors."""
         with self._lock:
             epoll, self._epoll = self._epoll, None
             for fd in self._watched:
@@ -72,10 +72,10 @@ class Exits:
         if epoll is not None:
             epoll.close()
 
-    __del__ = close  # its thread does not keep it
+    __del__ = close  # its thread does not keep it alive
 
     def _waiting(self) -> select.epoll:
-        """Return what a thread of ours waits at; the caller holds the lock."""
+        """Return the epoll object on which our thread waits; the caller holds the lock."""
         if self._epoll is None:
             epoll = select.epoll()
             try:
@@ -87,7 +87,7 @@ class Exits:
         return self._epoll
 
     def _take(self, epoll: select.epoll, ended: list[tuple[int, int]]) -> bool:
-        """Record the processes of these descriptors; false once another thread, or none, is to wait."""
+        """Record the ends of these descriptors' processes; return False if the calling thread must stop."""
         with self._lock:
             if self._epoll is not epoll:
                 return False
@@ -102,16 +102,16 @@ class Exits:
 
 
 def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
-    """Record what ends, until `exits` is closed or nothing refers to it."""
+    """Record the ends of processes until `exits` is closed or nothing refers to it."""
     while True:
         try:
             ended = epoll.poll(_LOOK_SECONDS)
         except (OSError, ValueError):  # closed
             return
-        there = exits()
-        if there is None or not there._take(epoll, ended):
+        owner = exits()
+        if owner is None or not owner._take(epoll, ended):
             return
-        del there
+        del owner
 
 
 def exit_code(pid: int, fd: int) -> int | None:
@@ -126,13 +126,13 @@ def _of_zombie(pid: int) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         folder = Path(f"/proc/{pid}")
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] in "ZX" and is_own(folder.stat()):  # others read 0
+        if fields[0] in "ZX" and is_own(folder.stat()):  # other users read 0
             return int(fields[_EXIT_CODE])
     return None
 
 
 def _of_descriptor(fd: int) -> int | None:
-    with contextlib.suppress(OSError):  # a kernel that does not know the request, or may not answer
+    with contextlib.suppress(OSError):  # a kernel that does not know the request, or refuses it
         info = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
         fcntl.ioctl(fd, _GET_INFO, info)
         mask, *_, code = _INFO.unpack(info)

@@ -1,4 +1,4 @@
-"""Whether a process that left a trace is still there."""
+"""Whether a process that left a trace is still running."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import psutil
 
 from stallwatch_exporter.probe.clock import namespace
 
-#: A process may seem so many seconds younger than the ring that it made. Its birth is counted in clock ticks
-#: (hundredths of a second) from a boot time that the kernel tells in whole seconds and moves along when the
+#: A process may seem this many seconds younger than its own ring. Its start is counted in clock ticks
+#: (hundredths of a second) from a boot time that the kernel gives in whole seconds and adjusts when the
 #: clock is set (psutil 7.2.2, ``_pslinux.py``: ``create_time``, ``boot_time``): that is a second at most, and
-#: the rest is for clocks that NTP sets right while the job begins. A number is only given to another process
-#: when all others were, which takes longer; and a rank that is wrongly called dead is worse than one that is
-#: wrongly called alive for a moment.
+#: the rest is for clocks that NTP corrects while the job begins. A number is given to another process only
+#: after all others were used, which takes longer; and a rank wrongly reported dead is worse than one wrongly
+#: reported alive for a moment.
 SAME_PROCESS_SECONDS = 5.0
 
 
 def is_there(pid: int, started: float) -> bool:
-    """Whether the process with this number, which was up at `started` by the wall clock as it is set, is up.
+    """Whether the process with this number, which ran at `started` (current wall clock), still runs.
 
-    A zombie is not, nor is another process that got the number meanwhile. One that may not be looked at is.
+    A zombie does not, nor does another process that got the number since. One that may not be inspected does.
     """
     try:
         process = psutil.Process(pid)
@@ -33,7 +33,7 @@ def is_there(pid: int, started: float) -> bool:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The words of a process's command line; none if it is gone."""
+    """Return the words of a process's command line; none if it is gone."""
     try:
         return tuple(psutil.Process(pid).cmdline())
     except (psutil.Error, OSError):
@@ -42,7 +42,7 @@ def command_line(pid: int) -> tuple[str, ...]:
 
 @functools.cache
 def process_namespace() -> str:
-    """Return whose process numbers ours are, such as ``<boot id>/pid:[4026531836]``; "" if that is not known.
+    """Return the namespace of our process numbers, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
 
     Containers that share a folder, and with ``hostNetwork`` the host's name, see nothing of each other's
     processes: the same number is another process there.

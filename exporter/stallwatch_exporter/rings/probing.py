@@ -1,4 +1,4 @@
-"""The agent's end of the probe: the folder that ranks write into, and what is read from it."""
+"""The agent's end of the probe: the folder that ranks write into, and the reading of it."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from stallwatch_rules.text.redact import redact
 
 BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
-_MOST_RECORDS = 256  # of one ring in one look: more say nothing that these do not
+_MOST_RECORDS = 256  # of one ring in one look: more records would add nothing
 _ORPHAN_SECONDS = 86400.0
-_FOREIGN_SECONDS = 30 * 86400.0  # memory that is written through a mapping may leave the file its time
+_FOREIGN_SECONDS = 30 * 86400.0  # a write through a mapping may leave the file's time unchanged
 _QUOTES = lazy(r"[\"\n\r\\]")
 
 
 def make_folder(home: Path) -> Path:
-    """A new folder for the rings of one run, readable by its user only; an `OSError` where there is no room.
+    """Make a new folder for the rings of one run, readable by its user only; `OSError` without room.
 
-    A state folder that cannot be written is no reason to see less of the run.
+    If the state folder cannot be written, use a temporary one: that is no reason to see less of the run.
     """
     try:
         parent = home / "rings"
@@ -52,14 +52,14 @@ def make_folder(home: Path) -> Path:
 
 
 def _tag() -> str:
-    """Short for the namespace of our process numbers."""
+    """Return a short tag for the namespace of our process numbers."""
     return hashlib.sha256(process_namespace().encode()).hexdigest()[:12]
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove folders that a killed agent left: ranks that outlived it keep their rings without the names.
+    """Remove folders that a killed agent left: ranks that outlive it keep their rings without the names.
 
-    If the agent ran in another container, its number is none of ours, and only age shows that it is gone.
+    If the agent ran in another container, its number is not one of ours, and only age shows that it is gone.
     """
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
@@ -70,7 +70,7 @@ def _remove_orphans(parent: Path) -> None:
 
 
 def _age(folder: Path) -> float:
-    """Seconds since anything in it was written; 0 where that is not known."""
+    """Return the seconds since anything in the folder was written; 0 if that is unknown."""
     try:
         return time.time() - max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:
@@ -78,10 +78,10 @@ def _age(folder: Path) -> float:
 
 
 def with_probe(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """The environment in which every Python loads the probe."""
+    """Return the environment in which every Python loads the probe."""
     if environ.get(SWITCH_VARIABLE) == "0":
         return dict(environ)
-    # No empty part: to Python that is the working directory.
+    # No empty part: Python takes it for the working directory.
     path = os.pathsep.join(part for part in (str(BOOTSTRAP), environ.get("PYTHONPATH", "")) if part)
     return {
         **environ,
@@ -92,16 +92,16 @@ def with_probe(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 class RankProcess(RingReader):
-    """A process with a ring, and what the agent has seen of it."""
+    """A process with a ring, and the agent's observations of it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.was_up = False  #: it was seen to be up: never of another namespace of numbers
+        self.was_up = False  #: it was seen running: never for another namespace of numbers
         self.step: int | None = None  #: the last one
         self.stepped_at: float | None = None
         self.words: tuple[str, ...] = ()  #: its command line as it made its first step
-        self.left: bool | None = None  #: it said that it ends without an error, or with one
-        self.beside = False  #: it came while another process of its rank trained
+        self.left: bool | None = None  #: it reported that it ends without an error, or with one
+        self.beside = False  #: it started while another process of its rank trained
         self._events_until = 0
 
     @property
@@ -110,7 +110,7 @@ class RankProcess(RingReader):
         return is_there(self.header.pid, steady.wall(self.header.started))
 
     def take(self) -> Batch:
-        """Read what is new."""
+        """Read the new records."""
         batch, stepped = self.read(_MOST_RECORDS), self.step is not None
         for record in batch.records:
             if "step" in record.values:
@@ -120,7 +120,7 @@ class RankProcess(RingReader):
         return batch
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Read the text events that are new."""
+        """Yield the new text events."""
         try:
             with os.fdopen(open_file(self.path.with_suffix(".jsonl")), "rb") as file:
                 data = os.pread(file.fileno(), MOST_BYTES, self._events_until)
@@ -129,7 +129,7 @@ class RankProcess(RingReader):
         if self._events_until > MOST_BYTES:  # no probe writes more
             return
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) == MOST_BYTES:  # of no probe either: an end of the line may never come
+        if not whole and len(data) == MOST_BYTES:  # no probe writes this either: the line may never end
             whole = data
         self._events_until += len(whole)
         for line in whole.splitlines():
@@ -164,17 +164,17 @@ class Probing:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lost = 0  #: records and events that nobody will read, and what failed inside the probes
-        self._rings: dict[str, RankProcess | None] = {}  # None: no ring after all
+        self.lost = 0  #: records and events lost for good, and failures inside the probes
+        self._rings: dict[str, RankProcess | None] = {}  # None: the file is not a ring
         self._lost_records = 0
-        self._alive: set[int] = set()  # processes; those of another namespace of numbers are never seen
+        self._alive: set[int] = set()  # process numbers; never those of another namespace
         self._exits = Exits()
 
     def read(self) -> list[Record]:
         """Return the records of all ranks since the last look, in the order of time."""
         found: list[Record] = []
         for process in self._found():
-            # Asked first: of whoever is gone by now, the last words are there to read.
+            # Checked first: the last records of a process that is gone are complete.
             is_up = process.is_up
             if is_up:
                 process.was_up = True
@@ -182,7 +182,7 @@ class Probing:
             batch = process.take()
             self._lost_records += batch.lost
             found += batch.records
-            if not is_up:  # an open file for each rank that ever was would be too many
+            if not is_up:  # an open file for each past process would be too many
                 process.close()
         self.lost = self._lost_records + sum(
             each.dropped_records + each.dropped_events + each.faults for each in self._known()
@@ -190,14 +190,14 @@ class Probing:
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
-        """Whether all ranks of the last look have ended since; others may have come at once."""
+        """Whether all processes of the last look have ended since, even if others have started."""
         before, self._alive = self._alive, {pid for pid in self.pids() if psutil.pid_exists(pid)}
         return bool(before) and not before & self._alive
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The text events since the last look, without secrets.
+        """Yield the text events since the last look, without secrets.
 
-        That a worker of a rank ends is left out: to others it would read as the end of the rank.
+        The end of a rank's worker is left out: readers would take it for the end of the rank.
         """
         for process in self._found():
             for event in process.events():
@@ -205,13 +205,13 @@ class Probing:
                     yield {"rank": process.header.rank, **without_secrets(event)}
 
     def ranks_up(self) -> dict[int, frozenset[Path]]:
-        """Return, for each rank with a ring, the rings whose process is up: none when it is gone."""
+        """Return, for each rank with a ring, the rings whose process is running: none if it is gone."""
         return {
             rank: frozenset(each.path for each in own if each.is_up) for rank, own in self._by_rank().items()
         }
 
     def exit_codes(self) -> dict[int, int]:
-        """By rank that is gone the exit code of its last process, ``-n`` for signal n, where it was seen."""
+        """Return, by rank that is gone, the exit code of its last process, if seen; ``-n`` for signal n."""
         gone = {rank: own for rank, own in self._by_rank().items() if not any(each.is_up for each in own)}
         last = {
             rank: max(own, key=lambda each: each.header.started).path for rank, own in gone.items() if own
@@ -219,15 +219,15 @@ class Probing:
         return {rank: self._exits.codes[path] for rank, path in last.items() if path in self._exits.codes}
 
     def pids(self) -> set[int]:
-        """The processes of all rings, whether they are up or not."""
+        """Return the process numbers of all rings, running or not."""
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:
-        """How each process ended that has a ring."""
+        """Return how each process with a ring ended."""
         return [process.end(self._exits) for process in self._known()]
 
     def close(self) -> None:
-        """The run is over: the folder goes. What is worth keeping was read."""
+        """Remove the folder of a run that is over. All that is worth keeping was read."""
         self._exits.close()
         for process in self._known():
             process.close()
@@ -248,12 +248,12 @@ class Probing:
                     self._rings[name] = RankProcess(self.folder / name)
                 except LayoutProblem:
                     self._rings[name] = None
-                except OSError:  # such as no descriptor that is free: there may be one at the next look
+                except OSError:  # such as no free descriptor: there may be one at the next look
                     continue
         return self._known()
 
     def _by_rank(self) -> dict[int, list[RankProcess]]:
-        """The processes of each rank that is known."""
+        """Return the processes of each known rank."""
         ranks = dict.fromkeys(process.header.rank for process in self._known())
         return {rank: self._own(rank) for rank in ranks if rank >= 0}
 
@@ -268,9 +268,9 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in own)
 
     def _own(self, rank: int) -> list[RankProcess]:
-        """Those processes of a rank that step; all of them as long as none does.
+        """Return the processes of a rank that make steps; all of them as long as none does.
 
-        Others that came while one trained are its workers, also when that is gone.
+        Others that started while one trained are its workers, even after it is gone.
         """
         processes = [process for process in self._known() if process.header.rank == rank]
         if len(processes) == 1:
@@ -290,11 +290,11 @@ class Probing:
 def without_secrets(value: Any, name: str = "") -> Any:
     """Return the same value with the secrets in its texts masked; `name` is its key.
 
-    Text by text: a mask in the middle of JSON may take the quote that ends a text.
+    Each text is masked separately: a mask in the middle of JSON may remove the quote that ends a text.
     """
     if isinstance(value, str):
         masked = redact(value)
-        # A value may be a secret by its name alone, such as a password's.
+        # The name alone may make a value a secret, such as a password.
         given = f'"{name}": "{_QUOTES.sub("", masked)}"'
         return "***" if name and redact(given) == f'"{name}": "***"' else masked
     if isinstance(value, list):

@@ -1,9 +1,9 @@
-"""Reads the ring of a rank beside it: what is new, how much was lost, and nothing that is half written.
+"""Reads the ring of a rank from outside: new records, the number lost, and nothing half written.
 
 The writer never waits for us, so records may be overwritten while they are read. They are read first and
-believed after a second look at the counter: whatever the writer may have begun to overwrite until then is
-counted as lost. Reads go through the file, not through a mapping: a file that is cut short gives short reads,
-where a mapping would end us with SIGBUS.
+trusted after a second look at the counter: records that the writer may have begun to overwrite until then
+count as lost. Reads go through the file, not through a mapping: a file that is cut short gives short reads,
+but a mapping would end us with SIGBUS.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct):
-    """What came since the last look."""
+    """New records since the last look."""
 
     records: list[Record] = []
     lost: int = 0  #: overwritten before they were read
 
 
 def open_file(path: Path) -> int:
-    """A descriptor to read a rank's file; a pipe in its place, which nobody writes to, is opened at once."""
+    """Open a rank's file for reading; a pipe in its place that has no writer is opened at once."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 class RingReader:
-    """Follows one ring; a `LayoutProblem` says that the file is none, an `OSError` that it did not open."""
+    """Follows one ring. Raises `LayoutProblem` if the file is not a ring, `OSError` if it does not open."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
@@ -77,14 +77,14 @@ class RingReader:
             raise
         self._record = record_struct(self.header.fields)
         self._shown = b""  # the draft at the last look
-        self._last = Record(self.header.rank, 0, 0.0, {})  # what was handed out last
+        self._last = Record(self.header.rank, 0, 0.0, {})  # the last record returned
         self.read_until = 0  #: number of the last record that was read or lost
-        self.dropped_records = 0  #: what the writer itself could not write
+        self.dropped_records = 0  #: records that the writer itself could not write
         self.dropped_events = 0
         self.faults = 0
 
     def read(self, most: int | None = None) -> Batch:
-        """The records since the last call, the newest `most` of them where more are there."""
+        """Return the records since the last call, or the newest `most` of them."""
         batch = Batch()
         with self._opened():
             written = self._written()
@@ -100,7 +100,7 @@ class RingReader:
         return batch
 
     def latest_step_at(self) -> float | None:
-        """The time of the last whole record, read before or not; ``None`` if it is not of a step."""
+        """Return the time of the last whole record, read or not; ``None`` if it is not of a step."""
         with self._opened():
             written = self._written()
             latest = self._unpacked(self._slots(written, written), 0, written) if written else None
@@ -108,7 +108,7 @@ class RingReader:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """Open the file for one look if it is closed; what cannot be opened now reads as empty."""
+        """Open the file for one look if it is closed; a file that cannot be opened now reads as empty."""
         rested = self._fd is None
         with contextlib.suppress(OSError):  # removed, or no descriptor is free: the next look finds the same
             if rested:
@@ -120,14 +120,14 @@ class RingReader:
                 self.close()
 
     def _complete(self, batch: Batch, written: int) -> None:
-        """The records up to `written`."""
+        """Add the records up to `written`."""
         capacity = self.header.capacity
         first = max(self.read_until + 1, written - capacity + 1)
         data = self._slots(first, written)
         now = self._written()
         if now is None:
             return
-        # The record after `now` may be being written, in the place of the one `capacity` before it.
+        # The record after `now` may be half written, in the place of the one `capacity` before it.
         intact = now + 2 - capacity
         for number in range(first, written + 1):
             record = self._unpacked(data, number - first, number) if number >= intact else None
@@ -139,7 +139,7 @@ class RingReader:
         self.read_until = written
 
     def _add_draft(self, batch: Batch) -> None:
-        """What the next record holds by now, each time that it says something new."""
+        """Add the current content of the next record, each time that it holds something new."""
         data = self._at(DRAFT_AT, self._record.size)
         # Read twice: between two stores a step may have another step's numbers.
         for _ in range(_MOST_TRIES):
@@ -155,7 +155,7 @@ class RingReader:
         last = self._last
         step = draft.values.get("step")
         if step is None or (draft.time, step) == (last.time, last.values.get("step")):
-            # Of the step that is still to come, or of one that was read as a record.
+            # Of the next step, or of one that was read as a record.
             draft = replace(draft, time=self._clock(), values=_lasting(draft.values))
             if draft.values == _lasting(last.values):
                 return
@@ -163,14 +163,14 @@ class RingReader:
         batch.records.append(self._last)
 
     def close(self) -> None:
-        """Let go of the file. Whoever reads on opens it for that one look."""
+        """Close the file. Later reads open it for one look."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
             self._fd = None
 
     def _written(self) -> int | None:
-        """How many records there are; `None` where the file ends before that."""
+        """Return the number of records written; `None` if the file ends before that counter."""
         data = self._at(COUNTERS_AT, COUNTERS.size)
         if len(data) < COUNTERS.size:
             return None
@@ -181,7 +181,7 @@ class RingReader:
         return int(counters[WRITTEN])
 
     def _slots(self, first: int, last: int) -> bytes:
-        """The bytes of records `first` to `last`, in their order."""
+        """Return the bytes of records `first` to `last`, in order."""
         size, capacity = self.header.record_size, self.header.capacity
         begin, count = (first - 1) % capacity, last - first + 1
         straight = min(count, capacity - begin)
@@ -197,7 +197,7 @@ class RingReader:
         return b""
 
     def _unpacked(self, data: bytes, place: int, number: int | None = None) -> Record | None:
-        """The record at `place`; ``None`` if it is not whole, or not the one with `number`."""
+        """Return the record at `place`; ``None`` if it is not whole, or not the one with `number`."""
         offset = place * self._record.size
         if len(data) < offset + self._record.size:
             return None

@@ -1,8 +1,8 @@
-"""Start the command, with its output carried through us into a queue of bytes, and wait for it.
+"""Start the command, pass its output through us and into a queue of bytes, and wait for it.
 
-Where our own output is a terminal the command gets a pseudo-terminal, so that it draws its progress bars;
-else a pipe. The pseudo-terminal is raw: it changes no byte, the real one behind us does what it would have
-done. When stdout and stderr are the same terminal they share one: what is drawn over both stays in order.
+If our own output is a terminal, the command gets a pseudo-terminal, so that it draws its progress bars; else
+a pipe. The pseudo-terminal is raw: it changes no byte, the real one behind us does its usual work. When
+stdout and stderr are the same terminal they share one, so that output to both stays in order.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from stallwatch_exporter.private import usual_umask
 from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.signals import SignalRelay
 
-MAX_BYTES = 64 * 1024 * 1024  #: of output that was passed through and is not read yet
+MAX_BYTES = 64 * 1024 * 1024  #: of output that was passed through but is not read yet
 _PORTION = 65536
 _LAST_BYTES = 4 * 1024 * 1024  # more than a pipe can hold
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-_NO_MEMORY_SECONDS = 0.05  # before it is tried again
+_NO_MEMORY_SECONDS = 0.05  # between two attempts
 GRACE_SECONDS = 2.0  #: how long a grandchild may hold the output open after the command ended
 
 _Made = TypeVar("_Made")
 
 
 class CommandProblem(Exception):
-    """The command could not be started; `exit_code` is what a shell would end with."""
+    """The command could not be started; `exit_code` is what a shell would return."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -52,26 +52,26 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    fresh: bool = False  #: they do not continue what came before: that was dropped, or is another file's
+    fresh: bool = False  #: not a continuation: the previous bytes were dropped, or are of another file
     stream: str = "stdout"
-    rank: int | None = None  #: of the whole source, where it has one
+    rank: int | None = None  #: of the whole source, if it has one
 
 
 class ByteQueue:
-    """What does not fit is dropped and counted: the command must not wait for whoever reads here."""
+    """Bounded queue of output: it drops and counts what does not fit, so that the command never waits."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.dropped = 0  #: lines (or parts of one) that did not fit
         self._max = max_bytes
         self._chunks: deque[Chunk] = deque()
         self._bytes = 0
-        self._enough = 0  # bytes that somebody waits for
+        self._enough = 0  # bytes that a waiting reader wants
         self._gaps: set[str] = set()
         self._closed = False
         self._change = threading.Condition()
 
     def put(self, stream: str, data: bytes, time: float) -> None:
-        """Hand over bytes; returns at once."""
+        """Add bytes; returns at once."""
         with self._change:
             if self._bytes + len(data) > self._max:
                 self.dropped += data.count(b"\n") or 1
@@ -84,7 +84,7 @@ class ByteQueue:
                 self._change.notify()
 
     def take(self, timeout: float, most: int = MAX_BYTES) -> list[Chunk]:
-        """What came within `timeout` seconds, sooner if `most` bytes are there; no chunk behind these."""
+        """Return chunks of at most `timeout` seconds, sooner if `most` bytes wait; none beyond these."""
         with self._change:
             self._enough = most
             if self._bytes < most and not self._closed:
@@ -98,34 +98,34 @@ class ByteQueue:
             return chunks
 
     def lose(self, stream: str) -> None:
-        """Note that something could not be put in."""
+        """Record that something could not be added."""
         with self._change:
             self.dropped += 1
             self._gaps.add(stream)
 
     def close(self) -> None:
-        """Nothing more will come: wakes who waits."""
+        """Mark the end of the output and wake the waiting reader."""
         with self._change:
             self._closed = True
             self._change.notify()
 
     @property
     def waiting(self) -> bool:
-        """Whether something is there to be taken."""
+        """Whether chunks are waiting."""
         with self._change:
             return bool(self._chunks)
 
     @property
     def ended(self) -> bool:
-        """Whether it is closed and all was taken."""
+        """Whether the queue is closed and empty."""
         with self._change:
             return self._closed and not self._chunks
 
 
 class Pump:
-    """Reads `source` until its end, or until `stop` and there is nothing left to read at that moment.
+    """Copies `source` to `target` and the queue, until its end or after `finish`, when nothing is left.
 
-    What carries the bytes is allocated at the start: without memory, the command goes on, unread.
+    Its buffer is allocated at the start: if memory runs out, the command continues, unread.
     """
 
     def __init__(
@@ -146,13 +146,13 @@ class Pump:
         self._thread = threading.Thread(target=self._run, name=f"pump {name}", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # no thread is available
             os.close(self._wake_write)
             os.close(self._wake_read)
             raise
 
     def finish(self, grace: float) -> None:
-        """Wait for the end of the stream for `grace` seconds, then carry only what is there and end."""
+        """Wait for the end of the stream for `grace` seconds, then copy only what is waiting, and end."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
         self._thread.join()  # only our own output, blocked as it would be without us, can hold this up
@@ -163,7 +163,7 @@ class Pump:
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        last: int | None = None  # bytes that may still be carried after `finish` gave up waiting
+        last: int | None = None  # bytes that may still be copied after `finish` gave up waiting
         while last is None or last > 0:
             ready = dict(_patiently(partial(poll.poll, None if last is None else 0)))
             if self._source in ready:
@@ -183,7 +183,7 @@ class Pump:
         try:
             return os.readv(self._source, [self._portion])
         except OSError:
-            return 0  # EIO: everyone closed the other side of the pseudo-terminal
+            return 0  # EIO: all processes closed the other side of the pseudo-terminal
 
     def _mine(self, count: int) -> None:
         try:
@@ -192,7 +192,7 @@ class Pump:
             _patiently(lambda: self._queue.lose(self._name))
 
     def _write(self, count: int) -> None:
-        """Write all of it. When nobody reads our output any more the command still must not notice."""
+        """Write all of it. If our output has no reader any more, the command must not notice."""
         written = 0
         while written < count and self._target is not None:
             try:
@@ -206,11 +206,11 @@ class Pump:
             except OSError as error:
                 if error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
                     self._target = None
-                return  # such as a full disk under our stdout: the next portion may fit again
+                return  # such as a full disk behind our stdout: the next portion may fit again
 
 
 def _patiently(work: Callable[[], _Made]) -> _Made:
-    """Do it, once there is memory for it."""
+    """Do the work; retry until there is memory for it."""
     while True:
         try:
             return work()
@@ -232,28 +232,28 @@ class Capture:
         clock: Callable[[], float] = steady.now,
     ) -> None:
         environment = dict(os.environ if environ is None else environ)
-        self.problem: str | None = None  #: why the output is not carried through us, or None
+        self.problem: str | None = None  #: why the output is not passed through us, or None
         self._pumps: list[Pump] = []
-        self._carried: list[tuple[int, int]] = []  # (what we read, where it goes)
+        self._carried: list[tuple[int, int]] = []  # (descriptor that we read, descriptor that we write)
         self._keeper: Keeper | None = None
-        self._terminals: list[tuple[int, int]] = []  # (pseudo-terminal, the real one it stands for)
-        channels: list[int] = []  # what the command writes to, of those that we made
+        self._terminals: list[tuple[int, int]] = []  # (pseudo-terminal, the real one that it represents)
+        channels: list[int] = []  # descriptors that we made for the command to write to
         out, err = stdout, stderr
         try:
-            # Before the command starts: what cannot be made is done without while that is still possible.
+            # Before the command starts: it is still possible to do without what cannot be made.
             out = err = self._carry("stdout", stdout, queue, clock, channels)
             if not _same_terminal(stdout, stderr):
                 err = self._carry("stderr", stderr, queue, clock, channels)
-        except (OSError, RuntimeError) as error:  # no descriptor, or no thread, to be had
+        except (OSError, RuntimeError) as error:  # no descriptor, or no thread, is available
             self.problem = f"{type(error).__name__}: {error}"
             self._let_go(channels)
             self._terminals.clear()
             out, err = stdout, stderr
         if self._carried and self.problem is None:
-            with contextlib.suppress(OSError):  # no room for one more process: we had better not die
+            with contextlib.suppress(OSError):  # no room for one more process: we must survive
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Python keeps back up to 8 KiB of what it prints into a pipe: at a hang, the lines that matter.
+            # Python buffers up to 8 KiB of its output to a pipe: in a hang, those are the lines that matter.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:
@@ -265,7 +265,7 @@ class Capture:
             self._let_go(channels)
             if error.errno not in _SCARCE or self.problem is not None:
                 raise start_problem(command[0], error) from error
-            # What we opened may be what it lacks.
+            # Our own descriptors may be the ones that it lacks.
             self.problem = f"{type(error).__name__}: {error}"
             try:
                 self._child = start(stdout, stderr)
@@ -276,11 +276,11 @@ class Capture:
         self.pid = self._child.pid
 
     def wait(self) -> int:
-        """Wait for the command; its exit status as `subprocess` gives it."""
+        """Wait for the command, and return its exit status as `subprocess` gives it."""
         return self._child.wait()
 
     def drain(self, grace: float = GRACE_SECONDS) -> None:
-        """After the command ended: carry the rest of its output."""
+        """Pass on the rest of the output after the command has ended."""
         deadline = time.monotonic() + grace
         for pump in self._pumps:
             pump.finish(max(0.0, deadline - time.monotonic()))
@@ -297,7 +297,7 @@ class Capture:
             self._child.send_signal(number)
 
     def resize(self) -> None:
-        """The window changed its size: pass it on."""
+        """Pass a new window size on to the command."""
         for pseudo, real in self._terminals:
             _copy_size(real, pseudo)
         if self._terminals:
@@ -306,7 +306,7 @@ class Capture:
     def _carry(
         self, name: str, ours: int, queue: ByteQueue, clock: Callable[[], float], channels: list[int]
     ) -> int:
-        """Begin to carry what the command will write to the descriptor that this returns."""
+        """Return a descriptor for the command to write to, and start to pass on its output."""
         source, its = self._channel(ours)
         channels.append(its)
         try:
@@ -318,7 +318,7 @@ class Capture:
         return its
 
     def _channel(self, ours: int) -> tuple[int, int]:
-        """(what we read, what the command writes to)."""
+        """Return two descriptors: the one that we read, and the one that the command writes to."""
         if os.isatty(ours):
             with contextlib.suppress(OSError, termios.error):  # no pseudo-terminal left: a pipe will do
                 return self._terminal(ours)
@@ -337,7 +337,7 @@ class Capture:
         return pseudo, its
 
     def _let_go(self, channels: list[int]) -> None:
-        """Nothing will be written: end the pumps."""
+        """End the pumps, because nothing will be written."""
         for fd in channels:
             os.close(fd)
         channels.clear()
@@ -352,12 +352,12 @@ def _same_terminal(one: int, other: int) -> bool:
 
 
 def _copy_size(source: int, target: int) -> None:
-    with contextlib.suppress(OSError):  # either may be closed by now
+    with contextlib.suppress(OSError):  # either may be closed already
         fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8))
 
 
 def start_problem(name: str, error: OSError) -> CommandProblem:
-    """Why the command could not be started, in words."""
+    """Return the error that explains why the command could not be started."""
     if error.errno == errno.ENOENT:
         return CommandProblem(f"{name}: command not found", 127)
     if error.errno == errno.ENOEXEC:
@@ -368,7 +368,7 @@ def start_problem(name: str, error: OSError) -> CommandProblem:
 
 
 def run_unwatched(command: Sequence[str]) -> int:
-    """Run `command` alone, with our own output, if the watching cannot even begin; return its exit code."""
+    """Run `command` alone, with our own output, if it cannot be watched at all; return its exit code."""
     with SignalRelay() as relay:
         try:
             child = subprocess.Popen(command, umask=usual_umask())

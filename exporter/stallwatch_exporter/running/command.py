@@ -1,4 +1,4 @@
-"""``stallwatch run``: the command, with its output carried through, watched from a thread beside it."""
+"""``stallwatch run``: run the command, pass its output through, and watch it from a thread."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from stallwatch_rules.pages.catalogue import Catalogue
 
 
 def reporting() -> AbstractContextManager[None]:
-    """While entered, SIGTERM and SIGHUP end nobody who still has something to report.
+    """Return a context in which SIGTERM and SIGHUP do not end a process that still has to report.
 
-    A scheduler that ends a job sends them to all of it. What the command is for them while it runs, this is
-    for the report, and for the messages that leave after it: each has its own bounded time. Ctrl-C still
-    interrupts.
+    A scheduler that ends a job sends them to all of its processes. While the command runs, it gets them;
+    later they would cut off the report, and the messages that leave after it: each has its own bounded time.
+    Ctrl-C still interrupts.
     """
     return handling(lambda *_: None, signal.SIGTERM, signal.SIGHUP)
 
@@ -49,11 +49,11 @@ def run_command(
     on_end: OnEnd | None = None,
     engine: Engine | None = None,
 ) -> int:
-    """Run `command` and watch it; its exit code, 128 + n after signal n.
+    """Run `command` and watch it; return its exit code, 128 + n after signal n.
 
-    127 and 126 mean that it could not be started. `on_end` is called when it ended; `engine` says where the
+    127 and 126 mean that it could not be started. `on_end` is called when it has ended; `engine` is where the
     agents of a run over hosts meet, if not over HTTP. The command starts before anything else is set up, and
-    goes on whatever happens to the watching.
+    continues whatever happens to the watching.
     """
     notice, guard = surviving(notice), at_the_end(notice)
     environ, rings = _probed(command, settings, notice)
@@ -99,11 +99,11 @@ def run_command(
                     endings,
                     lambda: relay.stop_requested,
                 )
-            except RuntimeError as error:  # the system gives no more threads
+            except RuntimeError as error:  # no more threads are available
                 notice(f"the run cannot be watched ({error}); the command continues")
             returncode = capture.wait()
             ended = steady.now()
-            # What comes from here on is too late to have ended the command.
+            # Signals from here on are too late to have ended the command.
             passed_on, interrupted = relay.passed_on, relay.interrupted
             with guard("carrying the last output"):
                 capture.drain()
@@ -122,10 +122,8 @@ def run_command(
 
         result = None
         if reader is not None:
-            with (
-                guard("concluding"),
-                suppress(KeyboardInterrupt),
-            ):  # the command is gone, and nobody wants to wait for the report
+            # Ctrl-C: the command is gone, and the user does not want to wait for the report.
+            with guard("concluding"), suppress(KeyboardInterrupt):
                 result = reader.finish(judge, ended=ended)
         if reader is not None and result is not None:
             agent, ending, diagnosis = result
@@ -134,7 +132,7 @@ def run_command(
                     on_end(diagnosis, ending, agent.folder)
             with guard("reporting to the other hosts"), suppress(KeyboardInterrupt):
                 agent.leave()
-            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # nor for whoever reads /metrics
+            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # nor for readers of /metrics
                 reader.close()
     return 128 - returncode if returncode < 0 else returncode
 
@@ -142,9 +140,9 @@ def run_command(
 def _probed(
     command: Sequence[str], settings: ExporterSettings, notice: Notice
 ) -> tuple[dict[str, str], Path | None]:
-    """The command's environment with the probe in it, and where its rings will be; neither if that fails.
+    """Return the command's environment with the probe in it, and the folder of its rings, else ``None``.
 
-    Nor for a replay: what it prints are the steps of another time.
+    A replay gets no probe: it prints the steps of another time.
     """
     environ = dict(os.environ)
     if is_replay(command) or not settings.probe or environ.get(SWITCH_VARIABLE) == "0":

@@ -1,9 +1,9 @@
-"""Which process of a run crashed though its command returned 0: judged by all who saw how it ended.
+"""Decide which process of a run crashed although its command returned 0, from all evidence of its end.
 
-A shell returns the status of the last thing it did: ``python train.py | tee log`` that of tee, and ``wait``
-without arguments always 0. So the command's own exit code is one witness among several. The others are the
-exit codes of its programs, as the kernel tells them; what each interpreter said as it ended; how far the run
-came; and, where nobody saw the processes, the log.
+A shell returns the status of its last action: ``python train.py | tee log`` that of tee, and ``wait`` without
+arguments always 0. So the command's own exit code is one piece of evidence among several. The others are the
+exit codes of its programs, from the kernel; the last report of each interpreter; how far the run came; and,
+if no process was observed, the log.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import msgspec
 
 from stallwatch_rules.endings import GONE_ON, Crash, Running
 
-_AFTER_SECONDS = 1.0  #: progress so much later than the end of a process is not its own
-#: Of processes that were asked to end, by SIGHUP, SIGINT or SIGTERM: also as a shell's code of it.
+_AFTER_SECONDS = 1.0  #: progress that much later than the end of a process is not its own
+#: Of processes that SIGHUP, SIGINT or SIGTERM ended, also as a shell's code for it.
 _ASKED = frozenset((-1, -2, -15, 129, 130, 143))
 
 Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
-    """How one process ended, or that it has not."""
+    """How one process ended, or that it is still running."""
 
     pid: int
-    rank: int | None = None  #: ``None``: a program that nobody gave a rank, and that told of no step
+    rank: int | None = None  #: ``None``: a program without a rank that reported no step
     up: bool = False
-    code: int | None = None  #: by the kernel, ``-n`` for signal n; ``None``: nobody saw it
+    code: int | None = None  #: from the kernel, ``-n`` for signal n; ``None``: not observed
     ended_at: float | None = None  #: steady time, as all times here
-    probed: bool = False  #: it was seen to be up, with a probe in it that would have told of its end
-    left: bool | None = None  #: its interpreter ended without an error, or with one; ``None``: without a word
-    step: int | None = None  #: the last that it told of
+    probed: bool = False  #: it was seen running, with a probe in it that would have reported its end
+    left: bool | None = None  #: its interpreter ended without an error, or with one; ``None``: no report
+    step: int | None = None  #: the last one that it reported
     stepped_at: float | None = None
     run_step: int | None = None  #: where the run was when its end was noticed
     started: float | None = None  #: when it was first seen, or earlier
-    words: tuple[str, ...] = ()  #: its command line, where that is known
+    words: tuple[str, ...] = ()  #: its command line, if known
 
     @property
     def fate(self) -> Fate:
-        """What is known of its end."""
+        """How it ended, as far as known."""
         if self.up:
             return "up"
         if self.code is not None:
@@ -52,26 +52,26 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def is_rays(self) -> bool:
-        """Whether Ray started it: it ends its workers by SIGTERM, SIGKILL or a code of 1 as it shuts down.
+        """Whether Ray started it: on shutdown it ends workers by SIGTERM, SIGKILL or an exit code of 1.
 
-        That one of them died fails the call of whoever waits for it (ray 2.60, ``RayActorError``).
+        The death of a worker fails the call that waits for it (ray 2.60, ``RayActorError``).
         """
         return bool(self.words) and self.words[0].startswith("ray::")
 
     def retried(self, other: ProcessEnd) -> bool:
-        """Whether it is the same program as `other`, started again after that had failed, and ended well."""
+        """Whether it is the same program as `other`, started again after that failed, and ended well."""
         same = bool(self.words) and (self.rank, self.words) == (other.rank, other.words)
         after = self.started is not None and self.started > other.last_seen
         return same and after and self.fate == "well" and other.fate in ("failed", "silent")
 
     @property
     def _in_teardown(self) -> bool:
-        """Whether it was ended by a signal after its program had ended well: libraries crash at exit."""
+        """Whether a signal ended it after its program had ended well: libraries crash at exit."""
         return self.left is True and self.code is not None and self.code < 0
 
     @property
     def last_seen(self) -> float:
-        """When it ended, or told something last."""
+        """Time of its end, or of its last report; infinity while it runs."""
         if self.up:
             return float("inf")
         return self.ended_at or self.stepped_at or 0.0
@@ -83,75 +83,75 @@ class Reached(msgspec.Struct, frozen=True):
     step: int | None = None
     total: int | None = None
     at: float | None = None  #: when it made its last step
-    complete: bool = False  #: its steps or its words say that it came to its end
+    complete: bool = False  #: its steps or its output show that it reached its end
 
     @property
     def short(self) -> bool:
-        """Whether steps were left."""
+        """Whether steps are left."""
         return (
             not self.complete and self.step is not None and self.total is not None and self.step < self.total
         )
 
 
 def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]) -> Crash | None:
-    """The first process whose end is credibly why the run ended; ``None`` where the run ended well.
+    """Return the first process whose end credibly ended the run; ``None`` if the run ended well.
 
-    `log_fails` is asked where the processes leave it open: whether the log ends in a failure after which
-    nothing came.
+    `log_fails` is called if the processes leave it open: whether the log ends in a failure with no output
+    after it.
     """
-    ends = [one for one in ends if not one.is_rays]
+    ends = [end for end in ends if not end.is_rays]
     ranks = last_of_ranks(ends)
-    dead = [one for one in ranks if one.fate in ("failed", "silent") and not _excused(one, ranks, reached)]
-    if not dead and not any(one.step is not None for one in ranks):
-        dead = _dead_programs([one for one in ends if one.rank is None], reached, log_fails)
+    dead = [end for end in ranks if end.fate in ("failed", "silent") and not _excused(end, ranks, reached)]
+    if not dead and not any(end.step is not None for end in ranks):
+        dead = _dead_programs([end for end in ends if end.rank is None], reached, log_fails)
     if dead:
-        return _crash(min(dead, key=lambda one: one.last_seen), reached)
-    known = any(one.fate in ("well", "up", "failed") for one in (*ranks, *ends))
+        return _crash(min(dead, key=lambda end: end.last_seen), reached)
+    known = any(end.fate in ("well", "up", "failed") for end in (*ranks, *ends))
     if not known and not reached.complete and log_fails():
         return Crash(step=reached.step, total=_total(reached.step, reached), by="log")
     return None
 
 
 def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
-    """The exit codes that were seen of ranks that failed, in the order in which they ended."""
-    seen = [one for one in last_of_ranks(ends) if one.fate == "failed" and not one.is_rays]
-    ended = [one for one in seen if one.ended_at is not None and one.code is not None]
+    """Return the observed exit codes of ranks that failed, in the order in which they ended."""
+    seen = [end for end in last_of_ranks(ends) if end.fate == "failed" and not end.is_rays]
+    ended = [end for end in seen if end.ended_at is not None and end.code is not None]
     return {
-        one.rank: one.code for one in sorted(ended, key=lambda one: one.last_seen) if one.rank is not None
+        end.rank: end.code for end in sorted(ended, key=lambda end: end.last_seen) if end.rank is not None
     }
 
 
 def still_running(ends: Sequence[ProcessEnd]) -> list[Running]:
-    """The ranks whose process has outlived the command."""
-    return [Running(one.rank, one.pid) for one in last_of_ranks(ends) if one.up and one.rank is not None]
+    """Return the ranks whose process has outlived the command."""
+    return [Running(end.rank, end.pid) for end in last_of_ranks(ends) if end.up and end.rank is not None]
 
 
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
-    """Of each rank the process that ended last: others were retried, or worked beside it.
+    """Return, for each rank, the process that ended last: others were retried, or worked beside it.
 
-    Processes that have stepped come first: a program that runs after the training may have its rank, too. But
-    a retry that ended well need not step: it may have found all steps done.
+    Processes that made steps take precedence: a program that runs after the training may have its rank, too.
+    But a retry that ended well need not step: it may have found all steps done.
     """
     last: dict[int, ProcessEnd] = {}
-    final = [one for one in ends if not any(other.retried(one) for other in ends)]
-    for one in sorted(final, key=lambda each: (each.step is not None, each.last_seen)):
-        if one.rank is not None:
-            last[one.rank] = one
+    final = [end for end in ends if not any(other.retried(end) for other in ends)]
+    for end in sorted(final, key=lambda each: (each.step is not None, each.last_seen)):
+        if end.rank is not None:
+            last[end.rank] = end
     return [last[rank] for rank in sorted(last)]
 
 
 def _excused(one: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
-    """Whether a process may end like this although all is well."""
-    asked = one.code in _ASKED
-    if asked and any(
+    """Whether a process may end like this although the run is well."""
+    stopped = one.code in _ASKED
+    if stopped and any(
         other.fate == "well" and other.last_seen <= one.last_seen for other in others if other is not one
     ):
-        return True  # a script ends what is left of it, after a rank came to its end
-    return reached.complete and (asked or one.fate == "silent") and not _before_the_end(one, reached)
+        return True  # a script ends its remaining processes after a rank has finished
+    return reached.complete and (stopped or one.fate == "silent") and not _before_the_end(one, reached)
 
 
 def _before_the_end(one: ProcessEnd, reached: Reached) -> bool:
-    """Whether others made steps after it had ended."""
+    """Whether other processes made steps after it had ended."""
     known = one.run_step if one.step is None else one.step
     if known is not None and reached.step is not None and known < reached.step - GONE_ON:
         return True
@@ -161,10 +161,10 @@ def _before_the_end(one: ProcessEnd, reached: Reached) -> bool:
 def _dead_programs(
     programs: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]
 ) -> list[ProcessEnd]:
-    """Of programs without a rank those that trained: nobody saw which of them made the steps.
+    """Return failed programs without a rank that may have trained: which made the steps is unknown.
 
-    After the end of the one that did, none is made. Where another one ended well, it may have been that one:
-    unless steps were left, or the log ends in a failure.
+    After the end of the program that trained, no step is made. If another one ended well, it may have been
+    that one, unless steps are missing or the log ends in a failure.
     """
     dead = [one for one in programs if one.fate == "failed" and not _before_the_end(one, reached)]
     dead = [one for one in dead if not _excused(one, programs, reached)]
@@ -175,7 +175,7 @@ def _dead_programs(
 
 
 def _crash(one: ProcessEnd, reached: Reached) -> Crash:
-    # Its last lines may have been read only after its end was noticed: then the run's last step is its own.
+    # Its last lines may be read only after its end was noticed: then the run's last step is its own.
     order = (one.run_step, reached.step) if _before_the_end(one, reached) else (reached.step, one.run_step)
     step = next((each for each in (one.step, *order) if each is not None), None)
     return Crash(
@@ -193,7 +193,7 @@ def _total(step: int | None, reached: Reached) -> int | None:
 
 
 def hidden_by(script: str) -> Literal["pipe", "wait", ""]:
-    """How a shell's script loses exit codes: in a pipe, or by a ``wait`` that names no process."""
+    """Return how a shell script loses exit codes: in a pipe, or by a ``wait`` that names no process."""
     if re.search(r"(?<![|>])\|&?(?!\|)", script) and "pipefail" not in script:
         return "pipe"
     return "wait" if re.search(r"(?:^|[\s;&])wait\s*(?:$|[;&)\n])", script) else ""

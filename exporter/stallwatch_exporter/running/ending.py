@@ -1,4 +1,4 @@
-"""How the command ended, by its exit status, the kernel's counters, the scheduler and its last lines."""
+"""Classify the end of the command by its exit status, kernel counters, the scheduler and its last lines."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from stallwatch_rules.endings import Crash, Ending, MemoryKnown, Running
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.lazy import lazy
 
-TIMEOUT_EXIT = 124  #: what timeout(1) ends with when the time is up
+TIMEOUT_EXIT = 124  #: exit code of timeout(1) when the time is up
 _SLURM_CANCELLED = lazy(r"CANCELLED AT .* DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
 _KILLED_CHILD = lazy(r"Signal 9 \(SIGKILL\)|exit ?code:? *:? *-9\b|return code = -9\b|exits with .*code -9\b")
 _HOW_STOPPED = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
-# What sys.exit(-n) becomes in a launcher that passes its worker's status on: 256 - n.
+# Exit code of sys.exit(-n) in a launcher that passes its worker's status on: 256 - n.
 _PASSED_ON = {256 - number: signal.Signals(number) for number in (6, 7, 9, 11, 15)}
 _SHELL_SIGNALS = {1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15, 24, 25}
-_MOST_NAMED = 8  # ranks that are still up
+_MOST_NAMED = 8  # ranks that are still running
 
-Kill = tuple[int | None]  #: which kill is meant: that at this step
-OomKills = tuple[Mapping[str, int], Mapping[str, int]]  #: as ``read_oom_kills``, at two moments
+Kill = tuple[int | None]  #: a kill, identified by its step
+OomKills = tuple[Mapping[str, int], Mapping[str, int]]  #: results of ``read_oom_kills`` at two moments
 
 
 class EndingWatch:
@@ -31,17 +31,17 @@ class EndingWatch:
         self._cgroups = cgroups
         self._before = read_oom_kills(proc, cgroups)
         self._kill: Kill | None = None
-        self._host: int | None = None  # the machine's count as it was when that kill was seen
+        self._host: int | None = None  # the machine's count at the time of that kill
 
     def counted(self) -> bool | None:
-        """Whether the kernel counted an OOM kill since the command started; ``None``: it cannot be read."""
+        """Whether the kernel counted an OOM kill since the command started; ``None`` if unreadable."""
         before, now = self.counts
         return _more_kills(before, now) is not None if before and now else None
 
     def killed(self, kill: Kill | None) -> None:
-        """A process of the run was killed: what the whole machine counts afterwards is another's kill.
+        """Record that a process of the run was killed: later kills on the machine are not counted.
 
-        ``None`` where the run went on after it.
+        ``None`` if the run continued after it.
         """
         if kill != self._kill:
             self._kill = kill
@@ -49,7 +49,7 @@ class EndingWatch:
 
     @property
     def counts(self) -> OomKills:
-        """The counts before the command started, and those now."""
+        """Counts before the command started, and now."""
         now = read_oom_kills(self._proc, self._cgroups)
         return self._before, now if self._host is None else {**now, "host": self._host}
 
@@ -65,10 +65,10 @@ def classify(
     last_lines: Sequence[str] = (),
     slurm_end: float | None = None,
 ) -> Ending:
-    """How a command ended. `returncode` is as `subprocess` gives it: ``-n`` for signal n.
+    """Return how a command ended. `returncode` is as `subprocess` gives it: ``-n`` for signal n.
 
-    `oom` is what ``EndingWatch`` counted, `passed_on` a signal that was sent to us and that we sent on,
-    `slurm_end` the job's time limit; `interrupted` means Ctrl-C was pressed.
+    `oom` is the counts of ``EndingWatch``, `passed_on` a signal that was sent to us and that we sent on,
+    `slurm_end` the job's time limit; `interrupted` means that Ctrl-C was pressed.
     """
     killer, how = signal_of(returncode), _status(returncode)
     kills = _more_kills(*oom)
@@ -121,7 +121,7 @@ def signal_of(returncode: int) -> signal.Signals | None:
 
 
 def _status(returncode: int) -> Message:
-    """Return what an exit status says, as a part of a sentence."""
+    """Describe an exit status, as a part of a sentence."""
     killer = signal_of(returncode)
     if killer is None:
         return message("run.status-unknown" if returncode < 0 else "run.status-code", code=returncode)
@@ -132,7 +132,7 @@ def _status(returncode: int) -> Message:
 
 
 def crash_sentence(crash: Crash) -> Message:
-    """Return what failed although the command returned 0, and how the command hid that."""
+    """Describe the failure although the command returned 0, and how the command hid it."""
     ended_by = signal_of(crash.code) if crash.code is not None else None
     how: str = crash.by
     if how == "process":
@@ -155,10 +155,10 @@ def crash_sentence(crash: Crash) -> Message:
 
 
 def running_sentence(running: Sequence[Running]) -> Message | None:
-    """Return which ranks are still running."""
+    """Name the ranks that are still running."""
     if not running:
         return None
-    named = ", rank ".join(f"{one.rank} (PID {one.pid})" for one in running[:_MOST_NAMED])
+    named = ", rank ".join(f"{rank.rank} (PID {rank.pid})" for rank in running[:_MOST_NAMED])
     more = len(running) - _MOST_NAMED
     if more > 0:
         return message("run.many-running", ranks=named, more=more)
@@ -166,14 +166,14 @@ def running_sentence(running: Sequence[Running]) -> Message | None:
 
 
 def killed_within(last_lines: Sequence[str]) -> bool:
-    """Whether a launcher tells in these that SIGKILL ended one of its processes."""
+    """Whether a launcher reports in these lines that SIGKILL ended one of its processes."""
     return _KILLED_CHILD.search("\n".join(last_lines)) is not None
 
 
 def read_oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
-    """The kernel's counts of OOM kills: in our control group ("cgroup") and on the whole machine ("host").
+    """Return the kernel's counts of OOM kills, of our control group ("cgroup") and the machine ("host").
 
-    A control group's own counter includes the kills that a limit further up, or the whole machine, asked for.
+    A control group's own counter includes kills due to a limit further up, or to the whole machine.
     """
     counts: dict[str, int] = {}
     host = _counter(proc / "vmstat", "oom_kill")
@@ -189,7 +189,7 @@ def read_oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgr
         if controllers == "":
             files = [cgroups / below / "memory.events", cgroups / "unified" / below / "memory.events"]
         elif "memory" in controllers.split(","):
-            # In a container the group's path is that of the host, and its files lie at the mount's top.
+            # In a container the group's path is that of the host, and its files are at the mount's top.
             files = [
                 cgroups / "memory" / below / "memory.oom_control",
                 cgroups / "memory" / "memory.oom_control",
@@ -223,7 +223,7 @@ def _more_kills(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[st
 
 
 def slurm_end(environ: Mapping[str, str]) -> float | None:
-    """The time at which Slurm ends the job, Unix seconds; ``None`` outside of one."""
+    """Return the time at which Slurm ends the job, Unix seconds; ``None`` outside of a job."""
     try:
         return float(environ.get("SLURM_JOB_END_TIME", ""))
     except ValueError:

@@ -1,8 +1,8 @@
-"""Carries a command's output on when the agent that carried it is gone: killed, by hand or for its memory.
+"""Continues to pass on a command's output if the agent is gone: killed, by hand or for its memory.
 
-A program whose output nobody reads any more ends with a broken pipe. So this process holds the same ends as
-the agent and sleeps; it wakes when the agent dies without having said good-bye. It is run as a script of its
-own and costs some megabytes. What only the agent needs is imported there: that is half of its start.
+A program whose output has no reader any more ends with a broken pipe. So this process holds the same ends as
+the agent and sleeps; it wakes if the agent dies without dismissing it. It runs as a script of its own and
+costs some megabytes. Imports that only the agent needs are local: they are half of its start.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import select
 import sys
 
 _PORTION = 65536
-_GOODBYE_SECONDS = 2.0  # it only has to wake and leave
+_GOODBYE_SECONDS = 2.0  # it only has to wake and exit
 
 
 class Keeper:
-    """The agent's end: `pairs` are what the command's output is read from and where it goes to."""
+    """The agent's handle: `pairs` are the descriptors that output is read from and written to."""
 
     def __init__(self, pairs: list[tuple[int, int]]) -> None:
         import signal
@@ -24,14 +24,14 @@ class Keeper:
 
         life, self._life = os.pipe()
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-        # A scheduler sends the last two to all processes of a job. What is blocked here stays blocked there.
+        # A scheduler sends the last two to all processes of a job. Signals blocked here stay blocked there.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (*ends, signal.SIGUSR1, signal.SIGUSR2))
         targets: list[int] = []
         try:
             targets += [os.dup(target) for _, target in pairs]
-            told = [f"{source}:{target}" for (source, _), target in zip(pairs, targets, strict=True)]
+            arguments = [f"{source}:{target}" for (source, _), target in zip(pairs, targets, strict=True)]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__, str(life), *told],
+                [sys.executable, "-I", "-S", __file__, str(life), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -46,7 +46,7 @@ class Keeper:
                 os.close(fd)
 
     def dismiss(self) -> None:
-        """The output was carried to its end: the keeper is not needed."""
+        """End the keeper, because all output has been passed on."""
         import subprocess
 
         try:
@@ -56,7 +56,7 @@ class Keeper:
         os.close(self._life)
         try:
             self._process.wait(_GOODBYE_SECONDS)
-        except subprocess.TimeoutExpired:  # stopped, or starved: no reason to keep the agent from ending
+        except subprocess.TimeoutExpired:  # stopped, or starved: no reason to delay the agent's end
             self._process.kill()
 
 
@@ -66,7 +66,7 @@ def _carry_on(pairs: dict[int, int]) -> None:
         for source in ready:
             try:
                 data = os.read(source, _PORTION)
-            except OSError:  # everyone closed the other side of a pseudo-terminal
+            except OSError:  # all processes closed the other side of a pseudo-terminal
                 data = b""
             if data:
                 _write(pairs[source], data)
@@ -76,7 +76,7 @@ def _carry_on(pairs: dict[int, int]) -> None:
 
 
 def _write(target: int, data: bytes) -> None:
-    """Write it; when nobody takes it any more, the command still must not notice."""
+    """Write it; if it has no reader any more, the command must not notice."""
     left = memoryview(data)
     try:
         while left:
@@ -86,7 +86,7 @@ def _write(target: int, data: bytes) -> None:
 
 
 def main(life: str, *told: str) -> None:
-    """Wait for the agent's good-bye; where it dies instead, carry on."""
+    """Wait for the agent to dismiss us; if it dies instead, pass the output on."""
     if not os.read(int(life), 1):
         parts = [pair.split(":") for pair in told]
         _carry_on({int(source): int(target) for source, target in parts})

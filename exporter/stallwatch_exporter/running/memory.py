@@ -1,7 +1,7 @@
-"""The memory of a command: how much it uses, what it may use, and who held it when something was killed.
+"""Memory of a command: its use, its limit, and which rank held it when a process was killed.
 
-A launcher only tells "Signal 9, error_file N/A". The probe tells what each rank held, the agent weighs the
-command and its processes, and in Kubernetes the pod knows why its container was killed.
+A launcher only reports "Signal 9, error_file N/A". The probe reports the memory of each rank, the agent
+measures the command and its processes, and in Kubernetes the pod shows why its container was killed.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from stallwatch_rules.messages import message, sentences
 
 
 class MemoryHeld:
-    """The most that each rank, and the whole command, was seen to hold."""
+    """Highest memory use seen of each rank, and of the whole command."""
 
     def __init__(self) -> None:
-        self.counted: Callable[[], bool | None] = lambda: None  #: asks whether the kernel counted an OOM kill
-        self.killed: Callable[[Kill | None], None] = lambda _: None  #: tells who counts them of a kill
+        self.counted: Callable[[], bool | None] = lambda: None  #: whether the kernel counted an OOM kill
+        self.killed: Callable[[Kill | None], None] = lambda _: None  #: reports a kill to the OOM counter
         self._ranks: dict[int, float] = {}
         self._all = 0
         self._limit = 0
 
     def rank(self, rank: int, values: Mapping[str, float]) -> None:
-        """What a rank told of itself."""
+        """Take the values that a rank reported."""
         held = values.get("resident_bytes", 0.0)
         if rank >= 0 and held > self._ranks.get(rank, 0.0):  # never where it is NaN
             self._ranks[rank] = held
 
     def command(self, size: int, limit: int) -> None:
-        """What the command and all its processes hold now, and may at most; bytes."""
+        """Take the current memory of the command with all its processes, and its limit; bytes."""
         self._all, self._limit = max(self._all, size), limit
 
     def told(self, ending: Ending, last_lines: Sequence[str], environ: Mapping[str, str]) -> Ending:
-        """The ending, where something was killed with what is known of its memory."""
+        """Return the ending; if a process was killed, with what is known of its memory."""
         killed = ending.signal == "SIGKILL" or ending.kind == "oom-killed" or killed_within(last_lines)
         killed = killed or next(iter(ending.codes.values()), None) == -signal.SIGKILL
         if not killed or ending.kind == "finished":
@@ -52,7 +52,7 @@ class MemoryHeld:
             more.append(message("run.rank-held", rank=most, size=_size(self._ranks[most])))
         if self._all and self._limit:
             more.append(message("run.all-held", size=_size(self._all), limit=_size(self._limit)))
-        if environ.get("KUBERNETES_SERVICE_HOST"):  # which the kubelet sets in every container
+        if environ.get("KUBERNETES_SERVICE_HOST"):  # the kubelet sets it in every container
             pod = re.sub(r"[^\w.-]", "", environ.get("HOSTNAME", "")) or "-"
             more.append(
                 message("run.oomkilled" if ending.kind == "oom-killed" else "run.ask-kubernetes", pod=pod)
@@ -61,7 +61,7 @@ class MemoryHeld:
         return replace(ending, detail=sentences(ending.detail, *more), memory=self._known(counted))
 
     def now(self) -> MemoryKnown | None:
-        """What is known while the command runs: a process of it may have been killed."""
+        """Return what is known while the command runs: a process of it may have been killed."""
         return self._known(self.counted())
 
     def _known(self, counted: bool | None) -> MemoryKnown | None:
@@ -71,7 +71,7 @@ class MemoryHeld:
 
 
 def _size(size: float) -> str:
-    """In GiB, so that sizes compare at a glance; what is no tenth of one in a smaller unit."""
+    """Format in GiB, so that sizes compare at a glance; below a tenth of one in a smaller unit."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
         if size >= 0.1 * unit:
             return f"{size / unit:.1f} {name}"
@@ -79,7 +79,7 @@ def _size(size: float) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of the process and its descendants. Shared pages count once per process."""
+    """Return the resident memory of the process and its descendants. Shared pages count once per process."""
     total = 0
     for process in family(pid):
         try:
@@ -90,13 +90,13 @@ def resident_bytes(pid: int) -> int:
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """What all processes here may use before the kernel ends one: our cgroup's limit, or the machine's."""
+    """Return the bytes that all processes here may use: our cgroup's limit, or the machine's memory."""
     found = [size for group in _groups(proc) for size in _limits(cgroups, group)]
     return min([int(psutil.virtual_memory().total), *found])
 
 
 def _groups(proc: Path) -> list[str]:
-    """Our cgroup's path, as version 2 (``0::/path``) or version 1 (``9:memory:/path``) tells it."""
+    """Return our cgroup's path, in the form of version 2 (``0::/path``) or version 1 (``9:memory:/path``)."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -106,7 +106,7 @@ def _groups(proc: Path) -> list[str]:
 
 
 def _limits(cgroups: Path, group: str) -> list[int]:
-    """The limits of a cgroup and all above it; inside a container its own folder is the root."""
+    """Return the limits of a cgroup and all above it; inside a container its own folder is the root."""
     found = []
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts) + 1):

@@ -1,7 +1,7 @@
-"""The programs that a command consists of: below its shells and launchers, the processes that train.
+"""Find the programs that a command consists of: below shells and launchers, the training processes.
 
-A shell or a launcher starts programs; a program answers for whatever it starts itself. So a Python program
-that is no launcher is looked at, and nothing below it, unless a launcher gave it a rank.
+A shell or a launcher starts programs; a program answers for the processes that it starts itself. So the
+search stops at a Python program that is no launcher, except for children to which a launcher gave a rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.stacks.local_ranks import launches
 
-_MOST = 256  #: processes that are looked at in one go; jobs have fewer on one host
+_MOST = 256  #: processes that one search visits; jobs have fewer on one host
 _SHELLS = frozenset(("bash", "dash", "sh", "zsh", "ksh", "fish"))
 
 
@@ -25,21 +25,21 @@ class Program(msgspec.Struct, frozen=True):
 
     pid: int
     seen: float  #: when it was found, steady time
-    rank: int | None  #: as its environment says; ``None`` without one
+    rank: int | None  #: from its environment; ``None`` without one
     words: tuple[str, ...] = ()  #: its command line
 
 
 class Programs:
-    """Call ``look`` about once a second while the command runs. `words` is its command line."""
+    """The programs of a command, whose command line is `words`. Call ``look`` about once a second."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.command: int | None = None  #: its process
-        self.script = _script(words)  #: that a shell was given, where it is one
+        self.command: int | None = None  #: the command's process
+        self.script = _script(words)  #: the script, if the command is a shell
         self.exits = Exits()
         self.known: dict[int, Program] = {}  #: by process number
 
     def look(self) -> None:
-        """Find programs that have come since the last look, and watch for their ends."""
+        """Find programs that have started since the last look, and watch for their ends."""
         if self.command is None:
             return
         waiting, seen = [self.command], 0
@@ -52,7 +52,7 @@ class Programs:
                     waiting += _children(pid)
                     continue
                 self._add(pid, words)
-            if self.script and pid == self.command:  # a shell becomes the last program of its script
+            if self.script and pid == self.command:  # a shell execs the last program of its script
                 waiting += [each for each in _children(pid) if _rank(each) not in (None, _rank(pid))]
 
     def is_up(self, program: Program) -> bool:
@@ -60,7 +60,7 @@ class Programs:
         return program not in self.exits.ended_at and is_there(program.pid, steady.wall(program.seen))
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """Stop watching for exits."""
         self.exits.close()
 
     def _add(self, pid: int, words: Sequence[str]) -> None:
@@ -69,14 +69,14 @@ class Programs:
 
 
 def _rank(pid: int) -> int | None:
-    """Return the rank that the environment of a process names."""
+    """Return the rank in the environment of a process; ``None`` without one."""
     environ = dict(each.split("=", 1) for each in _read(pid, "environ").split("\0") if "=" in each)
     rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
     return int(rank) if rank.isdigit() else None
 
 
 def _children(pid: int) -> list[int]:
-    """Return processes that its main thread started; none if the kernel keeps no such list."""
+    """Return the processes that its main thread started; none if the kernel keeps no such list."""
     return [int(each) for each in _read(pid, f"task/{pid}/children").split()]
 
 
@@ -92,7 +92,7 @@ def _is_python(words: list[str]) -> bool:
 
 
 def _script(words: Sequence[str]) -> str:
-    """The script in ``bash -c SCRIPT``."""
+    """Return the script in ``bash -c SCRIPT``."""
     if not words or Path(words[0]).name not in _SHELLS:
         return ""
     flags = [at for at, word in enumerate(words) if word.startswith("-") and "c" in word]

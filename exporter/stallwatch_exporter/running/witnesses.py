@@ -1,4 +1,4 @@
-"""All who saw how a run ended, and the ending that they make together."""
+"""Combine all evidence of how a run ended into one ending."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import exception_in_short
 
-_PATIENCE = 1.0  # seconds for ranks to go, once the command has
-_LOOK_SECONDS = 0.9  # at least, from one look at the processes to the next …
-_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # … and while the command starts, so long
+_PATIENCE = 1.0  # seconds for ranks to end, once the command has
+_LOOK_SECONDS = 0.9  # at least, between two looks at the processes …
+_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # … and during the command's first seconds
 _DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # characters
 
-Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # and whether one could be made
+Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # and whether a diagnosis could be made
 
 
 class Witnesses:
-    """Set `programs.command`, ``look`` once a second or more often, then ask for the ``ending``."""
+    """Evidence of the end: set `programs.command`, call ``look`` at least every second, then ``ending``."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Witnesses:
         self._memory = memory
         self._last_lines = last_lines
         self._guarded = guard
-        self.ranks_up: dict[int, frozenset[Path]] = {}  #: as ``_up`` found them at the last look
+        self.ranks_up: dict[int, frozenset[Path]] = {}  #: result of ``_up`` at the last look
         self._looked_at = -math.inf
         self._began: float | None = None  # the first look
-        self._run_steps: dict[Program, int | None] = {}  # where the run was when the end of each was noticed
+        self._run_steps: dict[Program, int | None] = {}  # the run's step when the end of each was noticed
 
     def look(self, now: float) -> None:
-        """Find what the command has started since the last look, and what of it has ended."""
+        """Find programs that the command has started since the last look, and programs that have ended."""
         if self._began is None:
             self._began = now
         if now - self._looked_at < (_QUICK_SECONDS if self._starts(now) else _LOOK_SECONDS):
@@ -79,9 +79,9 @@ class Witnesses:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Seconds until a look is due; infinity once the command has started: then once a second will do.
+        """Return the seconds until a look is due; infinity after the start: once a second is enough then.
 
-        Nobody sees the exit code of a process that came and went between two looks.
+        The exit code of a process that starts and ends between two looks stays unknown.
         """
         return max(0.0, self._looked_at + _QUICK_SECONDS - now) if self._starts(now) else math.inf
 
@@ -89,9 +89,9 @@ class Witnesses:
         return self._began is not None and now - self._began < _STARTING_SECONDS
 
     def _up(self) -> dict[int, frozenset[Path]]:
-        """By rank that a launcher or a script started its processes that are up.
+        """Return, by rank given by a launcher or script, the rank's processes that are running.
 
-        Empty where the last one is known to have failed; a rank of which less is known is left out.
+        A rank is empty if its last process is known to have failed, and absent if less is known.
         """
         up: dict[int, frozenset[Path]] = {}
         codes = self.exit_codes
@@ -102,13 +102,13 @@ class Witnesses:
 
     @property
     def exit_codes(self) -> dict[int, int]:
-        """The exit codes of those ranks, ``-n`` for signal n."""
+        """Exit codes of those ranks, ``-n`` for signal n."""
         codes = self.programs.exits.codes
         known = self.programs.known.values()
         return {one.rank: codes[one] for one in known if one.rank is not None and one in codes}
 
     def weighed(self, ending: Ending) -> Ending:
-        """The ending of what was killed, with what is known of its memory."""
+        """Return the ending; if a process was killed, with what is known of its memory."""
         with self._guarded("what held memory"):
             return self._memory.told(ending, list(self._last_lines), os.environ)
         return ending
@@ -116,10 +116,10 @@ class Witnesses:
     def ending(
         self, command: Ending, probing: Probing | None, diagnose: Diagnose, hear: Callable[[], None]
     ) -> tuple[Ending, Diagnosis]:
-        """How the run ended, and the diagnosis that goes with it, from how the command did.
+        """Return how the run ended, given the command's own ending, and the diagnosis that matches.
 
-        `hear` reads what the ranks say until they are gone. It is the last word: the rings of `probing` are
-        let go.
+        `hear` reads the ranks' reports until they are gone. Nothing may be called after it: it closes the
+        rings of `probing`.
         """
         ends: list[ProcessEnd] = []
         with self._guarded("how the processes ended"):
@@ -132,10 +132,10 @@ class Witnesses:
         return command, diagnose(command)[0]
 
     def _ends(self, probing: Probing | None, exit_code: int | None) -> list[ProcessEnd]:
-        """How each process ended that anybody saw; `exit_code` is the command's own."""
+        """Return how each observed process ended; `exit_code` is the command's own."""
         rings = probing.ends() if probing is not None else []
         exits = self.programs.exits
-        found = []
+        ends = []
         for program in self.programs.known.values():
             own = ProcessEnd(
                 program.pid,
@@ -148,9 +148,9 @@ class Witnesses:
                 words=program.words,
             )
             own_rings = [one for one in rings if one.pid == program.pid]
-            found += [_both(own, told) for told in own_rings] or [own]
+            ends += [_both(own, ring) for ring in own_rings] or [own]
         known = {program.pid for program in self.programs.known.values()}
-        return [*found, *(one for one in rings if one.rank is not None and one.pid not in known)]
+        return [*ends, *(one for one in rings if one.rank is not None and one.pid not in known)]
 
     def _judged(
         self, command: Ending, ends: Sequence[ProcessEnd], diagnose: Diagnose
@@ -177,7 +177,7 @@ class Witnesses:
         return ending, replace(found, ending=redacted(ending).detail)
 
     def _log_fails(self) -> bool:
-        """Whether the log ends in a failure; a command that returned 0 went on after a start that failed."""
+        """Whether the log ends in a failure; a command that returned 0 continued after a failed start."""
         found = self._reading.diagnose()
         starts = self._reading.catalogue.tagged("start-failed")
         return _died(found) and not (found.primary is not None and found.primary.rule in starts)
@@ -185,11 +185,11 @@ class Witnesses:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, hear: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """The ends, once ranks had a moment to end with their command."""
+        """Return the ends, after giving ranks a moment to end with their command."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))
-            hear()  # after that look: of whoever was gone by then, the last words are there
+            hear()  # after that look: the last reports of ranks that were gone are complete
             if not up or time.monotonic() > deadline:
                 return self._ends(probing, exit_code)
             time.sleep(_PATIENCE / 20)
@@ -200,7 +200,7 @@ def _died(found: Diagnosis) -> bool:
 
 
 def _both(own: ProcessEnd, told: ProcessEnd) -> ProcessEnd:
-    """What was seen of a program, with what its probe told."""
+    """Merge the observations of a program with the reports of its probe."""
     return replace(
         told,
         rank=own.rank if told.rank is None else told.rank,
@@ -216,12 +216,12 @@ def _reached(tracker: ProgressTracker) -> Reached:
 
 
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
-    """Where a failure shows that no exit code tells."""
+    """Return what shows a failure that no exit code reveals: a loss of NaN, or the log."""
     return "loss" if tracker.last_loss is not None and math.isnan(tracker.last_loss) else "log"
 
 
 def _failed(command: Ending, crash: Crash, counted: bool | None) -> Ending:
-    """The ending of a command whose run failed although it returned 0."""
+    """Return the ending of a command whose run failed although it returned 0."""
     ended_by = signal_of(crash.code) if crash.code is not None else None
     killed = ended_by is not None or crash.by == "silence"
     may_be_memory = crash.by == "silence" or (ended_by is not None and ended_by.name == "SIGKILL")
@@ -236,7 +236,7 @@ def _failed(command: Ending, crash: Crash, counted: bool | None) -> Ending:
 
 
 def _error(found: Diagnosis) -> str:
-    """What the run printed of its failure."""
+    """Return the run's own message about its failure."""
     if found.primary is None:
         return exception_in_short(found.unknown[0], _ERROR) if found.unknown else ""
     first = render(found.primary.evidence[0]) if found.primary.evidence and found.primary.line else ""

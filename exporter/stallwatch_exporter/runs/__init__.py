@@ -1,1 +1,1 @@
-"""The traces that a run leaves: its folder, its log copies, and how they are replayed and pruned."""
+"""The records of a run: its folder and its log copies, and how they are replayed and pruned."""

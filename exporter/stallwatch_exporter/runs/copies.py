@@ -1,9 +1,9 @@
-"""The log copies of a run: what it printed, per rank, with the time each piece came.
+"""The log copies of a run: its output, per rank, with the time of each piece.
 
 Pieces are cut where a terminal would: at a newline, or after the carriage return that ends one state of a
-progress bar. Nothing is lost or added in cutting, so a replay prints the same bytes; only secrets are
-blotted out before they reach the disk. A line that is written in parts is cut between its words, and each
-part is looked at together with what came before it: half a token looks like no token.
+progress bar. Cutting neither loses nor adds bytes, so a replay prints the same; only secrets are masked
+before they reach the disk. A line that is written in parts is cut between its words, and each part is checked
+together with what precedes it: half a token does not look like one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
 _PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of a portion waits for the next
 MAX_PIECE = 64 * 1024
-UNFINISHED_SECONDS = (
-    1.0  #: a piece without an end is written after this long, so that a crash leaves it on disk
-)
-_CONTEXT = 1024  # of the line so far, looked at again with its next part
+UNFINISHED_SECONDS = 1.0  #: a piece without an end is written after this long: a crash must not lose it
+_CONTEXT = 1024  # of the line so far, checked again with its next part
 _BUFFERED = 1024 * 1024
-_HELD = 4 * 1024 * 1024  # bytes that wait in memory while they cannot be written; the oldest go first
+_HELD = 4 * 1024 * 1024  # bytes that wait in memory while they cannot be written; the oldest are lost first
 _MOST_GAPS = 16
-# Left free on the disk, for the checkpoints of the run need it more; of a small disk, a part.
+# Left free on the disk, because the run's checkpoints need it more; on a small disk, a fraction.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
-MOST_FILES = 20_000  #: what a diagnosis of the folder reads; a log may claim any number of ranks
+MOST_FILES = 20_000  #: read by a diagnosis of the folder; a log may claim any number of ranks
 _UNRANKED = "output.log"
 
 
@@ -47,7 +45,7 @@ class _Stream(msgspec.Struct):
     held_ns: int = 0
     rank: int | None = None
     file: str | None = None  # of the unfinished line; None at a line's start
-    context: bytes = b""  # what was written of it
+    context: bytes = b""  # the part of it that was written
     after_key: bool = False  # the last line was one of a private key
 
 
@@ -72,8 +70,8 @@ class RankCopies:
         self.folder = folder
         self.lost = 0  #: pieces that could not be written
         self.gaps: list[Gap] = []  #: where they are missing, in steady time
-        self.files: set[str] = set()  #: what has been written to, relative to the folder
-        self._named: set[str] = set()  # the same, and what is buffered
+        self.files: set[str] = set()  #: files that have been written to, relative to the folder
+        self._named: set[str] = set()  # the same, plus files with buffered records
         self._redact = redact
         self._notice = notice
         self._max_bytes = max_bytes
@@ -96,9 +94,9 @@ class RankCopies:
         *,
         fresh: bool = False,
     ) -> None:
-        """Take what `source` printed on `stream`. `rank` is that of the whole source, where it has one.
+        """Take bytes that `source` printed on `stream`. `rank` is that of the whole source, if it has one.
 
-        With `fresh` it does not continue what came before: an unfinished line ends there.
+        With `fresh` they do not continue the previous bytes: an unfinished line ends there.
         """
         state = self._streams.setdefault(source, _Stream(stream))
         if fresh and (state.held or state.file is not None):
@@ -139,7 +137,7 @@ class RankCopies:
         self._to_disk(last=everything)
 
     def _stamp(self, time: float) -> int:
-        # Strictly rising over all streams: a replay puts the files together in the order of printing.
+        # Strictly increasing over all streams: a replay merges the files in the order of printing.
         self._last_ns = max(self._last_ns + 1, int(time * 1e9))
         return self._last_ns
 
@@ -158,7 +156,7 @@ class RankCopies:
             line = format_record(record)
             self._buffer.append((file, record.time_ns, line))
             self._buffered += len(line)
-            # After a carriage return another rank may go on; what a flush tore apart stays together.
+            # After a carriage return another rank may continue; parts split by a flush stay together.
             state.file = None if full or piece.endswith(b"\r") else file
         if self._stuck:
             self._hold(self._stuck, _HELD)
@@ -166,12 +164,12 @@ class RankCopies:
             self._to_disk()
 
     def _redacted(self, state: _Stream, pieces: list[bytes]) -> list[bytes]:
-        """The pieces that follow on `state.context`, without their secrets."""
+        """Mask the secrets in the pieces that follow `state.context`."""
         if not pieces:
             return pieces
         whole = b"".join(pieces)
         text = (state.context + whole).decode("utf-8", "surrogateescape")
-        if state.after_key or self._redact(text) != text:  # one pass for many lines: hardly ever is a secret
+        if state.after_key or self._redact(text) != text:  # one pass for many lines: secrets are rare
             context, masked = state.context, []
             for piece in pieces:
                 masked.append(self._masked(context, piece))
@@ -190,11 +188,11 @@ class RankCopies:
         same = next(
             (at for at, (one, other) in enumerate(zip(text, masked, strict=False)) if one != other), None
         )
-        # Where a secret began before this piece, its mask stands here.
+        # If a secret began before this piece, its mask is here.
         return masked[len(context) if same is None else min(len(context), same) :]
 
     def _to_disk(self, *, last: bool = False) -> None:
-        """Write what is buffered. What cannot be written waits for a while, up to the `last` time."""
+        """Write the buffer. Records that cannot be written wait for a while, until the `last` call."""
         if not self._buffer:
             return
         most = 0 if last else _HELD
@@ -203,7 +201,7 @@ class RankCopies:
             return
         try:
             disk = shutil.disk_usage(self.folder)
-            # The last lines of a run are few, and show why it ended: they may take of what is spared.
+            # The last lines of a run are few, and show why it ended: they may use the spare space.
             spare = 0 if last else min(_SPARE_BYTES, disk.total // _SPARE_PART)
             if disk.free < spare + self._buffered:
                 self._hold("the disk is nearly full: no log copies are written until there is room", most)
@@ -215,7 +213,7 @@ class RankCopies:
             self._stuck, self._in_gap = "", False
 
     def _write(self) -> None:
-        """Append each file's records in one go; what fails stays in the buffer, from that file on."""
+        """Append each file's records in one go; failed ones stay in the buffer, from that file on."""
         files: defaultdict[str, list[bytes]] = defaultdict(list)
         for file, _, record in self._buffer:
             files[file].append(record)
@@ -235,7 +233,7 @@ class RankCopies:
                 self._buffer = deque(entry for entry in self._buffer if entry[0] not in done)
 
     def _hold(self, why: str, most: int) -> None:
-        """Keep `most` bytes in memory. The oldest ones are lost: remember where they are missing."""
+        """Keep `most` bytes in memory. Drop the oldest, and record where they are missing."""
         self._stuck = why
         while self._buffer and self._buffered > most:
             _, time_ns, record = self._buffer.popleft()
@@ -254,16 +252,16 @@ class RankCopies:
 
 
 _BLANKS = (b" ", b"\t", b"\r")
-_MARKS = (b'"', b"'", b",", b";", b"&")  # between the words of what knows no blanks, such as dense JSON
+_MARKS = (b'"', b"'", b",", b";", b"&")  # between the words of text without blanks, such as dense JSON
 
 
 def _between_words(text: bytes, start: int, end: int, marks: tuple[bytes, ...] = _BLANKS) -> int:
-    """The last place after which a word begins; 0 where there is none."""
+    """Return the last place after which a word begins; 0 if there is none."""
     return max(text.rfind(mark, start, end) for mark in marks) + 1
 
 
 def _follow(context: bytes, text: bytes) -> bytes:
-    """What the next piece of the line is looked at with, once `text` was written."""
+    """Return the context with which to check the next piece of the line, after `text` was written."""
     start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
     return (context + text if not start else text[start:])[-_CONTEXT:]
 
@@ -295,7 +293,7 @@ class CriRecord(NamedTuple):
 
     @property
     def printed(self) -> bytes:
-        """The bytes that the program had written."""
+        """The bytes that the program wrote."""
         return self.text + b"\n" if self.full else self.text
 
 
@@ -305,14 +303,14 @@ def _second(seconds: int) -> bytes:
 
 
 def format_record(record: CriRecord) -> bytes:
-    """One line of a log copy, newline included. The text must hold no newline."""
+    """Return one line of a log copy, including the newline. The text must not contain a newline."""
     seconds, nanos = divmod(record.time_ns, 1_000_000_000)
     flag = b"F" if record.full else b"P"
     return b"%b.%09dZ %b %b %b\n" % (_second(seconds), nanos, record.stream.encode(), flag, record.text)
 
 
 def parse_record(line: bytes) -> CriRecord | None:
-    """The record in one line of a copy (its newline taken off or not); ``None`` when it is not one."""
+    """Parse one line of a copy, with or without its newline; return ``None`` if it is not a record."""
     found = _RECORD.fullmatch(line[:-1] if line.endswith(b"\n") else line)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Names of runs: the one that the user gave, else the script's, as a label and as a folder."""
+"""Names of runs, from the user or else from the script, as a label and as a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallwatch_rules.text.redact import redact
 LONGEST = 100  #: characters of a label, and of each part of a folder's name
 _LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
 _ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
-_SOME_SECRET = "x1234567"  # is masked behind the name of a secret
+_SOME_SECRET = "x1234567"  # masked after the name of a secret
 
 
 def run_name(command: Sequence[str], now: float) -> str:
@@ -22,12 +22,12 @@ def run_name(command: Sequence[str], now: float) -> str:
 
 
 def script_name(command: Sequence[str]) -> str:
-    """Return what the command runs: the script's stem, or the program's name, without secrets."""
+    """Return the name of what the command runs: the script's stem, or the program's name, without secrets."""
     return redact(_stem(redacted_command(command)))
 
 
 def _stem(command: Sequence[str]) -> str:
-    # Variables set for the command (env NAME=value …), and masked words, are no names.
+    # Variables set for the command (env NAME=value …) and masked words are not names.
     command = [word for word in command if not re.match(r"\w+=", word) and "***" not in word]
     scripts = [Path(word).stem for word in command if word.endswith((".py", ".sh"))]
     if scripts:
@@ -44,7 +44,7 @@ def _stem(command: Sequence[str]) -> str:
 
 
 def sanitise(name: str) -> str:
-    """The name as one safe folder name and one safe label."""
+    """Return the name as one safe folder name and one safe label."""
     safe = re.sub(r"[^\w.+=-]+", "-", name, flags=re.UNICODE).strip(".-")
     return safe[:LONGEST] or "run"
 
@@ -52,7 +52,7 @@ def sanitise(name: str) -> str:
 def folder_names(label: str, host: str | None) -> Iterator[str]:
     """Yield names of folders for a run, the best first.
 
-    `host` is given where the run may have several agents: they share the label, and each has a folder.
+    `host` is given if the run may have several agents: they share the label, and each has a folder.
     """
     yield label
     second = label if host is None else f"{label}+{sanitise(host)}"
@@ -72,12 +72,12 @@ def label_of(folder: str, label: str) -> str:
 
 
 def redacted_command(command: Sequence[str]) -> list[str]:
-    """The command without its secrets: those within a word, and words that are one as a whole."""
+    """Return the command without its secrets: those within a word, and words that are one as a whole."""
     return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
 
 
 def _redacted_word(before: str, word: str) -> str:
-    # What the shell took for one word may hold a blank or a comma, which would end a secret in a log.
+    # One word of the shell may contain a blank or a comma, which would end a secret in a log.
     assigned = _ASSIGNMENT.fullmatch(word)
     if assigned and before != "-c" and _is_secret(assigned[1]):
         return assigned[1] + "***"

@@ -1,4 +1,4 @@
-"""Old runs make room for new ones: by age, then by size, and never one that is marked to be kept."""
+"""Remove old runs: by age, then by size, and never one that is marked to be kept."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prune(
         if run.kept or not (too_old or total > keep_gb * 1e9):
             continue
         try:
-            # Out of sight at once: removing takes a while, and may be cut short.
+            # Hide it at once: removing takes a while, and may be interrupted.
             run.path.rename(run.path.with_name(_TRASH + run.path.name))
         except OSError:
             continue
@@ -59,7 +59,7 @@ def _runs(home: Path, now: float) -> Iterator[_Old]:
     for path in folders:
         if path.name.startswith("."):
             continue
-        # A folder without a record is not ours to remove, nor is what a link points to.
+        # A folder without a record is not ours to remove, nor is the target of a link.
         info = None if path.is_symlink() else read_info(path)
         if info is not None:
             ended = info.ended_at or info.updated_at
@@ -72,5 +72,5 @@ def _size(folder: Path) -> int:
         try:
             total += path.lstat().st_size
         except OSError:
-            continue  # gone meanwhile
+            continue  # removed meanwhile
     return total

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from stallwatch_exporter.runs.copies import CriRecord, parse_record
 from stallwatch_exporter.runs.runfolder import read_info
 
-# Within a file a piece may stand behind a later one: it is stamped when it began and written when it ended.
+# Within a file a piece may follow a later one: it has the time of its start, and is written at its end.
 _LOOK_AHEAD = 1024
 
 
@@ -22,13 +22,13 @@ class NoRecording(ValueError):
 
 
 def recorded_files(folder: Path) -> list[Path]:
-    """The log copies of one run's folder."""
+    """Return the log copies of one run's folder."""
     names = ("*.log", "*.log.gz", "ranks/*.log", "ranks/*.log.gz")
     return sorted({path for name in names for path in folder.glob(name) if path.is_file()})
 
 
 def read_records(path: Path) -> Iterator[CriRecord]:
-    """The records of one copy in the order of their times; lines that are no record are passed over."""
+    """Yield the records of one copy in the order of their times; lines that are not records are skipped."""
     ahead: list[tuple[int, int, CriRecord]] = []
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         for number, line in enumerate(lines):
@@ -42,7 +42,7 @@ def read_records(path: Path) -> Iterator[CriRecord]:
 
 
 def merged_records(folder: Path) -> Iterator[CriRecord]:
-    """All records of a run in the order in which they were printed."""
+    """Yield all records of a run in the order in which they were printed."""
     return heapq.merge(*map(read_records, recorded_files(folder)), key=lambda record: record.time_ns)
 
 
@@ -56,10 +56,10 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the run that `folder` holds, `speed` times as fast, and return the exit code that it had.
+    """Print the run in `folder`, `speed` times as fast, and return its exit code.
 
     The silence before the recorded end is kept too: a run that hung hangs again. `max_gap` (seconds of
-    waiting) shortens silences. Raises `NoRecording` when there is nothing to print.
+    waiting) shortens silences. Raises `NoRecording` if there is nothing to print.
     """
     files = recorded_files(folder)
     if not files:

@@ -13,14 +13,14 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Reserve:
-    """A file of `SIZE` blanks. How a run ended is written over them, which needs no room and no descriptor.
+    """A file of `SIZE` blanks. A run's ending is written over them, with no new space or descriptor.
 
     Raises `OSError` if there is no room for it now.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Less the umask, as the run's other files.
+        # Minus the umask, as for the run's other files.
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
         self._close = weakref.finalize(self, os.close, self._fd)
         try:
@@ -30,7 +30,7 @@ class Reserve:
             raise
 
     def write(self, data: bytes) -> bool:
-        """Keep `data`, of `SIZE` bytes at most; return whether it is read by whoever opens the file."""
+        """Store `data`, of `SIZE` bytes at most; return whether readers of the path see it."""
         try:
             self._overwrite(data)
             return os.path.samestat(os.fstat(self._fd), self._path.stat()) and os.access(self._path, os.R_OK)
@@ -38,7 +38,7 @@ class Reserve:
             return False
 
     def blank(self) -> None:
-        """Empty the block, if it holds anything: a file of the folder has what is newer."""
+        """Empty the block, if it holds anything: a file of the folder has newer content."""
         if not self._is_blank:
             self.write(b"")
 
@@ -48,17 +48,17 @@ class Reserve:
         while left:
             count = os.pwrite(self._fd, left, at)
             left, at = left[count:], at + count
-        os.fsync(self._fd)  # NFS and delayed allocation report a full disk here, not before
+        os.fsync(self._fd)  # NFS and delayed allocation report a full disk only here
 
     def remove(self) -> None:
-        """Give the room back: the run's other files hold all of it."""
+        """Free the space: the run's other files hold all of the content."""
         self._close()
         with suppress(OSError):
             self._path.unlink()
 
 
 def append_whole(path: Path, data: bytes) -> None:
-    """Append `data` to the file, or nothing of it: a line that is cut short takes the next one with it."""
+    """Append `data` to the file, or nothing of it: a truncated line would spoil the next one, too."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS, 0o666)
     try:
         size, left = os.fstat(fd).st_size, memoryview(data)

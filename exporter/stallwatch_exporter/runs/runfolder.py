@@ -1,4 +1,4 @@
-"""A run's traces: ``<home>/runs/<run>/`` and the ``agent.json`` in it, by which others find the agent."""
+"""A run's folder, ``<home>/runs/<run>/``, and its ``agent.json``, by which others find the agent."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _Record = TypeVar("_Record")
-#: Of an agent that merged a run over hosts: the run's incidents, as people were notified of them.
+#: Of an agent that merged a run over hosts: the run's incidents, as users were notified of them.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
-#: Agents write ``agent.json`` every few seconds. What NFS keeps of a file may be a minute old (acregmax,
+#: Agents write ``agent.json`` every few seconds. NFS may cache a file for a minute (acregmax,
 #: nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
-#: Of the same host there is but one clock, and one cache of NFS: this is only as long as a disk may hang.
+#: One host has one clock, and one cache of NFS: this is only as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
-#: A running agent writes more often: of one that is silent for longer, what is known is old.
+#: A running agent writes more often: after a longer silence, the facts about it are outdated.
 LATE_SECONDS = 10.0
-_AHEAD_SECONDS = 86400.0  # by which the clock of a host that writes may be ahead of ours
+_AHEAD_SECONDS = 86400.0  # by which the clock of a writing host may be ahead of ours
 _LOOK_SECONDS = 0.5
-_UNSENT_SECONDS = 600.0  # for so long, messages may have waited for one that explains them, or for a lock
+_UNSENT_SECONDS = 600.0  # messages may have waited this long for one that explains them, or for a lock
 _AWAITED_SECONDS = 86400.0
 _WRITE_SECONDS = 1.0  # for a write that usually takes no time
 _MOST_RUN_INCIDENTS = 1000
@@ -58,7 +58,7 @@ _MOST_WAITING = 1024 * 1024  # bytes of lines that could not be written yet
 
 
 class AgentInfo(msgspec.Struct, kw_only=True):
-    """What ``agent.json`` tells of one run. Times are Unix seconds."""
+    """Content of ``agent.json``: the state of one run. Times are Unix seconds."""
 
     run: str  #: the label
     pid: int
@@ -71,40 +71,40 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     endpoint: str | None = None  #: such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
-    threshold: float | None = None  #: seconds of quiet that are a stall in what the run did last
-    step: int | None = None  #: the last one that was seen
+    threshold: float | None = None  #: seconds of quiet that are a stall in the run's last phase
+    step: int | None = None  #: the last step seen
     total_steps: int | None = None
     loss: float | None = None
     namespace: str = ""  #: of `pid`: see ``presence.process_namespace``
-    reported: bool = True  #: its incidents were handed on to the chats: false until its agent has left
+    reported: bool = True  #: its incidents were passed on to the chats: false until its agent has exited
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
-    gaps: list[Gap] = []  #: what the copies lack
-    partial: str = ""  #: why the record lacks something else; empty if it does not
-    job: str = ""  #: what the scheduler or launcher calls the job, where the run may have several agents
+    gaps: list[Gap] = []  #: records missing in the copies
+    partial: str = ""  #: why something else is missing in the record; empty if nothing is
+    job: str = ""  #: the scheduler's or launcher's name of the job, if the run may have several agents
     attempt: int = 0  #: which start of the job this is
     key: str = ""  #: equal in all agents of one run: see ``cluster.identity``
     node: int | None = None  #: the number of this host in the run
-    agents: int | None = None  #: of the run, if its scheduler says how many there are
-    ranks: str = ""  #: that live here, folded, such as ``8-15``
-    folder: str = ""  #: the name of the folder that this is in
+    agents: int | None = None  #: number of agents of the run, if its scheduler gives it
+    ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
+    folder: str = ""  #: the name of the folder of this record
 
 
 class Kept(msgspec.Struct):
-    """What the reserved block of a run's folder holds once a file of the folder could not be written."""
+    """Content of the reserved block of a run's folder, once a file of the folder could not be written."""
 
     info: AgentInfo
     diagnosis: Diagnosis | None = None
 
 
 def runs_home(home: Path) -> Path:
-    """The folder that holds one folder per run."""
+    """Return the folder that holds one folder per run."""
     return home / "runs"
 
 
 class RunFolder:
-    """An agent's folder of a run: in the state folder, else in ``$TMPDIR``, else nowhere until there is room.
+    """An agent's folder of a run: in the state folder, else in ``$TMPDIR``, else nowhere for lack of room.
 
-    What cannot be written does not end a run. It waits in memory, within bounds, and the run's ending has a
+    A failed write does not end a run. The data waits in memory, within bounds, and the run's ending has a
     block of its own on the disk (`Reserve`).
     """
 
@@ -115,15 +115,15 @@ class RunFolder:
         self.problem: str | None = None  #: why nothing is kept, or None
         self.moved = ""  #: why it is not in the state folder, if it is not
         self.failed_writes = 0
-        self.reported_until = math.inf  #: of what earlier agents kept in it; see the function
+        self.reported_until = math.inf  #: for what earlier agents wrote to it; see the function
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
-        self._diagnosis: Diagnosis | None = None  # of the end, while not all of the record is in its files
+        self._diagnosis: Diagnosis | None = None  # of the end, until all of the record is in its files
         self._waiting: deque[tuple[str, bytes]] = deque()  # lines, each with the name of its file
         self._waiting_bytes = 0
         self._run_incidents: deque[bytes] = deque(maxlen=_MOST_RUN_INCIDENTS)
         self._writer: threading.Thread | None = None
-        self._lacks = False  # something that no later write makes good
+        self._lacks = False  # something is lost that no later write restores
 
     @classmethod
     def create(
@@ -136,9 +136,9 @@ class RunFolder:
         reuse: bool = False,
         identity: RunIdentity | None = None,
     ) -> RunFolder:
-        """Make the folder. A name that is taken gets ``-2``, ``-3`` … unless `reuse` asks to go on in it.
+        """Make the folder. A taken name gets ``-2``, ``-3`` … unless `reuse` asks to continue in it.
 
-        With an `identity`, the run is called the same in all its agents, and only its folder otherwise.
+        With an `identity`, the run has the same label in all its agents, and only its folder differs.
         """
         now = time.time() if now is None else now
         if identity is not None:
@@ -164,7 +164,7 @@ class RunFolder:
         return folder
 
     def _placed(self, home: Path, *, reuse: bool = False) -> str:
-        """Make the run's folder and its reserve below `home`; return why that failed."""
+        """Make the run's folder and its reserve below `home`; return why that failed, else ""."""
         parent, made, reserve = runs_home(home), None, None
         try:
             make_home(home)
@@ -177,7 +177,7 @@ class RunFolder:
             self.path, self.info.folder = path, path.name
             if not self.info.key:
                 self.run = self.info.run = path.name
-            self._write("agent.json", self.info)  # first: a run that is killed before has no record
+            self._write("agent.json", self.info)  # first: a run that is killed before this has no record
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
         except OSError as error:
@@ -190,13 +190,13 @@ class RunFolder:
         return ""
 
     def _is_anothers(self, name: str) -> bool:
-        """Whether the state folder holds another run of this name: while it is full, it can still be read."""
+        """Whether the state folder has another run of this name: while it is full, it can still be read."""
         known = runs_home(self._home) / name
         info = read_info(known)
         return _identity(info) != _identity(self.info) if info is not None else known.exists()
 
     def _move(self, why: str) -> None:
-        """Keep the run in ``$TMPDIR`` from here on; if that cannot be written either, in memory."""
+        """Keep the run in ``$TMPDIR`` from now on; if that cannot be written either, in memory."""
         home = temporary_home(self._home)
         self._reserve, self.moved = None, why
         with suppress(OSError):
@@ -205,9 +205,9 @@ class RunFolder:
         self.problem = f"{why}; {other}" if other else None
 
     def write_info(self, **changes: Any) -> None:
-        """Take over `changes` and write ``agent.json``, at the end of a run with its diagnosis.
+        """Apply `changes` and write ``agent.json``, at the end of a run with its diagnosis.
 
-        What cannot be written goes into the reserve, which is given back once the files hold all of it.
+        If a file cannot be written, the record goes into the reserve, freed once the files hold all of it.
         """
         for key, value in changes.items():
             setattr(self.info, key, value)
@@ -243,13 +243,13 @@ class RunFolder:
         _write_record(self.path / name, record)
 
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Keep how the run ended, before anything else of its end is written: in place, or elsewhere."""
+        """Store how the run ended, before anything else of its end is written: in place, or elsewhere."""
         self._diagnosis = diagnosis
         for key, value in changes.items():
             setattr(self.info, key, value)
         if self._reserve is not None and self._reserve.write(_smallest(self.info, diagnosis)):
             return
-        # Where the whole state folder is gone, it is a mount that is: not to be made anew below.
+        # If the whole state folder is gone, its mount is: do not make it again below the mount point.
         is_gone = self.problem is None and not self._home.is_dir()
         self._lacks, self.info.partial = True, "it was gone or read-only at the end"
         if why := f"gone: {self._home}" if is_gone else self._placed(self._home):
@@ -258,24 +258,24 @@ class RunFolder:
             self._reserve.write(_smallest(self.info, diagnosis))
 
     def close(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Write the whole record of a run that ended. Where it fits, the reserve is given back."""
+        """Write the whole record of a run that ended. If it fits, the reserve is freed."""
         self._diagnosis = diagnosis
         self.write_info(**changes)
 
     def kept_elsewhere(self) -> Message | str:
-        """Say where the run is kept, if that is not the state folder."""
+        """Return where the run is kept, if that is not the state folder; else ""."""
         if self.problem is not None:
             return message("run.kept-nowhere", why=self.problem)
         return message("run.kept-elsewhere", path=str(self.path), why=self.moved) if self.moved else ""
 
     def append_incident(self, incident: Incident) -> None:
-        """Add one change of an incident to ``incidents.jsonl``."""
+        """Append one change of an incident to ``incidents.jsonl``."""
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Add one change of an incident of all hosts to ``run-incidents.jsonl``: from one thread at a time.
+        """Append a change of an incident of all hosts to ``run-incidents.jsonl``: one thread at a time.
 
-        Waits for a moment only: a disk that hangs must not hold up the other hosts, whose reports are merged.
+        Waits for a moment only: a hanging disk must not hold up the other hosts, whose reports are merged.
         """
         is_stuck = self._writer is not None and self._writer.is_alive()
         self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
@@ -286,11 +286,11 @@ class RunFolder:
 
     def _write_run_incidents(self) -> None:
         while self._run_incidents:
-            with suppress(OSError):  # whoever takes over from this agent has it, too
+            with suppress(OSError):  # the agent that takes over from this one has it, too
                 append_whole(self.path / RUN_INCIDENTS, self._run_incidents.popleft())
 
     def append_event(self, event: dict[str, Any]) -> None:
-        """Add an event of a rank's probe to ``events.jsonl``."""
+        """Append an event of a rank's probe to ``events.jsonl``."""
         self._append("events.jsonl", event)
 
     def _append(self, name: str, record: Any) -> None:
@@ -304,7 +304,7 @@ class RunFolder:
             self._lacks = True
 
     def _write_waiting(self) -> None:
-        """Append the lines that wait, in their order, until one cannot be."""
+        """Append the waiting lines, in order, until one cannot be written."""
         while self._waiting and self.problem is None:
             name, line = self._waiting[0]
             try:
@@ -317,10 +317,10 @@ class RunFolder:
 
 
 def list_runs(home: Path) -> list[AgentInfo]:
-    """The record of each agent that left a readable ``agent.json``, newest first.
+    """Return the record of each agent with a readable ``agent.json``, newest first.
 
-    What a record says of its name, and links of other accounts, could lead out of a shared state folder:
-    `AgentInfo.folder` is the name of the one that was read.
+    The name in a record, and links of other accounts, could lead out of a shared state folder:
+    `AgentInfo.folder` is the name of the folder that was read.
     """
     try:
         folders = [
@@ -340,12 +340,12 @@ def list_runs(home: Path) -> list[AgentInfo]:
 
 
 def _identity(info: AgentInfo) -> tuple[object, ...]:
-    """What records of one run have in common: part of it may be kept elsewhere, under another name."""
+    """Return what all records of one run share: part of it may be kept elsewhere, under another name."""
     return info.host, info.namespace, info.pid, info.started_at
 
 
 def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
-    """Each agent's folder and record, newest first, also those in ``$TMPDIR``; of one in both the newer."""
+    """Return each agent's folder and record, newest first, including ``$TMPDIR``; of duplicates the newer."""
     found: dict[tuple[object, ...], tuple[Path, AgentInfo]] = {}
     for place in (home, temporary_home(home)):
         for info in list_runs(place) if place is home or is_own_folder(place) else ():
@@ -356,7 +356,7 @@ def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
 
 
 def folders_of(home: Path, run: str) -> list[tuple[Path, AgentInfo]]:
-    """The folder and the record of each agent of a run, in the order of the folders' names."""
+    """Return the folder and the record of each agent of a run, in the order of the folders' names."""
     found = []
     with suppress(OSError):
         for folder in sorted(runs_home(home).iterdir()):
@@ -368,10 +368,10 @@ def folders_of(home: Path, run: str) -> list[tuple[Path, AgentInfo]]:
 
 
 def by_run(kept: Sequence[tuple[Path, AgentInfo]]) -> list[list[tuple[Path, AgentInfo]]]:
-    """The agents' folders of each run together, in the order in which their first ones come.
+    """Group the agents' folders by run, in the order of each run's first folder.
 
-    A run's agents are up at the same time: what has the same key and began after all of them had ended is
-    another start of what only the user's name or the launcher's address identifies.
+    A run's agents run at the same time: an agent that has the same key and began after all of them had ended
+    belongs to another start of a job that only the user's name or the launcher's address identifies.
     """
     groups: list[list[tuple[Path, AgentInfo]]] = []
     newest: dict[str, tuple[int, float]] = {}  # by key: the group, and when the first of it began
@@ -388,7 +388,7 @@ def by_run(kept: Sequence[tuple[Path, AgentInfo]]) -> list[list[tuple[Path, Agen
 
 
 def latest_folder(folder: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` in which this run's record goes on; its own if there is none."""
+    """Return the folder in ``$TMPDIR`` in which this run's record continues; its own if there is none."""
     info = read_info(folder)
     if info is None or info.ended_at is not None:
         return folder
@@ -400,14 +400,14 @@ def latest_folder(folder: Path) -> Path:
 
 
 def where_kept(folder: Path) -> Path:
-    """The folder; of a run that its state folder had no room for, that in ``$TMPDIR``."""
+    """Return the folder; for a run that did not fit into its state folder, that in ``$TMPDIR``."""
     place = temporary_home(folder.absolute().parent.parent)
     other = runs_home(place) / folder.name
     return other if not folder.exists() and is_own_folder(place) and other.is_dir() else folder
 
 
 def read_info(folder: Path) -> AgentInfo | None:
-    """The newest record of one run's folder; ``None`` where there is none that can be read."""
+    """Return the newest record of one run's folder; ``None`` if there is no readable one."""
     info, kept = read_record(folder / "agent.json", AgentInfo), read_record(folder / NAME, Kept)
     if kept is not None and (info is None or kept.info.updated_at >= info.updated_at):
         return kept.info
@@ -415,14 +415,14 @@ def read_info(folder: Path) -> AgentInfo | None:
 
 
 def read_diagnosis(folder: Path) -> Diagnosis | None:
-    """The diagnosis that was kept when the run ended: whole, else what fitted into the reserved block."""
+    """Return the diagnosis stored at the run's end: whole, else the part that fitted into the reserve."""
     whole = read_record(folder / "diagnosis.json", Diagnosis)
     kept = read_record(folder / NAME, Kept) if whole is None else None
     return kept.diagnosis if kept is not None else whole
 
 
 def read_record(path: Path, kind: type[_Record]) -> _Record | None:
-    """What a JSON file of a run's folder holds; ``None`` where there is none that can be read."""
+    """Return the content of a JSON file of a run's folder; ``None`` if there is no readable one."""
     try:
         with open_regular(path) as file:
             return from_json(file.read(), kind)
@@ -431,16 +431,16 @@ def read_record(path: Path, kind: type[_Record]) -> _Record | None:
 
 
 def mark_reported(folder: Path, known: AgentInfo) -> None:
-    """Note in the folder of an agent that is gone that its incidents were handed on to the chats.
+    """Record in the folder of an agent that is gone that its incidents were passed on to the chats.
 
-    Nothing is noted where it was silent only and wrote since it was `known`, or another goes on there.
+    Do nothing if it was only silent and has written since it was `known`, or if another continues there.
     """
     info = read_info(folder)
     if info is None or (_identity(info), info.updated_at) != (_identity(known), known.updated_at):
         return
-    # Newer by the least there is: the reserve, which holds what no file had room for, stays as it is.
+    # Newer by the smallest step: the reserve, with what no file had room for, stays unchanged.
     info.reported, info.updated_at = True, math.nextafter(info.updated_at, math.inf)
-    with suppress(OSError):  # the next one sends again what is not noted as sent
+    with suppress(OSError):  # the next agent sends again what is not recorded as sent
         _write_record(folder / "agent.json", info)
 
 
@@ -449,29 +449,29 @@ def _write_record(path: Path, record: Any) -> None:
 
 
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
-    """Whether the agent still runs: the one judgement for all who list, close, prune or go on with runs.
+    """Whether the agent still runs: the single check for listing, closing, pruning and continuing runs.
 
-    Its process tells, where its number is one of ours. That of another host, container or boot may be
-    anybody's here: such an agent is gone once it has been silent for `SILENT_SECONDS`, or where the host has
-    our name for `SILENT_HERE_SECONDS`.
+    Its process decides, if its number is one of ours. The number from another host, container or boot may be
+    any process here: such an agent is gone once it has been silent for `SILENT_SECONDS`, or, if the host has
+    our name, for `SILENT_HERE_SECONDS`.
     """
     if info.ended_at is not None:
         return False
-    up = max(info.started_at, info.updated_at)  # not its start alone: the clock may have been set since
+    up = max(info.started_at, info.updated_at)  # not only its start: the clock may have been set since
     here = info.host == socket.gethostname()
     if here and info.namespace == process_namespace():
         return is_there(info.pid, up)
     now = time.time() if now is None else now
     if -_AHEAD_SECONDS <= now - info.updated_at <= (SILENT_HERE_SECONDS if here else SILENT_SECONDS):
         return True
-    # What an older version wrote tells no namespace: believed where either sign speaks for it.
+    # A record of an older version has no namespace: either sign is enough to count as running.
     return here and not info.namespace and is_there(info.pid, up)
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Up to when the changes of this run's incidents were reported, once its agent is gone; else infinity.
+    """Return until when this run's incident changes were reported, if its agent is gone; else infinity.
 
-    An agent that was killed had its last messages not stored yet. After a day, nobody waits for them.
+    The last messages of a killed agent were not stored yet. After a day, they are not sent any more.
     Incidents that it left open may have waited for longer: see `Episodes`.
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
@@ -479,10 +479,10 @@ def reported_until(info: AgentInfo, now: float) -> float:
 
 
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
-    """Whether nobody watches this run any more, so that its folder may be gone on in.
+    """Whether no agent watches this run any more, so that its folder may be continued.
 
-    A container or host that starts anew comes back under its name before its agent has been silent for long:
-    there it is waited, for `SILENT_HERE_SECONDS` at most, for whether that agent writes again.
+    A container or host that restarts comes back under its name before its agent has been silent for long:
+    then wait, for `SILENT_HERE_SECONDS` at most, for whether that agent writes again.
     """
     known = fresh = read_info(folder)
     waited = 0.0
@@ -490,7 +490,7 @@ def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
         restarted = fresh.host == socket.gethostname() and fresh.namespace not in ("", process_namespace())
         if not restarted or known is None or fresh.updated_at != known.updated_at:
             return False
-        if waited > SILENT_HERE_SECONDS:  # it was written by a clock that was ahead
+        if waited > SILENT_HERE_SECONDS:  # its writer's clock was ahead
             return True
         sleep(_LOOK_SECONDS)
         waited += _LOOK_SECONDS
@@ -499,13 +499,13 @@ def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
 
 
 def _smallest(info: AgentInfo, diagnosis: Diagnosis | None) -> bytes:
-    """The record as it fits into the reserved block: what is least missed is left out first."""
+    """Encode the record so that it fits into the reserved block, without its least important parts."""
     data = b""
     for small in _smaller(Kept(info, diagnosis)):
         data = msgspec.json.encode(small)
         if len(data) <= SIZE:
             return data
-    return data[:SIZE]  # unreadable; not reached, by the bounds of the last one
+    return data[:SIZE]  # unreadable; not reached, because the last one is bounded
 
 
 def _smaller(kept: Kept) -> Iterator[Kept]:
@@ -534,7 +534,7 @@ def _smaller(kept: Kept) -> Iterator[Kept]:
 def _claim(
     parent: Path, names: Iterator[str], reuse: bool, is_taken: Callable[[str], bool]
 ) -> tuple[Path, bool]:
-    """A folder in `parent` of the first of these names that is not taken, and whether it is new."""
+    """Make or reuse a folder in `parent` with the first free name; return it, and whether it is new."""
     path = parent
     for name in names:
         path = parent / name

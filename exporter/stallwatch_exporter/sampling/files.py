@@ -1,4 +1,4 @@
-"""Samples into a CSV or a Parquet file."""
+"""Write samples into a CSV or a Parquet file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXTRA = "pip install 'stallwatch[samples]'"
 
 
 class MissingLibrary(Exception):
-    """A library is not installed; the message says how to get it."""
+    """A library is not installed; the message explains how to get it."""
 
 
 def has_arrow() -> bool:
@@ -28,8 +28,8 @@ def has_arrow() -> bool:
 
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples; how many there were."""
-    if has_arrow():  # the same bytes, sooner
+    """Write all samples; return their number."""
+    if has_arrow():  # the same bytes, faster
         from pyarrow import csv
 
         from stallwatch_exporter.sampling.tables import SCHEMA, write_tables
@@ -46,7 +46,7 @@ def write_csv(sampling: Sampling, out: BinaryIO) -> int:
 
 
 def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples; how many there were."""
+    """Write all samples; return their number."""
     if not has_arrow():
         raise MissingLibrary(f"Parquet needs pyarrow: {EXTRA}, or name a file that ends in .csv")
     from pyarrow import parquet
@@ -59,17 +59,17 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
 
 HEADER = ",".join(COLUMNS) + "\n"
 
-_EPOCH = datetime(1970, 1, 1)  # of UTC
+_EPOCH = datetime(1970, 1, 1)  # in UTC
 _LEAST = -5  # digits before the point: below, an exponent is shorter
 
 
 def row_text(row: Row) -> str:
-    """The row's line, with its end."""
+    """Return the row's line, including its newline."""
     return ",".join(["" if value is None else write(value) for write, value in zip(_WRITERS, row)]) + "\n"  # noqa: B905 - hot
 
 
 def seconds_text(time: float) -> str:
-    """A time since the epoch, in UTC, to the microsecond."""
+    """Format a time since the epoch, in UTC, to the microsecond."""
     if not math.isfinite(time):
         return ""
     moment = _EPOCH + timedelta(microseconds=round(time * 1e6))
@@ -77,7 +77,7 @@ def seconds_text(time: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """The shortest digits that mean this number; with an exponent where it is small or large."""
+    """Return the shortest digits for this number; with an exponent if it is small or large."""
     value = float(value)
     if not math.isfinite(value):
         return str(value)
@@ -111,11 +111,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TYPES = dict.fromkeys(FIELDS, "float64") | {"phase": str, "file": str}
-_TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # which may be missing
+_TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # these may be missing
 
 
 def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
-    """Return all samples of the paths; warn of what could not be read."""
+    """Return all samples of the paths; warn of files that could not be read."""
     try:
         import pandas as pd
     except ImportError as error:

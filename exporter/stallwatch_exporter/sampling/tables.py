@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
 
 
 def write_tables(sampling: Sampling, writer: Any, named: Callable[[str], str] = str) -> int:
-    """Write all samples with a writer of Arrow tables; how many there were. Files are `named` so."""
+    """Write all samples with a writer of Arrow tables; return their number. `named` names the files."""
     count = 0
     for rows in sampling.rows(named):
         count += len(rows)
@@ -41,7 +41,7 @@ def table_of(rows: list[Row]) -> pa.Table:
 
 
 def _array(values: tuple[Any, ...], type_: pa.DataType) -> pa.Array:
-    """The column as an array, from its buffers: ``pa.array`` would import pandas."""
+    """Return the column as an array, from its buffers: ``pa.array`` would import pandas."""
     length = len(values)
     missing = values.count(None)
     if missing == length:  # most logs have few of the columns

@@ -1,1 +1,1 @@
-"""A run's numbers for Prometheus, and the server that hands them out."""
+"""A run's numbers for Prometheus, and the server that exposes them."""

@@ -1,7 +1,7 @@
-"""Who may read /metrics and use the relay: bearer tokens and passwords, as Prometheus sends them.
+"""Access to /metrics and the relay: bearer tokens and passwords, as Prometheus sends them.
 
-They lie in files, which are read at each request: a changed file counts at once, and one that cannot be read
-lets nobody in.
+They are in files, which are read at each request: a changed file counts at once, and an unreadable one denies
+everyone.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Access:
         is_authenticated: bool = False,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`names` and `tokens` count beside those of the settings.
+        """`names` and `tokens` count in addition to those of the settings.
 
         `is_authenticated`: the connection itself is, by a client certificate. `report` is called once, if a
-        name is refused: whoever sends such requests may send many.
+        name is refused: the sender of such requests may send many.
         """
         self._settings = settings
         self._names = normalised((*settings.allowed_hosts, *names))
@@ -53,7 +53,7 @@ class Access:
 
     @property
     def challenges(self) -> list[tuple[str, str]]:
-        """The headers of a 401 answer: which credentials are accepted; none if none are needed."""
+        """Headers of a 401 answer: the accepted credentials; none if none are needed."""
         schemes = [f"Bearer {_REALM}"] if self._settings.token_file or self._tokens else []
         if self._settings.basic_auth_file:
             schemes.append(f'Basic {_REALM}, charset="UTF-8"')
@@ -69,7 +69,7 @@ class Access:
     ) -> Refusal | None:
         """Return why a request with these headers is refused; ``None`` if it is not.
 
-        Credentials are needed if there are any, unless what is requested `is_open` to all.
+        Credentials are needed if there are any, unless the requested page `is_open` to all.
         """
         is_known = self._is_known(authorization[0] if len(authorization) == 1 else "")
         if self.challenges and not is_known and not is_open:
@@ -82,7 +82,7 @@ class Access:
         return refusal
 
     def _is_known(self, authorization: str) -> bool:
-        """Whether the header carries one of the credentials. Takes equally long for each that is wrong."""
+        """Whether the header carries one of the credentials. Takes equally long for each wrong one."""
         scheme, _, sent = authorization.partition(" ")
         if scheme.lower() == "bearer":
             known = {*_lines(self._settings.token_file), *(token.encode() for token in self._tokens)}
@@ -131,7 +131,7 @@ def problems(settings: ServerSettings) -> list[str]:
 
 
 def _lines(path: Path | None) -> list[bytes]:
-    """The entries of a file of credentials; none if it cannot be read, which lets nobody in."""
+    """Return the entries of a file of credentials; none if it cannot be read, which denies everyone."""
     try:
         return [] if path is None else _read(path)
     except OSError:
@@ -144,5 +144,5 @@ def _read(path: Path) -> list[bytes]:
 
 
 def _is_one_of(sent: bytes, known: Iterable[bytes]) -> bool:
-    matches = [hmac.compare_digest(sent, one) for one in known]  # all are compared, whatever the first gives
+    matches = [hmac.compare_digest(sent, one) for one in known]  # all are compared, even after a match
     return any(matches)

@@ -1,4 +1,4 @@
-"""Bounds for our HTTP servers: how many connections there may be, and how long one may keep them waiting.
+"""Limits for our HTTP servers: the number of connections, and how long one may keep them waiting.
 
 A connection costs a thread and a descriptor, and the watching of a run needs descriptors, too.
 """
@@ -19,28 +19,28 @@ from socketserver import ThreadingMixIn
 from typing import Any
 
 _HEAD = 64 << 10  # bytes of a request's head
-_LEAVING = 1.0  # seconds for a thread to notice that its connection was ended
+_LEAVING = 1.0  # seconds for a thread to notice the end of its connection
 
 
 class Peer:
-    """Who is at the other end of a connection, and until when the server waits for it."""
+    """The other end of a connection, and until when the server waits for it."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
         self.deadline: float | None = deadline  #: ``None`` while the server works for it
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
-        """Wake the thread that waits for it; with `SHUT_RD` only one that waits for a request."""
+        """Wake the thread that waits for it; with `SHUT_RD` only a thread that waits for a request."""
         with contextlib.suppress(OSError):
-            # Not `SSLSocket.shutdown`, which takes the TLS state from under the thread.
+            # Not `SSLSocket.shutdown`, which removes the TLS state that the thread uses.
             socket.socket.shutdown(self._connection, how)
 
 
 class BoundedServer(ThreadingMixIn, HTTPServer):
-    """Serves at most `most` connections; who keeps it waiting longest makes room for the next.
+    """Serves at most `most` connections; the peer that waits longest makes room for the next.
 
-    The head of a request, with its TLS handshake, has to come within `seconds`. Each `piece` of a body or an
-    answer has as many again, and all of it `whole`.
+    The head of a request, with its TLS handshake, has to arrive within `seconds`. Each `piece` of a body or
+    an answer has as many again, and all of it `whole`.
     """
 
     daemon_threads = True
@@ -59,7 +59,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         *,
         bound: socket.socket | None = None,
     ) -> None:
-        """Bind; an `OSError` where the address cannot be had. Or serve on a socket that is `bound`."""
+        """Bind; `OSError` if the address is not available. Or serve on a socket that is `bound`."""
         host, port = address
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
@@ -86,7 +86,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give the connection a thread if there is room for it, or if room can be made."""
+        """Start a thread for the connection if there is room for it, or if room can be made."""
         with self._changed:
             if self._is_full():
                 waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]
@@ -106,20 +106,20 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         super().finish_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close the connection, and make its room free."""
+        """Close the connection, and free its place."""
         with self._changed:
             super().shutdown_request(request)
             self.peers.pop(request, None)
             self._changed.notify_all()
 
     def shutdown(self) -> None:
-        """End the server's loop at once rather than at its next look; on Linux, which wakes it so."""
+        """End the server's loop at once rather than at its next look; only Linux wakes it this way."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         super().shutdown()
 
     def server_close(self) -> None:
-        """Close, and end all connections; answers that are under way have a moment to go out."""
+        """Close, and end all connections; answers in progress have a moment to be sent."""
         super().server_close()
         with self._changed:
             for how in (socket.SHUT_RD, socket.SHUT_RDWR):
@@ -128,7 +128,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
                 self._changed.wait_for(lambda: not self.peers, _LEAVING)
 
     def service_actions(self) -> None:
-        """End the connections that are overdue; the server's loop calls this at least twice a second."""
+        """End overdue connections; the server's loop calls this at least twice a second."""
         with self._changed:
             now = self.clock()
             for peer in self.peers.values():
@@ -136,10 +136,10 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
                     peer.end()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: whoever hung up needs no traceback on our terminal."""
+        """Print nothing: a closed connection needs no traceback on our terminal."""
 
     def next_deadline(self) -> float:
-        """Until when to wait for what is due from now on."""
+        """Return the deadline for data that is due from now on."""
         return self.clock() + self.seconds
 
     def pieces(self, peer: Peer, length: int) -> Iterator[int]:
@@ -165,18 +165,18 @@ class ServerThread:
 
     @property
     def port(self) -> int:
-        """The port it is bound to."""
+        """The bound port."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Take nothing more, and free the port."""
+        """Stop accepting, and free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
-    """Handles a connection of a `BoundedServer`; a subclass calls `arrived` when it has the whole request."""
+    """Handles a connection of a `BoundedServer`; a subclass calls `arrived` after the whole request."""
 
     server: BoundedServer
     rfile: io.BufferedReader
@@ -196,7 +196,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        """Read the head, which has a bound as a whole and not by its lines alone."""
+        """Read the head, whose size is limited as a whole and not only by its lines."""
         stream = self.rfile
         self.rfile = _Head(stream)  # type: ignore[assignment]
         try:
@@ -205,26 +205,26 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.rfile = stream
 
     def has_one_end(self) -> bool:
-        """Return whether two readers, such as a proxy before us, see the end of the request at one place."""
+        """Return whether two readers, such as a proxy before us, see the request end at the same place."""
         lengths = self.headers.get_all("Content-Length", [])
         return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
 
     def body(self, length: int) -> bytes:
-        """Read the body, which is shorter if the connection ends within it; with it, the request is here."""
+        """Read the body, shorter if the connection ends within it; the request is then complete."""
         body = b"".join(self.rfile.read(size) for size in self.server.pieces(self._peer, length))
         self.arrived()
         return body
 
     def arrived(self) -> None:
-        """Note that the server need not wait for this peer: the request is here."""
+        """Record that the request is complete: the server need not wait for this peer."""
         self._peer.deadline = None
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing about requests."""
+        """Log nothing about requests."""
 
 
 class _Head:
-    """The lines of a request's head; more than `_HEAD` bytes are as one line that is too long."""
+    """The lines of a request's head; more than `_HEAD` bytes count as one line that is too long."""
 
     def __init__(self, stream: io.BufferedReader) -> None:
         self._stream = stream
@@ -239,7 +239,7 @@ class _Head:
 
 
 class _Answer(io.BufferedIOBase):
-    """Writes to a connection, whose peer has to take it in time."""
+    """Writes to a connection, whose peer has to read it in time."""
 
     def __init__(self, connection: socket.socket, peer: Peer, server: BoundedServer) -> None:
         self._connection = connection
@@ -256,7 +256,7 @@ class _Answer(io.BufferedIOBase):
             for size in self._server.pieces(self._peer, len(rest)):
                 self._connection.sendall(rest[:size])
                 rest = rest[size:]
-        except ssl.SSLError as error:  # wsgiref has a traceback for all but the errors of a plain connection
+        except ssl.SSLError as error:  # wsgiref prints a traceback except for errors of a plain connection
             raise BrokenPipeError from error
         finally:
             self._peer.deadline = before

@@ -1,6 +1,6 @@
 """Announces endpoints to Prometheus: one file per endpoint in a folder that ``file_sd_configs`` reads.
 
-The folder may be shared by several accounts. Files are written in one piece, and only our own are removed.
+Several accounts may share the folder. Files are written in one piece, and only our own are removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_BYTES = 64 * 1024
 def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
     """Write the file for an endpoint (``host:port``) of this process, and return its path.
 
-    Files of ours whose processes are gone are removed first. Raises `OSError` if the folder is not writable.
+    First remove our own files whose processes are gone. Raises `OSError` if the folder is not writable.
     """
     make_open(folder)  # Prometheus has an account of its own
     _remove_stale(folder)
@@ -36,7 +36,7 @@ def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
         "pid": str(os.getpid()),
         "namespace": process_namespace(),
     }
-    # No plain label: one that the metrics have too (run) would rename theirs to exported_run.
+    # Not a plain label: if the metrics have the same one (run), theirs would become exported_run.
     shown = {f"{_META}{name}": text for name, text in labels.items()}
     if tls:
         shown["__scheme__"] = "https"
@@ -63,16 +63,16 @@ def _remove_stale(folder: Path) -> None:
 
 
 def _own(path: Path) -> tuple[float, Mapping[str, Any]]:
-    """When a file of this account was written, and its labels. Raises `OSError` for others' files."""
+    """Return the time and the labels of a file of this account. Raises `OSError` for others' files."""
     with open_private(path, others=0) as file:
         return os.fstat(file.fileno()).st_mtime, json.loads(file.read(_MOST_BYTES))[0]["labels"]
 
 
 def _is_gone(labels: Mapping[str, Any], written: float) -> bool:
-    """Whether the process that wrote these labels has ended, as far as it can be known here."""
+    """Whether the process that wrote these labels has ended, as far as can be known here."""
     if labels[f"{_META}host"] != socket.gethostname():
         return False
     theirs, ours = str(labels[f"{_META}namespace"]), process_namespace()
     if theirs == ours:
         return not is_there(int(labels[f"{_META}pid"]), written)
-    return theirs.partition("/")[0] != ours.partition("/")[0]  # of a boot before this one
+    return theirs.partition("/")[0] != ours.partition("/")[0]  # of an earlier boot

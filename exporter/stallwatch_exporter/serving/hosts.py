@@ -1,8 +1,8 @@
 """Which requests are meant for a server of ours: by the names in their ``Host`` and ``Origin`` headers.
 
-A web page that a browser shows may have its own name resolve to this machine ("DNS rebinding"), and then read
-what we serve under that name. So a server answers only under names that nobody else can claim: addresses,
-``localhost``, the machine's own names, and those that are configured.
+A web page in a browser may let its own name resolve to this machine ("DNS rebinding"), and then read what we
+serve under that name. So a server answers only under names that no other party can claim: addresses,
+``localhost``, the machine's own names, and configured ones.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 
 from stallwatch_rules.text.lazy import lazy
 
-#: RFC 9110, 7.2: a host and perhaps a port; no user, no path. Browsers send names in ASCII (Punycode).
+#: RFC 9110, 7.2: a host and optionally a port; no user, no path. Browsers send names in ASCII (Punycode).
 _AUTHORITY = lazy(r"(?ai)(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[\w-]+(?:\.[\w-]+)*)\.?)(?::\d{0,5})?")
 #: Names by which a container reaches the machine that runs it (Docker, Podman). ``.internal`` is reserved: no
 #: public name server can answer for it.
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
 _MOST_LETTERS = 253 + len(".:65535")  #: of a name in the DNS (RFC 1035, 2.3.4), and of a port
 _PORTS = {"http": ":80", "https": ":443"}
-_ASKED_SECONDS = 60.0  #: after which a name server is asked again: it may not have been up
+_ASKED_SECONDS = 60.0  #: until a name server is queried again: it may have been down
 _REMEDY = "add the name to allowed_hosts under [server] in stallwatch.toml"
 
 
@@ -58,7 +58,7 @@ def is_allowed_host(authority: str, names: Iterable[str]) -> bool:
 def is_same_origin(origin: str, authority: str) -> bool:
     """Whether a page of this ``Origin`` came from the very host and port that it now addresses.
 
-    Browsers leave out the port that is the scheme's own; a proxy may write it.
+    Browsers omit the scheme's default port; a proxy may write it.
     """
     scheme, _, rest = origin.lower().partition("://")
     port = _PORTS.get(scheme)  # no others: "null", which a sandboxed frame sends
@@ -75,7 +75,7 @@ def refusal_of(
 ) -> Refusal | None:
     """Return why a request with these ``Host`` and ``Origin`` headers is refused; ``None`` if it is not.
 
-    `url` is the address at which people reach the server, whatever ``Host`` their proxy sends. An
+    `url` is the address at which users reach the server, whatever ``Host`` their proxy sends. An
     authenticated caller (`known_caller`) may use any name: no page of a stranger can be one.
     """
     host = hosts[0] if len(hosts) == 1 else ""
@@ -126,7 +126,7 @@ def own_names() -> frozenset[str]:
 class _FullName:
     """The name that a name server has for this machine.
 
-    While one caller waits for it, the others get its last answer: a page could have many wait.
+    While one caller waits for it, the others get its last answer: a page could make many wait.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class _FullName:
         if time.monotonic() >= self._until and self._asking.acquire(blocking=False):
             try:
                 found = socket.getfqdn()
-                # Without an answer, this is the short name: what was known before still holds.
+                # Without an answer, this is the short name: the last known name still holds.
                 self._name = found if "." in found else self._name
                 self._until = time.monotonic() + _ASKED_SECONDS
             finally:

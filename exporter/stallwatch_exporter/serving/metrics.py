@@ -1,7 +1,7 @@
 """The numbers of one run, as Prometheus reads them. ``docs/metrics.md`` describes each.
 
-Every agent has a registry of its own. Labels are `run` and `rank`, and where needed a phase or a rule: never
-text of a log. A rank that is not known is the empty label, which to Prometheus is none.
+Every agent has a registry of its own. Labels are `run` and `rank`, and if needed a phase or a rule: never
+text of a log. An unknown rank is the empty label, which Prometheus treats as none.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-MOST_LABELS = 20_000  #: different ranks: a log may claim any number, and each has a dozen series
+MOST_LABELS = 20_000  #: distinct ranks: a log may claim any number, and each has a dozen series
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
-# Gauges and counters by kind and labels: their names without "stallwatch_" and "_total", and what they mean.
+# Gauges and counters by kind and labels: names without "stallwatch_" and "_total", and help texts.
 _FAMILIES: Mapping[tuple[Kind, tuple[str, ...]], Mapping[str, str]] = {
     ("counter", _BY_RUN): {
         "steps": "Optimizer steps done; steps that a restart repeats count again.",
@@ -85,7 +85,7 @@ _FAMILIES: Mapping[tuple[Kind, tuple[str, ...]], Mapping[str, str]] = {
         "end_timestamp_seconds": "Unix time at which the run ended.",
     },
 }
-# Values of a sample of which a gauge shows the last one.
+# Values of a sample whose last one a gauge shows.
 _SHOWN = {
     **{name: name for name in _FAMILIES["gauge", _BY_RANK] if not name.startswith(("rank_", "last_"))},
     "resident_bytes": "rank_resident_bytes",
@@ -97,7 +97,7 @@ _SHORT = lazy(r"[\w.+:-]{1,60}")
 
 
 class RunMetrics:
-    """The metrics of one run; all methods are cheap and safe to call while a scrape is under way."""
+    """The metrics of one run; all methods are cheap and safe to call during a scrape."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -128,7 +128,7 @@ class RunMetrics:
         self._dropped_total = 0
         self._steps_at: int | None = None
         self._skipped_until: dict[str, float] = {}
-        self._hooked: set[str] = set()  # what the probe tells, so that the log need not
+        self._hooked: set[str] = set()  # reported by the probe, so the log's values are ignored
         self._counted: dict[tuple[str, str], float] = {}
         self._saved_at: float | None = None
         self._longest_interval = 0.0  # between two checkpoints
@@ -143,12 +143,12 @@ class RunMetrics:
     # ---- what was read
 
     def read(self, lines: int, size: int) -> None:
-        """So many lines and bytes of log came in."""
+        """Count lines and bytes of log read."""
         self._series("log_lines").inc(lines)
         self._series("log_bytes").inc(size)
 
     def sample(self, sample: Sample, *, hooked: bool = False) -> None:
-        """Numbers of one line, or with `hooked` of a rank itself."""
+        """Take the numbers of one line, or with `hooked` of a rank itself."""
         rank = self._rank(sample.rank)
         for key, value in sample.values.items():
             if key in _SHOWN and (hooked or key not in self._hooked):
@@ -156,7 +156,7 @@ class RunMetrics:
         self._skip(rank, sample.values)
 
     def _skip(self, rank: str, values: dict[str, float]) -> None:
-        """Overflows come one by one; DeepSpeed's step line tells their sum too."""
+        """Count overflows one by one, or by their total in DeepSpeed's step line."""
         before = self._skipped_until.get(rank, 0.0)
         now = max(before + (1 if values.get("overflow") else 0), values.get("skipped_steps", 0.0))
         if now > before:
@@ -164,10 +164,10 @@ class RunMetrics:
             self._skipped_until[rank] = now
 
     def hooked(self, record: Record) -> None:
-        """What a rank told of itself."""
+        """Take the record of a rank."""
         rank, values = self._rank(record.rank), record.values
         for key in values.keys() - self._hooked:
-            if key in _SHOWN:  # what the log told, perhaps under no rank, would stand there for ever
+            if key in _SHOWN:  # the log's value, perhaps without a rank, would never be updated
                 self._families[_SHOWN[key]].clear()
         self._hooked.update(values)
         self.sample(Sample(record.rank, record.time, values=values), hooked=True)
@@ -181,28 +181,28 @@ class RunMetrics:
                 self._count(name, rank, values[name])
 
     def _count(self, name: str, rank: str, total: float) -> None:
-        """A running total of a rank, which begins anew when the rank does."""
+        """Add the growth of a running total of a rank, which starts again when the rank does."""
         before = self._counted.get((name, rank), 0.0)
         self._series(name, rank).inc(total - before if total >= before else total)
         self._counted[name, rank] = total
 
     def match(self, match: Match) -> None:
-        """A rule fired."""
+        """Count a match of a rule."""
         self._series("rule_matches", match.rule).inc()
         if match.rule == TRACE_CACHE and _INVALIDATIONS[0] not in self._hooked:
             self._series("trace_cache_invalidations", self._rank(match.line.rank)).inc()
 
     def warning(self, rank: int | None) -> None:
-        """A warning was logged."""
+        """Count a logged warning."""
         if "warnings" not in self._hooked:  # else the ranks count their own
             self._series("warnings", self._rank(rank)).inc()
 
     # ---- how it goes
 
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
-        """How far the run is. After a restart from a checkpoint the repeated steps count again.
+        """Take how far the run is. After a restart from a checkpoint the repeated steps count again.
 
-        With `counted` the steps until this one are in the sum already, perhaps by other numbers.
+        With `counted` the steps until this one are in the sum already, perhaps under other numbers.
         """
         if step is not None:
             before = self._steps_at
@@ -214,49 +214,49 @@ class RunMetrics:
             self._series("target_steps").set(total)
 
     def stepped(self, rank: int | None, when: float) -> None:
-        """A rank made a step."""
+        """Set when a rank last made a step."""
         self._series("last_step_timestamp_seconds", self._rank(rank)).set(steady.wall(when))
 
     def step_took(self, seconds: float, steps: int = 1) -> None:
-        """The last `steps` steps took so long each."""
+        """Record that the last `steps` steps took `seconds` each."""
         for _ in range(min(steps, 1000)):
             self._durations.observe(seconds)
 
     def phase(self, phase: Phase) -> None:
-        """What the run is doing now."""
+        """Set the run's current phase."""
         self._phase.state(phase)
 
     def thresholds(self, thresholds: dict[Phase, float]) -> None:
-        """The stall thresholds learnt until now."""
+        """Set the stall thresholds learnt so far."""
         for phase, seconds in thresholds.items():
             self._series("stall_threshold_seconds", phase).set(seconds)
 
     def stalled(self, seconds: float) -> None:
-        """So much more time was spent in a stall."""
+        """Add seconds spent in a stall."""
         self._series("stalled_seconds").inc(seconds)
 
     def stalled_now(self, stalled: bool) -> None:
-        """Whether the run is stalled: suspicions are checked, and patience is over."""
+        """Set whether the run is stalled: its suspicion is confirmed."""
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
-        """An incident opened or was resolved."""
+        """Set whether an incident of a rule is open."""
         self._series("incident_open", rule, severity).set(1 if is_open else 0)
 
     def host_memory(self, size: int) -> None:
-        """Resident memory of all processes of the command."""
+        """Set the resident memory of all processes of the command, in bytes."""
         self._series("host_memory_bytes").set(size)
 
     def host_memory_limit(self, size: int) -> None:
-        """How much memory there is for the command."""
+        """Set the memory available to the command, in bytes."""
         self._series("host_memory_limit_bytes").set(size)
 
     def progressed(self, when: float) -> None:
-        """The last sign of progress was at `when`."""
+        """Set the time of the last sign of progress."""
         self._series("last_progress_timestamp_seconds").set(steady.wall(when))
 
     def saved(self, when: float) -> None:
-        """A checkpoint was done at `when`."""
+        """Record that a checkpoint was complete at `when`."""
         if self._saved_at is not None and when > self._saved_at:
             self._longest_interval = max(self._longest_interval, when - self._saved_at)
             self._series("checkpoint_interval_seconds").set(self._longest_interval)
@@ -264,24 +264,24 @@ class RunMetrics:
         self._series("last_checkpoint_timestamp_seconds").set(steady.wall(when))
 
     def ended(self, when: float, ending: str) -> None:
-        """The run ended, or is no longer watched (``unknown``)."""
+        """Record that the run ended, or is no longer watched (``unknown``)."""
         self._series("end_timestamp_seconds", ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:
-        """Each known rank, with something true while a process of it is there."""
+        """Set whether each known rank is running: its value is true while a process of it exists."""
         for rank, alive in up.items():
             if label := self._rank(rank):
                 self._series("rank_up", label).set(1 if alive else 0)
 
     def dropped(self, total: int) -> None:
-        """How many records have been dropped until now."""
+        """Set the number of records dropped so far."""
         self._series("dropped_records").inc(max(0, total - self._dropped_total))
         self._dropped_total = max(total, self._dropped_total)
 
     def hosts(self, expected: int | None, reporting: int | None, silent: int | None) -> None:
-        """How many hosts of a run of several its coordinator expects, hears and does not hear any more.
+        """Set how many of several hosts a coordinator expects, which report, and which fell silent.
 
-        ``None`` from an agent that does not merge, or does not any more: only one may say it.
+        ``None`` from an agent that does not merge (any more): only one agent may report this.
         """
         for state, count in {"expected": expected, "reporting": reporting, "silent": silent}.items():
             if count is not None:
@@ -290,13 +290,13 @@ class RunMetrics:
                 self._families["hosts"].forget(self.run, state)
 
     def slowdown(self, cost: float) -> None:
-        """Waiting for a slow host costs this share of the throughput."""
+        """Set the share of the throughput lost by waiting for a slow host."""
         self._series("slowdown_ratio").set(cost)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
-        """Where and of which job the run is, and which versions took part; no long word is shown."""
+        """Set the run's host, job and versions; long words are left out."""
         facts = {"host": info.host, "stallwatch": __version__, **versions}
-        if info.job:  # not "job": Prometheus calls what it scrapes so
+        if info.job:  # not "job": Prometheus uses that label for its targets
             facts |= {"job_id": info.job, "attempt": str(info.attempt)}
             if info.node is not None:
                 facts["node"] = str(info.node)
@@ -309,7 +309,7 @@ class RunMetrics:
         )
 
     def _rank(self, rank: int | None) -> str:
-        """The label of a rank; none for those that nobody has and, in a crowd, for those seen last."""
+        """Return a rank's label; "" for impossible ranks and, beyond the limit, for the last ones seen."""
         if rank is None or not 0 <= rank < _MOST_RANKS:
             return ""
         if len(self._labelled) < MOST_LABELS:

@@ -1,9 +1,9 @@
-"""The page of a run's metrics: gauges and counters whose lines are ready before anybody asks for it.
+"""The page of a run's metrics: gauges and counters whose lines are ready before a request.
 
-``prometheus_client`` (0.26, ``exposition.py``) builds each line of a page anew, labels and all, which takes
+``prometheus_client`` (0.26, ``exposition.py``) builds each line of a page anew, with its labels, which takes
 several microseconds a line. Here a series keeps its line until its value changes, and then renders the value
-alone. What a line looks like is still the library's: it renders each once, when the series comes up.
-Decision 17 says what this gains.
+alone. The library still defines the format: it renders each line once, when the series is created. Decision
+17 gives the gain.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 Kind = Literal["gauge", "counter"]
-END = b"# EOF\n"  #: what ends a page in the OpenMetrics format
+END = b"# EOF\n"  #: the end of a page in the OpenMetrics format
 
 
 class Metrics(Collector):
-    """These metrics and nothing else, for the library to render."""
+    """A collector of only these metrics, for the library to render."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics."""
+        """Return the metrics."""
         return self._metrics
 
     def page(self, *, open_metrics: bool) -> str:
-        """Their part of a page, without its end."""
+        """Return their part of a page, without its end."""
         text: bytes = openmetrics(self) if open_metrics else generate_latest(self)  # type: ignore[no-untyped-call]
         return text.removesuffix(END).decode()
 
@@ -51,17 +51,17 @@ class Series:
         self._line = ""
 
     def set(self, value: float) -> None:
-        """It is `value` now."""
+        """Set the value."""
         self.value = float(value)
 
     def inc(self, amount: float = 1.0) -> None:
-        """So much more. ``ValueError`` where that is less than nothing: these count."""
+        """Increase the value. Raises `ValueError` for a negative amount: only counters call this."""
         if amount < 0:
             raise ValueError("a counter only counts upwards")
         self.value += amount
 
     def line(self) -> str:
-        """The line, with its end."""
+        """Return the line, including its newline."""
         value = self.value
         if value is not self._shown:  # not `!=`: 0.0 and -0.0 are shown differently, NaN as itself
             shown = floatToGoString(value)  # type: ignore[no-untyped-call]
@@ -71,10 +71,10 @@ class Series:
 
 
 class Family(Collector):
-    """A gauge or a counter with labels. ``collect`` is for the library, ``page`` is the quick way."""
+    """A gauge or a counter with labels. The library uses ``collect``; ``page`` is faster."""
 
     def __init__(self, kind: Kind, name: str, text: str, labels: Iterable[str]) -> None:
-        """`name` is without ``_total``, `text` what it means."""
+        """`name` is without ``_total``; `text` is its help text."""
         self._kind = kind
         self._name = name
         self._text = text
@@ -83,11 +83,11 @@ class Family(Collector):
         self._heads = {way: Metrics([self._metric()]).page(open_metrics=way) for way in (False, True)}
 
     def forget(self, *values: str) -> None:
-        """Show no series with these values of its labels any more, if there is one."""
+        """Remove the series with these values of its labels, if there is one."""
         self._series.pop(values, None)
 
     def labels(self, *values: str) -> Series:
-        """The series with these values of its labels, which begins with 0."""
+        """Return the series with these values of its labels, which begins at 0."""
         series = self._series.get(values)
         if series is None:
             if len(values) != len(self._labels):
@@ -96,22 +96,22 @@ class Family(Collector):
         return series
 
     def clear(self) -> None:
-        """Withdraw all series: the page no longer shows them."""
+        """Remove all series: the page no longer shows them."""
         self._series.clear()
 
     def describe(self) -> list[Metric]:
-        """The family without its series, so that no other takes its name."""
+        """Return the family without its series, so that no other takes its name."""
         return [self._metric()]
 
     def collect(self) -> Iterator[Metric]:
-        """The family as the library knows it."""
+        """Yield the family in the library's form."""
         metric = self._metric()
         for values, series in list(self._series.items()):
             self._add(metric, values, series.value)
         yield metric
 
     def page(self, *, open_metrics: bool) -> str:
-        """The family's part of a page. A series' line is the same in both formats, only the head differs."""
+        """Return the family's part of a page. Both formats share the series' lines; only the head differs."""
         return self._heads[open_metrics] + "".join([series.line() for series in list(self._series.values())])
 
     def _metric(self) -> Metric:
@@ -131,7 +131,7 @@ class Family(Collector):
 class RunRegistry(CollectorRegistry):
     """A registry that renders families by itself and leaves the rest to the library.
 
-    Creation times are left out, and the last metric says how long the collection took.
+    Creation times are left out, and the last metric is the duration of the collection.
     """
 
     def __init__(self, run: str) -> None:
@@ -140,25 +140,25 @@ class RunRegistry(CollectorRegistry):
         self._in_order: list[Collector] = []
 
     def register(self, collector: Collector) -> None:
-        """Take in a collector. Its place on the page is where it came."""
+        """Add a collector. The page shows collectors in this order."""
         super().register(collector)
         self._in_order.append(collector)
 
     def family(self, kind: Kind, name: str, text: str, labels: Iterable[str]) -> Family:
-        """A new gauge or counter."""
+        """Return a new gauge or counter."""
         made = Family(kind, name, text, labels)
         self.register(made)
         return made
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, for the library's own ways to render them."""
+        """Yield all metrics, for the library's own renderers."""
         start = time.perf_counter()
         for metric in super().collect():
             yield _without_creation(metric)
         yield self._took(start)
 
     def page(self, *, open_metrics: bool = False) -> bytes:
-        """What ``generate_latest`` of the library makes of this registry, byte by byte, in less time."""
+        """Return the same bytes as the library's ``generate_latest`` for this registry, in less time."""
         start = time.perf_counter()
         parts = [
             collector.page(open_metrics=open_metrics)

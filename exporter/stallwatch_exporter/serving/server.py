@@ -1,4 +1,4 @@
-"""Serves /metrics to those who may read it, and announces where; never a reason not to train.
+"""Serves /metrics to authorized readers, and announces its address; a failure never stops the training.
 
 If the wanted port is taken, the next free one is used.
 """
@@ -37,12 +37,12 @@ class _Server(BoundedServer, WSGIServer):
 class _Handler(BoundedHandler, WSGIRequestHandler):
     def parse_request(self) -> bool:
         is_one = super().parse_request()
-        self.arrived()  # the body that it may have is not read
+        self.arrived()  # a body, if any, is not read
         return is_one
 
 
 class MetricsServer(ServerThread):
-    """A running endpoint; `url` tells where."""
+    """A running endpoint at `url`."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class MetricsServer(ServerThread):
         super().__init__(server, "stallwatch-metrics")
 
     def linger(self, limit: float) -> bool:
-        """Let a Prometheus that scraped before read what is there now; at most `limit` seconds.
+        """Let a Prometheus that scraped before read the current values; wait at most `limit` seconds.
 
-        At once, and `False`, where none did.
+        Return at once, with `False`, if none has scraped.
         """
         return self._scrapes.wait_for_one(limit)
 
@@ -76,7 +76,7 @@ class MetricsServer(ServerThread):
 def serve(
     registry: CollectorRegistry, settings: ExporterSettings, notice: Callable[[str], None]
 ) -> MetricsServer | None:
-    """Serve the registry; ``None``, with a notice, where no port can be had."""
+    """Serve the registry; return ``None``, with a notice, if no port is available."""
     first = settings.port
     last = min(first + settings.port_tries, 65535) if first else 0
     try:
@@ -121,7 +121,7 @@ def serve(
 def _announced(
     settings: ExporterSettings, port: int, registry: CollectorRegistry, notice: Callable[[str], None]
 ) -> Path | None:
-    """The file that announces the endpoint to Prometheus, if one is wanted and can be written."""
+    """Return the file that announces the endpoint to Prometheus, if one is wanted and can be written."""
     if settings.sd_dir is None:
         return None
     everywhere = settings.host in ("", "0.0.0.0", "::")
@@ -138,16 +138,16 @@ def _announced(
 
 
 def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
-    """What the server needs for TLS; nothing where none is asked for.
+    """Return the server's TLS context; ``None`` if no TLS is configured.
 
-    Whoever asks for a part of it means to be protected: what is incomplete must not end in plain HTTP.
+    A partial configuration raises `ValueError`: its user wants protection, so it must not end in plain HTTP.
     """
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     if certificate is None:
         if key is None and authority is None:
             return None
-        told = " and ".join(name for name, path in (("tls_key", key), ("tls_client_ca", authority)) if path)
-        raise ValueError(f"{told} without tls_certificate; name that file too, or leave all of them out")
+        given = " and ".join(name for name, path in (("tls_key", key), ("tls_client_ca", authority)) if path)
+        raise ValueError(f"{given} without tls_certificate; name that file too, or leave all of them out")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     path = certificate
     try:
@@ -162,7 +162,7 @@ def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
 
 
 def _address(host: str) -> str:
-    """Where to reach what is bound to `host`, from this machine."""
+    """Return the address at which this machine reaches a server bound to `host`."""
     if host in ("", "0.0.0.0"):
         return "127.0.0.1"
     if host == "::":
@@ -181,7 +181,7 @@ class Gate:
         self._access = access
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer as the wrapped application does, or with the reason for the refusal.
+        """Answer like the wrapped application, or with the reason for the refusal.
 
         A header that was sent twice is one value with a comma here (wsgiref), which none of these may have.
         """
@@ -205,17 +205,17 @@ _GRACE = 1.0
 
 
 class Scrapes:
-    """Wraps the endpoint's application and remembers when scrapers came."""
+    """Wraps the endpoint's application and records when scrapers came."""
 
     def __init__(self, app: WSGIApp, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._clock = clock
         self._changed = threading.Condition()
         self._began: deque[float] = deque(maxlen=_GAPS)
-        self._served: float = float("-inf")  # when the newest scrape that was answered had begun
+        self._served: float = float("-inf")  # when the newest answered scrape began
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer as the wrapped application does."""
+        """Answer like the wrapped application."""
         if _SCRAPER not in environ:
             return self._app(environ, start_response)
         began = self._clock()
@@ -227,7 +227,7 @@ class Scrapes:
         return body
 
     def patience(self, limit: float) -> float:
-        """How long the next scrape may take to come, in seconds; at most `limit`, 0 where nobody scrapes."""
+        """Return the seconds that the next scrape may take to come; at most `limit`, 0 without a scraper."""
         with self._changed:
             began = list(self._began)
         if not began:
@@ -236,22 +236,22 @@ class Scrapes:
         if not gaps:
             return limit
         wait = _LATE * max(gaps) + _GRACE
-        # Who has not come for so long will not come now.
+        # A scraper that has not come for so long will not come now.
         return max(0.0, min(limit, began[-1] + wait - self._clock()))
 
     def wait_for_one(self, limit: float) -> bool:
-        """Wait until a scrape that began after this call was answered; whether one was."""
-        asked = self._clock()
+        """Wait until a scrape that began after this call was answered; return whether one was."""
+        began = self._clock()
         patience = self.patience(limit)
         with self._changed:
-            return self._changed.wait_for(lambda: self._served >= asked, patience)
+            return self._changed.wait_for(lambda: self._served >= began, patience)
 
 
 _QUICKLY = 1  # a page shrinks to a twelfth; to a sixteenth with the library's 9, which takes far longer
 _TEXT = "text/plain; version={}; charset=utf-8"
 _OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-# Content types under which our page is what the library would answer, and whether they are OpenMetrics. Names
-# that are not of the old kind are escaped in several ways: ours are, and these ways leave them as they are.
+# Content types for which our page equals the library's answer, and whether they are OpenMetrics. Names
+# outside the legacy set are escaped by several schemes: ours are within it, and these leave them unchanged.
 _OURS = {_TEXT.format("0.0.4"): False, _OPEN: True}
 for _escaping in ("underscores", "allow-utf-8"):
     _OURS[f"{_TEXT.format('1.0.0')}; escaping={_escaping}"] = False
@@ -259,14 +259,14 @@ for _escaping in ("underscores", "allow-utf-8"):
 
 
 class Endpoint:
-    """Wraps the application that ``prometheus_client`` serves a registry with."""
+    """Wraps the application with which ``prometheus_client`` serves a registry."""
 
     def __init__(self, app: WSGIApp, registry: RunRegistry) -> None:
         self._app = app
         self._registry = registry
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """The page; whatever is not simply that is asked of the wrapped application."""
+        """Return the page; pass any request that is not simply for it to the wrapped application."""
         _, content_type = choose_encoder(environ.get("HTTP_ACCEPT") or "")
         simple = environ["REQUEST_METHOD"] == "GET" and environ.get("PATH_INFO") != "/favicon.ico"
         some = "name[]" in parse_qs(environ.get("QUERY_STRING", ""))

@@ -1,1 +1,1 @@
-"""The evidence at a stall: where each local rank is, asked of it after the incident was raised."""
+"""The evidence at a stall: the stacks of each local rank, queried after the incident was opened."""

@@ -1,5 +1,4 @@
-"""Ask a rank for its stacks: through its pipe, by the signal that faulthandler handles, or from outside by
-py-spy, where that is installed."""
+"""Query the stacks of a rank: by its pipe, by the signal of faulthandler, or from outside by py-spy."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
 from stallwatch_rules.text.foreign_json import read_json
 
-_SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is whole; a busy machine pauses within one
+_SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is complete; a busy machine pauses within one
 
 
 def ask(ring: Path, question: str) -> bool:
-    """Write to the pipe beside the ring; whether somebody is there to read it."""
+    """Write to the pipe beside the ring; return whether a reader has it open."""
     try:
         fd = os.open(ring.with_suffix(ASK), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # ENXIO: nobody has it open
+    except OSError:  # ENXIO: it has no reader
         return False
     try:
         os.write(fd, f"{question}\n".encode())
@@ -38,7 +37,7 @@ def ask(ring: Path, question: str) -> bool:
 
 
 def answer(ring: Path, question: str, suffix: str = ANSWER) -> dict[str, Any] | None:
-    """Return this part of the rank's answer to the question, once it is there, or to a later one."""
+    """Return this part of the rank's answer to this question, or to a later one, once it exists."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
             found = read_json(file.read(MOST_BYTES + 1))
@@ -48,9 +47,9 @@ def answer(ring: Path, question: str, suffix: str = ANSWER) -> dict[str, Any] | 
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
-    """Return whether the rank reported the end of its program, or even that it ended `well`.
+    """Whether the rank reported the end of its program, or even that it ended `well`.
 
-    Its process may take a while to go.
+    Its process may take a while to end.
     """
     try:
         with ring.with_suffix(".jsonl").open("rb") as file:
@@ -63,7 +62,7 @@ def has_left(ring: Path, *, well: bool = False) -> bool:
 
 
 class FaultDump:
-    """Makes faulthandler write the stacks of one process; ``text`` gives them once they are whole."""
+    """Makes faulthandler write the stacks of one process; ``text`` returns them once they are complete."""
 
     def __init__(self, ring: Path, pid: int) -> None:
         self._path = ring.with_suffix(FAULT)
@@ -73,7 +72,7 @@ class FaultDump:
         self.sent = self._send(ring)
 
     def text(self) -> str | None:
-        """The dump; ``None`` while there is none, or while it still grows."""
+        """Return the dump; ``None`` while there is none, or while it still grows."""
         try:
             size = self._path.stat().st_size
             now = time.monotonic()
@@ -88,12 +87,12 @@ class FaultDump:
             return None
 
     def _send(self, ring: Path) -> bool:
-        """Send the signal, if it is certain that it does no more than that."""
+        """Send the signal, if it is certain to do no more than that; return whether it was sent."""
         try:
             number, fd = (int(word) for word in ring.with_suffix(SIGNAL).read_text("ascii").split())
             about = self._path.stat()
             opened = (PROC / str(self._pid) / "fd" / str(fd)).stat()
-            # The training may have closed all descriptors that it does not know, and opened others.
+            # The training may have closed descriptors that it does not know, and opened others.
             if (about.st_dev, about.st_ino) != (opened.st_dev, opened.st_ino):
                 return False
             if not handles(self._pid, number):
@@ -109,9 +108,9 @@ _WORKER_LOOP = "_worker_loop"  # torch/utils/data/_utils/worker.py
 
 
 def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...]]:
-    """The child of a rank that runs the user's own code, and its stack: the data loader's worker to look at.
+    """Return the data loader's worker of a rank that runs the user's own code, and its stack.
 
-    The others wait for what to load next. Nothing without py-spy.
+    The other workers wait for what to load next. Without py-spy, return nothing.
     """
     program, end = find_py_spy(), time.monotonic() + patience
     for child in children_of(pid) if program is not None else ():
@@ -128,13 +127,13 @@ def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...
 
 
 def find_py_spy() -> str | None:
-    """Where py-spy is: beside the Python that we run on, or on the path."""
+    """Return the path of py-spy: beside the Python that we run on, or on the path."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.is_file() else shutil.which("py-spy")
 
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
-    """The threads of a process; none where py-spy may not read it, as the system's rules for ptrace say."""
+    """Return the threads of a process; none if py-spy may not read it under the system's rules for ptrace."""
     # Not blocking: by default py-spy stops the process while it reads.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:

@@ -1,4 +1,4 @@
-"""Looks at what the ranks do, taken by a thread of their own: the agent never waits for one."""
+"""Looks at the stacks of the ranks, from a thread of their own: the agent never waits for one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_RANK = (
     " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
 )
 NO_RANK_YET = "no rank can be asked where it stands: the launcher has not started any yet"
-PATIENCE_SECONDS = 30.0  #: reading the command line of a process that is stuck in the kernel may never end
+PATIENCE_SECONDS = 30.0  #: reading the command line of a process stuck in the kernel may never return
 
 
 class LookResult(msgspec.Struct, frozen=True):
@@ -31,12 +31,12 @@ class LookResult(msgspec.Struct, frozen=True):
 
     asked: list[Asked]  #: empty if there is no rank on this host
     stacks: StallStacks | None = None
-    suspended: bool = False  #: the whole command is stopped or frozen
-    nobody: str = ""  #: why nobody could be asked
+    suspended: bool = False  #: the whole command is stopped or frozen by its control group
+    nobody: str = ""  #: why no rank could be queried
 
 
 class Evidence:
-    """`look` begins a look, `take` returns its result once it is there."""
+    """`look` starts a look, `take` returns its result once it is available."""
 
     def __init__(
         self,
@@ -48,18 +48,18 @@ class Evidence:
     ) -> None:
         self.command: int | None = None  #: the process that `stallwatch run` started
         self._rings = rings
-        self._folder = folder  # None: nothing is kept
+        self._folder = folder  # None: nothing is written
         self._run = run
         self._notice = notice
         self._clock = clock
-        self._number = 0  # of the look under way, or of the last one
-        self._began: float | None = None  # when that began; None: it is over
+        self._number = 0  # of the current look, or of the last one
+        self._began: float | None = None  # when the current look began; None: it is over
         self._results: dict[int, LookResult] = {}
-        self._file = ""  # in which the stacks of this quiet spell are, those of the newest look
+        self._file = ""  # with the stacks of the newest look of this quiet period
 
     @property
     def possible(self) -> bool:
-        """Whether there is anybody to look at, as far as is known without looking."""
+        """Whether there is a process to look at, as far as known without looking."""
         return self._rings is not None or self.command is not None
 
     @property
@@ -68,9 +68,9 @@ class Evidence:
         return self._began is not None
 
     def look(self, *, progressed: bool = False) -> None:
-        """Begin a look; returns at once. `progressed`: some rank has trained. The stacks are written down.
+        """Start a look, which writes the stacks to a file; return at once. `progressed`: a rank trained.
 
-        A look that does not come back within `PATIENCE_SECONDS` is given up.
+        A look without a result within `PATIENCE_SECONDS` is abandoned.
         """
         self._number += 1
         self._began = self._clock()
@@ -78,12 +78,12 @@ class Evidence:
         looking = threading.Thread(target=self._look, args=about, name="stallwatch stacks", daemon=True)
         try:
             looking.start()
-        except RuntimeError as error:  # the system gives no more threads
+        except RuntimeError as error:  # no more threads are available
             self._notice(f"the stacks of the ranks cannot be read ({error})")
             self._results[self._number] = LookResult([])
 
     def take(self) -> LookResult | None:
-        """The result of the look under way, once; ``None`` while there is none."""
+        """Return the result of the current look, once; ``None`` while there is none."""
         found = self._results.pop(self._number, None)
         if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
             self._notice(f"the ranks did not answer within {PATIENCE_SECONDS:.0f} s")
@@ -93,7 +93,7 @@ class Evidence:
         return found
 
     def drop(self, *, reported: bool) -> None:
-        """Forget the looks of a quiet spell that is over; their stacks too, unless a stall was `reported`."""
+        """Discard the looks of a past quiet period, and their stacks unless a stall was `reported`."""
         self._number += 1
         self._began = None
         self._results.clear()
@@ -107,22 +107,22 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
-            if not progressed:  # what never made a step may be anything: only ranks are looked at
+            if not progressed:  # a program without a step may be anything: look only at ranks
                 ranks = [one for one in ranks if one.ring is not None and one.ring.exists()]
             elif not ranks:
                 ranks = sole_program(self.command)
             if ranks:
-                asked = gather(ranks, interrupt=progressed)
+                answers = gather(ranks, interrupt=progressed)
                 now = time.time()
-                stacks = fold(asked, time=now, seconds=time.monotonic() - began)
+                stacks = fold(answers, time=now, seconds=time.monotonic() - began)
                 if self._folder is not None and number == self._number:
                     self._file = self._file or time.strftime("stacks-%Y%m%d-%H%M%S.txt", time.gmtime(now))
                     with contextlib.suppress(OSError):
-                        text = redact(listing(stacks, asked, self._run))
+                        text = redact(listing(stacks, answers, self._run))
                         (self._folder / self._file).write_text(text, "utf-8", "replace")
                         stacks.file = self._file
                 suspended = self.command is not None and is_suspended(self.command)
-                found = LookResult(asked, stacks, suspended)
+                found = LookResult(answers, stacks, suspended)
             elif self.command is not None:
                 waits = not progressed and is_launching(self._rings, self.command)
                 found = LookResult([], nobody=NO_RANK_YET if waits else NO_RANK)

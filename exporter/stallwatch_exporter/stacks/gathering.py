@@ -1,4 +1,4 @@
-"""Ask all local ranks where they are, one way after the other, each for a bounded time."""
+"""Query all local ranks for their stacks, one method after another, each for a bounded time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
 from stallwatch_rules.stacks.records import Asked, Condition
 
-ANSWER_SECONDS = 2.0  #: for the thread in the rank
+ANSWER_SECONDS = 2.0  #: for the answering thread in the rank
 COLLECTIVES_SECONDS = 1.0  #: for torch's flight recorder, from the first answer on
 SIGNAL_SECONDS = 1.5  #: for faulthandler
 SPY_SECONDS = 10.0  #: for py-spy
@@ -30,24 +30,24 @@ _Waiting = TypeVar("_Waiting")
 
 
 def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[Asked]:
-    """Ask each rank; never raises for one that cannot be asked.
+    """Query each rank; never raises for one that cannot be queried.
 
-    A process in which no thread of ours waits is read by py-spy if that is there. The signal comes second and
-    only if it may `interrupt`: a program in ``signal.pause()`` goes on after it.
+    A process in which no thread of ours waits is read by py-spy if it is installed. The signal comes second
+    and only if it may `interrupt`: a program in ``signal.pause()`` continues after it.
     """
     pairs = [(one, Asked(one.rank, one.pid, condition=_condition(one))) for one in ranks]
     probed = [(one, record) for one, record in pairs if one.ring and record.condition in ("alive", "blocked")]
     question = str(time.monotonic_ns())  # equal in all processes of this host
-    heard = [(one, record) for one, record in probed if one.ring and asking.ask(one.ring, question)]
-    wait_for(heard, lambda pair: _take_answer(*pair, question), ANSWER_SECONDS)
-    answered = [pair for pair in heard if pair[1].origin]
+    queried = [(one, record) for one, record in probed if one.ring and asking.ask(one.ring, question)]
+    wait_for(queried, lambda pair: _take_answer(*pair, question), ANSWER_SECONDS)
+    answered = [pair for pair in queried if pair[1].origin]
     wait_for(answered, lambda pair: _take_recorder(*pair, question), COLLECTIVES_SECONDS)
-    with_pipe = {one.rank for one, _ in heard}
+    with_pipe = {one.rank for one, _ in queried}
     _from_outside([pair for pair in probed if pair[0].rank not in with_pipe])
     _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank in with_pipe])
-    for _, record in heard:  # its thread has the question, and could not answer
+    for _, record in queried:  # its thread got the question, and could not answer
         record.locked_out = record.origin == "signal"
-    _late_answers(heard, question)
+    _late_answers(queried, question)
     _from_outside(_silent(pairs))
     _look(pairs)
     return [record for _, record in pairs]
@@ -56,7 +56,7 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[Asked]
 def wait_for(
     waiting: Iterable[_Waiting], is_done: Callable[[_Waiting], object], patience: float
 ) -> list[_Waiting]:
-    """Ask each again until all are done, or so many seconds are over; return the others."""
+    """Check each until all are done, or `patience` seconds are over; return those that are not done."""
     waiting, end = list(waiting), time.monotonic() + patience
     while (waiting := [one for one in waiting if not is_done(one)]) and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
@@ -72,7 +72,7 @@ def _silent(pairs: _Pairs) -> _Pairs:
 
 
 def _take_answer(one: LocalRank, record: Asked, question: str) -> bool:
-    """Fill in what the rank's own probe answered: its threads, and the totals that it counts."""
+    """Record the answer of the rank's own probe: its threads, and the totals that it counts."""
     answer = asking.answer(one.ring, question) if one.ring else None
     if answer is None:
         return False
@@ -86,7 +86,7 @@ def _take_answer(one: LocalRank, record: Asked, question: str) -> bool:
 
 
 def _take_recorder(one: LocalRank, record: Asked, question: str) -> bool:
-    """Fill in what torch's flight recorder holds; it comes after the stacks."""
+    """Record the content of torch's flight recorder; it arrives after the stacks."""
     answer = asking.answer(one.ring, question, COLLECTIVES) if one.ring else None
     if answer is not None:
         record.recorded = read_recorder(answer)
@@ -100,7 +100,7 @@ def _numbers(found: Any) -> dict[str, float]:
 
 
 def _late_answers(pairs: _Pairs, question: str) -> None:
-    """A thread that answered after all was slow: no call keeps the interpreter lock from it."""
+    """Correct ranks whose thread answered late: no call keeps the interpreter lock from it."""
     for one, record in pairs:
         if record.locked_out and _take_answer(one, record, question):
             record.locked_out = False
@@ -125,7 +125,7 @@ def _from_outside(pairs: _Pairs) -> None:
     if program is None:
         return
 
-    ranks = iter(left)  # shared, so that a py-spy that hangs keeps no rank waiting
+    ranks = iter(left)  # shared, so that a py-spy that hangs delays no other rank
 
     def spy() -> None:
         for one, record in ranks:
@@ -133,7 +133,7 @@ def _from_outside(pairs: _Pairs) -> None:
             if threads:
                 record.threads, record.origin = threads, "py-spy"
 
-    # Not an executor: it waits for its threads when the interpreter ends, and a py-spy may be past killing.
+    # Not an executor: it waits for its threads when the interpreter ends, and a py-spy may be unkillable.
     count = min(len(left), _SPIES)
     spies = [threading.Thread(target=spy, name="stallwatch py-spy", daemon=True) for _ in range(count)]
     for each in spies:
@@ -143,16 +143,16 @@ def _from_outside(pairs: _Pairs) -> None:
 
 
 def _look(pairs: _Pairs) -> None:
-    """Add what the kernel knows, last: who is still blocked, and who waits for a lock."""
+    """Add the kernel's facts, last: which ranks are still blocked, and which wait for a lock."""
     holders = processes.lock_holders()
     names = {one.pid: f"rank {one.rank} (PID {one.pid})" for one, _ in pairs}
     for one, record in pairs:
         now = _condition(one)
-        # A moment in the disk's queue is no blockade: it counts when it is there at both looks.
+        # A moment in the disk's queue is no blockade: it counts if both looks find it.
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
         if silent and one.ring is not None and asking.has_left(one.ring):
-            record.condition = "ended"  # all but its process: torch and the kernel take their time
+            record.condition = "ended"  # all except its process: torch and the kernel take their time
         if record.condition == "ended":
             record.left = one.ring is not None and asking.has_left(one.ring, well=True)
         else:

@@ -1,6 +1,6 @@
-"""The ranks on this host: those that have a ring, and Python processes of the command that have none.
+"""The ranks on this host: those with a ring, and Python processes of the command without one.
 
-Where there are neither, the command may be a single Python program: then that one stands for rank 0.
+If there are neither, the command may be a single Python program: then that program counts as rank 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME = lazy(r"(\d+)-(\d+)-(\d+)")
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
 
-# What torchrun, deepspeed, mpirun and srun put into the environment of the processes that they start.
+# Variables that torchrun, deepspeed, mpirun and srun set for the processes that they start.
 _LAUNCHED = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}
 _LAUNCHED |= {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}
 
@@ -35,33 +35,37 @@ class LocalRank(msgspec.Struct, frozen=True):
     rank: int
     pid: int
     started: float  #: Unix seconds, of the process or of its ring
-    ring: Path | None = None  #: beside it the probe answers, also where the ring itself is not there
+    ring: Path | None = None  #: the probe answers beside it, even if the ring itself is missing
     ended: bool = False
 
 
 def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
-    """One process for each rank, by rank; `command` is the process whose descendants may be ranks."""
+    """Return one process for each rank, by rank; descendants of the process `command` may be ranks."""
     probed = _named(rings, ".ring") if rings is not None else []
-    bare = _without_ring(command, {one.pid for one in probed})
+    bare = _without_ring(command, {process.pid for process in probed})
     if rings is not None and not probed and not bare:
         return _alone(rings)
-    alive = _outermost([one for one in (*probed, *bare) if not one.ended])
+    alive = _outermost([process for process in (*probed, *bare) if not process.ended])
     chosen: dict[int, LocalRank] = {}
-    for one in sorted(alive, key=lambda each: (each.ring is not None, each.started)):
-        chosen[one.rank] = one
+    for process in sorted(alive, key=lambda each: (each.ring is not None, each.started)):
+        chosen[process.rank] = process
     if chosen:
-        began = min(one.started for one in chosen.values())
-        for one in sorted(probed, key=lambda each: each.started):
-            # Ranks of an attempt that was over before these began are missed by nobody.
-            if one.ended and one.rank not in {each.rank for each in alive} and _last_word(one) > began:
-                chosen[one.rank] = one
+        began = min(process.started for process in chosen.values())
+        for process in sorted(probed, key=lambda each: each.started):
+            # Ranks of an attempt that ended before these began do not count.
+            if (
+                process.ended
+                and process.rank not in {each.rank for each in alive}
+                and _last_word(process) > began
+            ):
+                chosen[process.rank] = process
     return [chosen[rank] for rank in sorted(chosen)]
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """The command's one Python program, as rank 0; none if there are several, or only launchers.
+    """Return the command's only Python program, as rank 0; none if there are several, or only launchers.
 
-    What that program started itself, such as workers of a data loader, does not count.
+    Processes that this program started itself, such as workers of a data loader, do not count.
     """
     found = []
     for process in family(command):
@@ -75,7 +79,7 @@ def sole_program(command: int | None) -> list[LocalRank]:
 def is_alone(rings: Path | None, command: int | None) -> bool:
     """Whether the command is a single Python program that belongs to no job of several processes.
 
-    Where a launcher named it a rank or a size, or it has children (workers, ``ssh``), it may be one of
+    If a launcher set a rank or a size for it, or it has children (workers, ``ssh``), it may be one of
     several.
     """
     try:
@@ -84,15 +88,15 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
             return False
     except (psutil.Error, OSError):
         return False
-    there = local_ranks(rings, command)
-    return not _launches(pythons[0].pid) and [one.rank for one in there] in ([], [0])
+    ranks = local_ranks(rings, command)
+    return not _launches(pythons[0].pid) and [one.rank for one in ranks] in ([], [0])
 
 
 def is_launching(rings: Path | None, command: int | None) -> bool:
     """Whether the command is a launcher that has started nothing yet: it waits for other nodes itself.
 
-    Below a launcher may only be other launchers: through ``ssh``, ``pdsh`` or ``mpirun`` it started ranks
-    elsewhere.
+    A launcher with children other than launchers has started ranks elsewhere, through ``ssh``, ``pdsh`` or
+    ``mpirun``.
     """
     try:
         members = family(command)
@@ -105,15 +109,15 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
 
 
 def _alone(folder: Path) -> list[LocalRank]:
-    """The one Python program that the command is; none where there are several."""
-    there = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
-    # What a process left behind when it called ``exec`` has its number, too.
-    alone = _outermost(list({one.pid: one for one in there}.values()))
+    """Return the single Python program that the command is; none if there are several."""
+    running = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
+    # Files that a process left when it called ``exec`` have its number, too.
+    alone = _outermost(list({one.pid: one for one in running}.values()))
     return alone if len(alone) == 1 else []
 
 
 def _named(folder: Path, suffix: str) -> list[LocalRank]:
-    """Processes by the files of this kind in the folder of rings."""
+    """Return processes by the files with this suffix in the folder of rings."""
     paths, found = list[Path](), list[LocalRank]()
     with contextlib.suppress(OSError):
         paths = sorted(folder.glob(f"*{suffix}"))
@@ -126,7 +130,7 @@ def _named(folder: Path, suffix: str) -> list[LocalRank]:
 
 
 def _without_ring(command: int | None, known: set[int]) -> list[LocalRank]:
-    """Python processes below the command that a launcher gave a rank, and that have no probe."""
+    """Return Python processes below the command that have a launcher's rank, but no probe."""
     found = []
     for process in family(command)[1:]:
         with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile, or another user's
@@ -142,17 +146,17 @@ def _is_python(process: psutil.Process) -> bool:
 
 
 def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
-    """Without launchers, and without workers that a rank started and that inherited its number."""
-    ranks = [one for one in ranks if not _launches(one.pid)]
-    by_pid = {one.pid: one for one in ranks}
+    """Leave out launchers, and workers that a rank started and that inherited its number."""
+    ranks = [rank for rank in ranks if not _launches(rank.pid)]
+    by_pid = {rank.pid: rank for rank in ranks}
     found = []
-    for one in ranks:
+    for rank in ranks:
         try:
-            above = [each.pid for each in psutil.Process(one.pid).parents()]
+            above = [each.pid for each in psutil.Process(rank.pid).parents()]
         except (psutil.Error, OSError):
             above = []
-        if not any(pid in by_pid and by_pid[pid].rank == one.rank for pid in above):
-            found.append(one)
+        if not any(pid in by_pid and by_pid[pid].rank == rank.rank for pid in above):
+            found.append(rank)
     return found
 
 
@@ -165,7 +169,7 @@ def _launches(pid: int) -> bool:
 
 
 def launches(words: list[str]) -> bool:
-    """Whether this command line is a launcher's."""
+    """Whether this command line is that of a launcher."""
     words = words[1:]
     while words and words[0].startswith("-") and words[0] != "-m":
         words = words[1:]
@@ -174,7 +178,7 @@ def launches(words: list[str]) -> bool:
 
 
 def rank_environ(pid: int) -> dict[str, str]:
-    """The environment that a process was started with; empty if it is gone, or another account's."""
+    """Return the environment that a process was started with; empty if it is gone, or another account's."""
     try:
         return psutil.Process(pid).environ()
     except (psutil.Error, OSError):
@@ -182,7 +186,7 @@ def rank_environ(pid: int) -> dict[str, str]:
 
 
 def _last_word(rank: LocalRank) -> float:
-    """When the rank last wrote into its ring."""
+    """Return the time at which the rank last wrote into its ring."""
     with contextlib.suppress(OSError, LayoutProblem):
         if rank.ring is not None:
             with contextlib.closing(RingReader(rank.ring)) as reader:

@@ -1,6 +1,6 @@
-"""Facts about a process from outside: stopped, blocked, ended, or waiting; and what it started.
+"""Facts about a process from outside: stopped, blocked, ended, or waiting; and its children.
 
-Files of Linux's ``/proc`` (proc(5)); elsewhere, or where they may not be read, nothing is known.
+The files of Linux's ``/proc`` (proc(5)) are read; elsewhere, or if they may not be read, nothing is known.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _STATES: dict[str, Condition] = {
 
 
 def family(command: int | None) -> list[psutil.Process]:
-    """The command and all that it started; nothing where it has ended, or is not known."""
-    if command is None:  # to psutil that is this process
+    """Return the command and all its descendants; nothing if it has ended, or is not known."""
+    if command is None:  # psutil takes it for this process
         return []
     try:
         leader = psutil.Process(command)
         return [leader, *leader.children(recursive=True)]
-    except (psutil.Error, OSError):  # no descriptors or no memory left: psutil passes those on as they are
+    except (psutil.Error, OSError):  # no descriptors or memory left: psutil passes these errors on
         return []
 
 
@@ -49,7 +49,7 @@ def condition(pid: int, proc: Path = PROC) -> Condition:
 
 
 def kernel_place(pid: int, proc: Path = PROC) -> str:
-    """The kernel's function that the process waits in, such as ``folio_wait_bit_common``; mostly for root."""
+    """Return the kernel function in which the process waits, ``folio_wait_bit_common``; mostly for root."""
     stack = _read(proc / str(pid) / "stack") or ""
     found = re.search(r"^\[<[0-9a-f]+>\] (\w+)", stack, re.MULTILINE)
     if found:
@@ -59,21 +59,21 @@ def kernel_place(pid: int, proc: Path = PROC) -> str:
 
 
 def transferred(pid: int, proc: Path = PROC) -> int | None:
-    """Bytes that the main thread has read and written so far (proc_pid_io(5)); ``None`` if hidden."""
+    """Return the bytes read and written by the main thread so far (proc_pid_io(5)); ``None`` if hidden."""
     text = _read(proc / str(pid) / "task" / str(pid) / "io") or ""
     counts = re.findall(r"^[rw]char: (\d+)$", text, re.MULTILINE)
     return sum(map(int, counts)) if counts else None
 
 
 def processor_seconds(pid: int, proc: Path = PROC) -> float | None:
-    """Processor seconds of the main thread so far (proc_pid_stat(5)); ``None`` if it is gone."""
+    """Return the main thread's processor seconds so far (proc_pid_stat(5)); ``None`` if it is gone."""
     text = _read(proc / str(pid) / "task" / str(pid) / "stat") or ""
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that it started itself, the oldest first."""
+    """Return the processes that it started itself, the oldest first."""
     try:
         return [child.pid for child in psutil.Process(pid).children()]
     except (psutil.Error, OSError):
@@ -81,7 +81,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def children_seconds(pid: int) -> float | None:
-    """Processor seconds of all processes below this one so far; ``None`` if it has none."""
+    """Return the processor seconds of all processes below this one so far; ``None`` if it has none."""
     found = []
     for child in family(pid)[1:]:
         with contextlib.suppress(psutil.Error, OSError):
@@ -91,9 +91,9 @@ def children_seconds(pid: int) -> float | None:
 
 
 def is_suspended(command: int) -> bool:
-    """Whether the command and all that it started are stopped, or frozen by their control group.
+    """Whether the command and all its descendants are stopped, or frozen by their control group.
 
-    A single process that is stopped is no suspended job: somebody stopped that process.
+    A single stopped process is not a suspended job: it alone was stopped.
     """
     members = family(command)
     if len(members) > 1 and all(condition(one.pid) == "stopped" for one in members):
@@ -108,7 +108,7 @@ def is_frozen(pid: int, proc: Path = PROC, groups: Path = Path("/sys/fs/cgroup")
 
 
 def lock_holders(proc: Path = PROC) -> dict[int, int]:
-    """Processes that wait for a file lock, each with the one that holds it."""
+    """Return processes that wait for a file lock, each with the process that holds it."""
     waiting: dict[int, int] = {}
     holder: int | None = None
     for line in (_read(proc / "locks") or "").splitlines():
@@ -139,7 +139,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise an `OSError` unless so many files can be opened: a look that fails is taken for no answer."""
+    """Raise `OSError` unless `count` files can be opened: a failed look would be taken for no answer."""
     opened: list[int] = []
     try:
         while len(opened) < count:

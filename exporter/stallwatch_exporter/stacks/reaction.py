@@ -1,4 +1,4 @@
-"""What a run's stall sets in motion: looks at its ranks before it, and ``[stall] on_stall`` after it."""
+"""The reaction to a run's stall: looks at its ranks before it, and ``[stall] on_stall`` after it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from stallwatch_rules.locale import rendered
 from stallwatch_rules.messages import message, sentences
 from stallwatch_rules.text.redact import redact
 
-COMMAND_SECONDS = 300.0  #: it is ended after this long
-OUTPUT_BYTES = 64 * 1024  #: of its output the last so many are kept
-_REST_SECONDS = 2.0  # for what was killed to be gone, and for the last of the output to be read
+COMMAND_SECONDS = 300.0  #: the command is killed after this time
+OUTPUT_BYTES = 64 * 1024  #: of the end of its output that are kept
+_REST_SECONDS = 2.0  # for a killed process to end, and for the last of the output to be read
 
 
 def run_line(
@@ -44,9 +44,9 @@ def run_line(
     language: str = "en",
     patience: float = COMMAND_SECONDS,
 ) -> None:
-    """Run it through the shell, with the incident as JSON on its standard input, in words of this language.
+    """Run a line in the shell, with the incident as JSON in this language on its standard input.
 
-    What it prints is kept in `folder`, if one is given; one notice says how it ended and where that is.
+    Its output is kept in `folder`, if one is given; one notice reports how it ended and where that is.
     """
     begin, when = time.monotonic(), time.time()
     try:
@@ -63,7 +63,7 @@ def run_line(
 
 
 def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
-    """Its exit status and output; ``None`` where it took too long and was killed with all of its group."""
+    """Return its exit status and output; ``None`` if it took too long and its whole group was killed."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", line],
         stdin=subprocess.PIPE,
@@ -75,7 +75,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
     )
     assert process.stdin is not None and process.stdout is not None
     output = _Output(process.stdout)
-    # Threads that may outlive the command: what it leaves in the background may hold on to the pipes.
+    # Threads that may outlive the command: processes that it leaves behind may hold the pipes.
     reader = threading.Thread(target=output.read, daemon=True)
     reader.start()
     threading.Thread(target=_write, args=(process.stdin, incident), daemon=True).start()
@@ -84,7 +84,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         status = process.wait(patience)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+            os.killpg(process.pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REST_SECONDS)
     reader.join(_REST_SECONDS)
@@ -92,7 +92,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
 
 
 def _write(pipe: IO[bytes], data: bytes) -> None:
-    with contextlib.suppress(OSError), pipe:  # it need not read it
+    with contextlib.suppress(OSError), pipe:  # the command need not read it
         pipe.write(data)
 
 
@@ -101,17 +101,17 @@ class _Output:
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
-        self._state = (b"", 0)  # the last bytes, and how many came: one object, for two threads
+        self._state = (b"", 0)  # the last bytes, and the total: one object, for two threads
 
     def read(self) -> None:
-        """Until the last process that holds the pipe is gone."""
+        """Read until the last process that holds the pipe is gone."""
         with contextlib.suppress(OSError), self._pipe:
             while data := os.read(self._pipe.fileno(), OUTPUT_BYTES):
                 last, size = self._state
                 self._state = ((last + data)[-OUTPUT_BYTES:], size + len(data))
 
     def kept(self) -> bytes:
-        """What was read until now, with a word on what is left out."""
+        """Return the output read so far, with a note of what is left out."""
         last, size = self._state
         if size == len(last):
             return last
@@ -124,14 +124,14 @@ def _last_line(kept: str) -> str:
 
 
 def _keep(kept: str, folder: str, when: float) -> str:
-    """Write it down; in words, where that is."""
+    """Write the output to a file; return where it is, in words."""
     if not kept:
         return " (it printed nothing)"
     if not folder:
         return ""
     path = Path(folder) / f"on-stall-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(when))}.txt"
     try:
-        with path.open("a", encoding="utf-8") as file:  # two stalls of the same second are both kept
+        with path.open("a", encoding="utf-8") as file:  # keeps both of two stalls in the same second
             file.write(kept)
     except OSError as error:
         return f" (its output cannot be kept: {error.strerror or error})"
@@ -153,7 +153,7 @@ def react(
     folder: str = "",
     language: str = "en",
 ) -> threading.Thread | None:
-    """Do what `policy` says, from a thread; `command` is the process to end, where there is one."""
+    """Start what `policy` names, in a thread; `command` is the process to end, if there is one."""
     if policy == ABORT:
         if command is None:
             notice("[stall] on_stall = abort ends nothing here: only stallwatch run knows the command")
@@ -169,24 +169,24 @@ def react(
 
 
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
-    """SIGTERM to the command, which ends its ranks; SIGKILL to all that is left after `grace` seconds.
+    """Send SIGTERM to the command, which ends its ranks, and SIGKILL to all left after `grace` seconds.
 
-    Asking the system about a process that is stuck in the kernel may never end, so nothing here waits longer
-    than `patience` seconds for an answer. Without one only the command is ended: its family is not known.
+    A query about a process that is stuck in the kernel may never return, so nothing here waits longer than
+    `patience` seconds for one. Without a result only the command is ended: its family is unknown.
     """
-    there = _answer(lambda: family(command), patience)
-    if there is None:
+    processes = _answer(lambda: family(command), patience)
+    if processes is None:
         _signal(command, signal.SIGTERM)
-        # Its number is its own until somebody has waited for it, and may then be another process's.
+        # Its number is its own until its parent has waited for it, and may then be another process's.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
-    if not there:
+    if not processes:
         return  # it ended by itself
     _signal(command, signal.SIGTERM)
-    _answer(lambda: wait_for([there], lambda them: not any(map(_runs, them)), grace), grace + patience)
-    # Each by itself: a rank that was stopped could not even take a SIGTERM, and one may give no answer.
-    killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in there]
+    _answer(lambda: wait_for([processes], lambda them: not any(map(_runs, them)), grace), grace + patience)
+    # Each by itself: a stopped rank cannot even handle SIGTERM, and one may not respond.
+    killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in processes]
     for each in killing:
         each.start()
     end = time.monotonic() + patience
@@ -195,7 +195,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
 
 
 def _answer(question: Callable[[], _Answer], patience: float) -> _Answer | None:
-    """What it returns, or ``None`` where that takes too long: then its thread is left to itself."""
+    """Return the result of `question`, or ``None`` if it takes too long: then its thread is abandoned."""
     answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
     threading.Thread(target=lambda: answers.put(question()), daemon=True).start()
     try:
@@ -205,7 +205,7 @@ def _answer(question: Callable[[], _Answer], patience: float) -> _Answer | None:
 
 
 def _signal(pid: int, number: int) -> bool:
-    """Send a signal, 0 for none; whether there is such a process."""
+    """Send a signal, 0 for none; return whether the process exists."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
         return True
@@ -225,7 +225,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """Return the command's own environment variables; what is not known is empty."""
+    """Return the command's own environment variables; unknown ones are empty."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,
@@ -249,7 +249,7 @@ def _started(work: Callable[[], None]) -> threading.Thread:
 
 
 class Response:
-    """`evidence` looks at the ranks; ``react`` does as `policy` says."""
+    """`evidence` looks at the ranks; ``react`` follows `policy`."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class Response:
         self._explained = False
 
     def watch(self, command: int) -> None:
-        """The process that was started: its descendants may be ranks, and it can be ended."""
+        """Set the process that was started: its descendants may be ranks, and it can be ended."""
         self.evidence.command = command
 
     def alone(self) -> bool:
@@ -281,21 +281,21 @@ class Response:
         return is_launching(self._rings, self.evidence.command)
 
     def explain(self, nobody: str) -> None:
-        """Say once why nobody could be asked at a stall, if that is so."""
+        """Report once why no rank could be queried at a stall, if that is so."""
         if nobody and not self._explained:
             self._explained = True
             self._notice(nobody)
 
     def judged(self, ending: Ending) -> Ending:
-        """How the command ended, if need be with who ended it."""
+        """Return how the command ended; if we ended it, with that fact."""
         if not self.aborted or ending.kind == "finished":
             return ending
-        ended_by = ending.signal or "SIGTERM"  # a launcher that it was sent to exits with a code
+        ended_by = ending.signal or "SIGTERM"  # a launcher that gets it exits with a code
         detail = sentences(message("run.aborted"), ending.detail)
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 
     def react(self, incident: Incident) -> None:
-        """Do what the user wants done at a stall; returns at once."""
+        """Run the user's action for a stall; returns at once."""
         command = self.evidence.command
         folder = str(self._path) if self._path else ""
         started = react(self._policy, incident, command, self._notice, folder=folder, language=self._language)

@@ -1,4 +1,4 @@
-"""Whom ``stallwatch stacks`` asks, and where they are: ranks of a run on this host, or below a process."""
+"""The processes that ``stallwatch stacks`` queries: ranks of a run on this host, or below a process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from stallwatch_logs.rank_files import read_rank_files
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.records import Asked, StallStacks
 
-AGAIN_SECONDS = 1.0  #: until the second look
+AGAIN_SECONDS = 1.0  #: between the two looks
 
 _MOST_NAMES = 8
 
 
 class NoTargetError(Exception):
-    """Nobody can be asked. `key` says why, with these parameters: a message of the command line."""
+    """No rank can be queried. `key` is the reason, with these parameters: a message of the command line."""
 
     def __init__(self, key: str, **parameters: str) -> None:
         super().__init__(key)
@@ -46,16 +46,16 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Name to display."""
         return self.run or f"PID {self.command}"
 
     def ranks(self) -> list[LocalRank]:
-        """Return the ranks that are there, or the one Python program that the command is."""
+        """Return the existing ranks, or the only Python program that the command is."""
         return local_ranks(self.rings, self.command) or sole_program(self.command)
 
 
 def find_target(name: str, home: Path) -> Target:
-    """Return whom a run's name or folder or a process's number means; without one, the only run here."""
+    """Return the target that a run's name or folder or a process's number names; "": the only run here."""
     runs = kept_runs(home)
     here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
     if not name:
@@ -86,7 +86,7 @@ def _of_run(info: AgentInfo, home: Path) -> Target:
         raise NoTargetError("stacks-elsewhere", run=info.run, host=info.host)
     if not _is_here(info):
         raise NoTargetError("stacks-container", run=info.run, host=info.host)
-    if not agent_alive(info):  # the ranks may train on
+    if not agent_alive(info):  # the ranks may continue to train
         return Target(info.run, None, _rings_of(info.pid, home))
     _require_own(info.pid)
     for process in _started_by(info.pid):
@@ -95,7 +95,7 @@ def _of_run(info: AgentInfo, home: Path) -> Target:
 
 
 def _started_by(agent: int) -> list[psutil.Process]:
-    """Return what an agent started, but for the helper that outlives it."""
+    """Return the processes that an agent started, except the helper that outlives it."""
     try:
         return [one for one in psutil.Process(agent).children() if keeper.__file__ not in one.cmdline()]
     except (psutil.Error, OSError):
@@ -111,7 +111,7 @@ def _of_process(pid: int) -> Target:
 
 
 def _require_own(pid: int) -> None:
-    """Raise a `NoTargetError` if the process is another account's, and may not be looked at."""
+    """Raise `NoTargetError` if the process belongs to another account, and may not be inspected."""
     try:
         process = psutil.Process(pid)
         if os.geteuid() not in (0, process.uids().effective):
@@ -121,7 +121,7 @@ def _require_own(pid: int) -> None:
 
 
 def _rings_in(process: psutil.Process) -> Path | None:
-    """Return the folder of rings that a process was started with."""
+    """Return the folder of rings in the environment of a process; ``None`` without one."""
     try:
         folder = Path(process.environ().get(FOLDER_VARIABLE, ""))
     except (psutil.Error, OSError):
@@ -139,30 +139,30 @@ class Seen(msgspec.Struct, frozen=True):
 
     stacks: StallStacks
     asked: list[Asked]
-    advances: bool  #: something that they count grew between two looks: the run goes on, and no rank is odd
+    advances: bool  #: a total grew between two looks: the run continues, and no rank is odd
 
 
 def look(target: Target) -> Seen:
-    """Ask all ranks, twice if they count anything; a `NoTargetError` if none can be asked."""
+    """Query all ranks, twice if they count anything; raise `NoTargetError` if none can be queried."""
     ranks = target.ranks()
     if not ranks:
         raise NoTargetError("stacks-nobody", name=target.name)
     began = time.monotonic()
-    asked = gather(ranks, interrupt=False)
-    if all(one.condition in ("alive", "blocked") and not one.origin for one in asked):
+    answers = gather(ranks, interrupt=False)
+    if all(one.condition in ("alive", "blocked") and not one.origin for one in answers):
         raise NoTargetError("stacks-unread")
-    stacks = fold(asked, time=time.time(), seconds=time.monotonic() - began)
-    if not any(one.counters for one in asked):
-        return Seen(stacks, asked, advances=False)
+    stacks = fold(answers, time=time.time(), seconds=time.monotonic() - began)
+    if not any(one.counters for one in answers):
+        return Seen(stacks, answers, advances=False)
     time.sleep(AGAIN_SECONDS)
-    advances = _advanced(asked, gather(ranks, interrupt=False))
+    advances = _advanced(answers, gather(ranks, interrupt=False))
     if advances:
         stacks = replace(stacks, odd=[], why="", candidates=[], confidence=0.0)
-    return Seen(stacks, asked, advances)
+    return Seen(stacks, answers, advances)
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:
-    """Judge together what ``stallwatch stacks --json`` printed on several hosts, and torch's dumps."""
+    """Judge together the output of ``stallwatch stacks --json`` on several hosts, and torch's dumps."""
     files: list[LogFile] = []
     logs, problems = expand(paths, rank_files=files)
     states = read_rank_files(files, problems)

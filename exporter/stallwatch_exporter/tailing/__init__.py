@@ -1,1 +1,1 @@
-"""``stallwatch tail``: growing files followed through all that happens to log files."""
+"""``stallwatch tail``: following growing files through rotation, truncation and loss."""

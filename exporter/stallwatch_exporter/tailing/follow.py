@@ -1,4 +1,4 @@
-"""``stallwatch tail``: a run that is already up, watched by the files it writes."""
+"""``stallwatch tail``: watch a run that is already running, by the files that it writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 
 TICK_SECONDS = 1.0
-HASTE_SECONDS = 0.1  #: between two looks at the clock where somebody has to be told something
+HASTE_SECONDS = 0.1  #: between two ticks while a notification is due
 _SAVE_SECONDS = 5.0
 POSITIONS = "positions.json"  #: in the run's folder: how far each file was read
 
@@ -57,17 +57,17 @@ def tail_files(
     stopped: Callable[[], bool] = lambda: False,
     engine: Engine | None = None,
 ) -> int:
-    """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all was read.
+    """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all are read.
 
-    What they hold already is history: it teaches the rhythm and is told in one line, but raises no incident,
-    unless the run stands still right now and is to be watched until Ctrl-C. A second tail of the same `name`
-    goes on where the first stopped.
+    Their present content is history: it teaches the thresholds and is reported in one line, but raises no
+    incident, unless the run is stalled right now and is to be watched until Ctrl-C. A second tail of the same
+    `name` continues where the first stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
         notice("the name is empty: it is left out")
         name = None
-    identity = identify({}, [], settings.join, "")  # of the run: this shell need not be of its job
+    identity = identify({}, [], settings.join, "")  # of the run: this shell need not belong to its job
     if identity is not None:
         name = identity.run_label("")
     folder = runs_home(settings.home) / sanitise(name) if name else None
@@ -93,22 +93,22 @@ def tail_files(
         identity=identity,
         engine=engine,
     )
-    asked = threading.Event()
+    stop_requested = threading.Event()
 
     def stop(*_: object) -> None:
-        asked.set()
+        stop_requested.set()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C interrupts
 
     with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if files.tailers:
             diagnosis, left_out, shift = read_history(agent, files)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
-            if once or until_idle is not None:  # whoever asks so may well ask about a run of long ago
+            if once or until_idle is not None:  # such a tail may well read a run of long ago
                 agent.paused(max(0.0, steady.now() - (files.modified or started)))
         agent.tick()
         follower = Follower(agent, files)
         if not once:
-            follower.follow(lambda: asked.is_set() or stopped(), until_idle)
+            follower.follow(lambda: stop_requested.is_set() or stopped(), until_idle)
         follower.close()
     now = steady.now()
     ending = Ending(
@@ -128,7 +128,7 @@ def tail_files(
 
 
 class Follower:
-    """Feeds an agent what the files get. ``step`` is one round, for tests; ``follow`` goes on."""
+    """Feeds new content of the files to an agent. ``step`` is one round, for tests; ``follow`` continues."""
 
     def __init__(self, agent: Agent, files: TailSet, clock: Callable[[], float] = steady.now) -> None:
         self._agent = agent
@@ -137,10 +137,10 @@ class Follower:
         self._waker = Waker()
         self._waker.watch(files.folders)
         self._looked = self._ticked = self._saved = self._grown = 0.0
-        self._all_read = clock()  # the last moment at which nothing was left unread
+        self._all_read = clock()  # the last time at which nothing was left unread
 
     def follow(self, stopped: Callable[[], bool], until_idle: float | None) -> None:
-        """Go on until `stopped`, or until nothing came for `until_idle` seconds."""
+        """Continue until `stopped`, or until nothing was added for `until_idle` seconds."""
         self._grown = self._clock()
         while not stopped():
             before = self._clock()
@@ -155,10 +155,10 @@ class Follower:
                 return
 
     def step(self, changed: set[Path]) -> float:
-        """One round: the files that changed, and about once a second all of them and the clock.
+        """Do one round: the changed files, and about once a second all of them and a tick.
 
-        Much may have been written meanwhile, so the clock is looked at within a round too. The time it is
-        then is returned.
+        Much may have been written since the last one, so the clock is read within a round, too. Return its
+        last time.
         """
         began = now = self._clock()
         everything = _is_due(now, self._looked)
@@ -183,7 +183,7 @@ class Follower:
         return now
 
     def _tick(self, now: float, behind: bool) -> None:
-        """While something is left unread, the run is judged as it was when nothing was."""
+        """Tick; while something is left unread, judge the run as of the time when nothing was."""
         self._ticked = now
         self._agent.tick(now, read_until=min(now, self._all_read) if behind else None)
         if _is_due(now, self._saved, _SAVE_SECONDS):
@@ -191,11 +191,11 @@ class Follower:
             self._saved = now
 
     def save(self) -> None:
-        """Remember how far the files were read."""
+        """Store how far the files were read."""
         self._agent.folder.write_json(POSITIONS, self._files.positions)
 
     def close(self) -> None:
-        """Remember, and let go."""
+        """Store the positions, and close everything."""
         self.save()
         self._waker.close()
         self._files.close()
@@ -206,18 +206,18 @@ def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:
-    """After the file, or the folder that the pattern is in, and the time."""
+    """Return a name from the file, or the folder that contains the pattern, and the time."""
     first = Path(globs[0]).absolute()
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
 
 
-_GATHER_SECONDS = 0.05  # changes within this time are one wake-up: a chatty file must not keep us busy
+_GATHER_SECONDS = 0.05  # changes within this time cause one wake-up: a busy file must not keep us busy
 
 
 class Waker:
-    """Watches folders. Without inotify (another system, its limits reached) only time wakes."""
+    """Watches folders. Without inotify (another system, its limits reached) only the timeout wakes."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}
@@ -242,12 +242,12 @@ class Waker:
             try:
                 watch = self._inotify.add_watch(folder, self._mask)
             except OSError:
-                continue  # gone, or too many watches: the slow poll covers it
+                continue  # removed, or too many watches: the slow poll covers it
             self._folders[folder] = watch
             self._names[watch] = folder
 
     def wait(self, seconds: float) -> set[Path]:
-        """Wait for a change, at most so long; the paths that changed."""
+        """Wait for a change, at most `seconds`; return the paths that changed."""
         if self._inotify is None:
             time.sleep(seconds)
             return set()
@@ -255,7 +255,7 @@ class Waker:
             self._inotify.read(timeout=max(0, int(seconds * 1000)), read_delay=_GATHER_SECONDS * 1000)
         )
         for event in events:
-            if event.mask & 0x8000:  # IN_IGNORED: the folder is gone, and may come back
+            if event.mask & 0x8000:  # IN_IGNORED: the folder was removed, and may come back
                 self._folders.pop(self._names.pop(event.wd, Path()), None)
         return {self._names[event.wd] / event.name for event in events if event.wd in self._names}
 

@@ -1,7 +1,7 @@
-"""Follow one growing file through everything that happens to log files.
+"""Follow one growing file through every event that log files are subject to.
 
 Every look at the file is one call of ``poll``; when to look is decided elsewhere (``follow.Waker``), so that
-tests need no waiting. Bytes are handed on as they are: the line reader holds back an unfinished last line.
+tests need no waiting. Bytes are passed on unchanged: the line reader holds back an unfinished last line.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import NamedTuple
 import msgspec
 
 _PORTION = 256 * 1024
-MOST_PER_POLL = 4 * 1024 * 1024  #: a file that grows faster is read on at the next poll
+MOST_PER_POLL = 4 * 1024 * 1024  #: the rest of a file that grows faster is read at the next poll
 _MARK = 64
 
 
 class Portion(NamedTuple):
-    """Bytes of a file. With `fresh` they do not continue what came before: the file is a new one."""
+    """Bytes of a file. With `fresh` they do not continue the previous bytes: the file is new."""
 
     data: bytes
     fresh: bool
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a file was read, and by what it is known again after a restart."""
+    """How far a file was read, and how to recognize it after a restart."""
 
     device: int
     inode: int
@@ -37,20 +37,20 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class FileTailer:
-    """Reads what is appended to `path`; `position` is where an earlier tailer stopped.
+    """Reads bytes that are appended to `path`; `position` is where an earlier tailer stopped.
 
-    Hazards and answers: renamed and created anew (the old file is read to its end, and left only when the
-    new one holds something); copied and truncated, even if it grew past the old place in between (the bytes
-    before that place are compared); gone and back; a hole left by truncation (skipped); a handle that went
-    stale on a network file system (opened again at the next poll). What cannot be read is in `problem`.
+    Hazards and answers: renamed and created again (the old file is read to its end, and left only when the
+    new one has content); copied and truncated, even if it grew past the old place in between (the bytes
+    before that place are compared); removed and back; a hole left by truncation (skipped); a stale handle on
+    a network file system (opened again at the next poll). An error while reading is in `problem`.
     """
 
     def __init__(self, path: Path, position: Position | None = None) -> None:
         self.path = path
         self.more = False  #: whether the last poll left something unread
-        self.problem: OSError | None = None  #: why the last look failed, other than that no file is there
+        self.problem: OSError | None = None  #: why the last look failed, except for a missing file
         self._fd: int | None = None
-        self._identity = (0, 0)  # device and inode of what is open
+        self._identity = (0, 0)  # device and inode of the open file
         self._offset = 0
         self._line_end = 0
         self._mark = b""
@@ -58,13 +58,13 @@ class FileTailer:
         self._saved = position
 
     def poll(self) -> Iterator[Portion]:
-        """What was appended since the last call, in portions."""
+        """Yield the bytes appended since the last call, in portions."""
         self.more = False
         fd = self._opened()
         if fd is None:
             return
         try:
-            successor = self._successor()  # before reading: its first byte says that the old file is finished
+            successor = self._successor()  # before reading: its first byte means the old file is finished
             yield from self._grown(fd)
             if successor and not self.more:
                 self.close()
@@ -76,7 +76,7 @@ class FileTailer:
             self._fail(error)
 
     def skip_to_last(self, size: int) -> int:
-        """Leave out all but the last `size` bytes of a file not yet read; returns how many were left out."""
+        """Skip all but the last `size` bytes of a file not yet read; return the number of skipped bytes."""
         fd = self._opened()
         skipped = 0
         try:
@@ -90,7 +90,7 @@ class FileTailer:
         return skipped
 
     def before(self, size: int) -> Iterator[bytes]:
-        """What an earlier tailer has read: the last `size` bytes before the place where this one goes on."""
+        """Yield what an earlier tailer has read: the last `size` bytes before our start."""
         fd = self._opened()
         place, end = max(0, self._offset - size), self._offset
         while fd is not None and place < end:
@@ -106,12 +106,12 @@ class FileTailer:
 
     @property
     def position(self) -> Position | None:
-        """Where to go on after a restart: behind the last complete line."""
+        """Where to continue after a restart: after the last complete line."""
         if self._fd is None:
             return self._saved
         try:
             mark = _read_at(self._fd, max(0, self._line_end - _MARK), min(_MARK, self._line_end))
-        except OSError:  # a stale handle; what is known of the file has to do
+        except OSError:  # a stale handle: the known facts have to suffice
             mark = b""
         return Position(*self._identity, self._line_end, mark)
 
@@ -124,7 +124,7 @@ class FileTailer:
             return None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd is not None:
             self._saved = self.position
             with contextlib.suppress(OSError):  # a stale handle may not even close
@@ -132,7 +132,7 @@ class FileTailer:
             self._fd = None
 
     def _opened(self) -> int | None:
-        """Return the descriptor of the file, which is opened if need be; ``None`` if it cannot be."""
+        """Return the descriptor of the file, after opening it if needed; ``None`` if that fails."""
         if self._fd is not None:
             return self._fd
         try:
@@ -168,17 +168,17 @@ class FileTailer:
         return fd
 
     def _fail(self, error: OSError) -> None:
-        """The file cannot be read just now: let go of it, so that the path is opened again."""
+        """Close a file that cannot be read just now, so that the path is opened again."""
         self.problem = error
         self.close()
 
     def _successor(self) -> bool:
-        """Whether the path leads to another file by now, one that has been written to."""
+        """Whether the path now leads to another file that has been written to."""
         try:
-            there = self.path.stat()
+            now = self.path.stat()
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) != self._identity and there.st_size > 0
+        return (now.st_dev, now.st_ino) != self._identity and now.st_size > 0
 
     def _grown(self, fd: int) -> Iterator[Portion]:
         size, mark = os.fstat(fd).st_size, self._mark
@@ -213,7 +213,7 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
 
 
 def _first_data(fd: int) -> int:
-    """Where the file begins: behind the hole that a writer leaves who goes on at its old place."""
+    """Return the offset of the first data: after the hole left by a writer that kept its old offset."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""All files of one ``stallwatch tail``: found by their patterns, followed, and remembered over a restart."""
+"""All files of one ``stallwatch tail``: found by their patterns, followed, and stored across restarts."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class TailSet:
         self.tailers: dict[Path, FileTailer] = {}
 
     def discover(self) -> list[Path]:
-        """Look for files that joined since the last call."""
+        """Return the files that have appeared since the last call."""
         new = []
         found: set[Path] = set()
         for pattern in self._patterns:
             try:
                 found.update(_matches(pattern))
-            except OSError as error:  # such as a folder that may not be entered
+            except OSError as error:  # such as a folder without permission
                 self._cannot_look(Path(pattern), error)
         for path in sorted(found):
             if path in self.tailers or path in self._refused or not self._is_file(path):
@@ -50,7 +50,7 @@ class TailSet:
         return new
 
     def poll(self, paths: Iterable[Path] | None = None) -> Iterator[tuple[Path, Portion]]:
-        """What was appended, to these files or to all."""
+        """Yield the bytes appended to these files, or to all."""
         for path in list(self.tailers) if paths is None else paths:
             tailer = self.tailers.get(path)
             if tailer is not None:
@@ -61,12 +61,12 @@ class TailSet:
 
     @property
     def more(self) -> list[Path]:
-        """Files of which the last poll did not read everything."""
+        """Files that the last poll did not read to the end."""
         return [path for path, tailer in self.tailers.items() if tailer.more]
 
     @property
     def folders(self) -> set[Path]:
-        """The folders to watch: those of the files, and those in which new ones may appear."""
+        """Folders to watch: those of the files, and those in which new ones may appear."""
         roots = {_root(pattern) for pattern in self._patterns}
         return {path.parent for path in self.tailers} | {root for root in roots if _is_dir(root)}
 
@@ -78,12 +78,12 @@ class TailSet:
 
     @property
     def positions(self) -> dict[str, Position]:
-        """How far each file was read, to be handed to the next set."""
+        """How far each file was read, for the next set."""
         now = {str(path): tailer.position for path, tailer in self.tailers.items()}
         return {**self._known, **{path: position for path, position in now.items() if position is not None}}
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for tailer in self.tailers.values():
             tailer.close()
 
@@ -95,8 +95,8 @@ class TailSet:
             return False
 
     def _cannot_look(self, path: Path, error: OSError) -> None:
-        """Once per file and reason: it is tried again, and again."""
-        ours = error.errno in (errno.EMFILE, errno.ENFILE)  # about us, not about one of a thousand files
+        """Report an error once per file and reason: reading is retried each time."""
+        ours = error.errno in (errno.EMFILE, errno.ENFILE)  # about this process, not one of a thousand files
         key = error.errno if ours else (path, error.errno)
         if key not in self._told:
             self._told.add(key)
@@ -114,7 +114,7 @@ def _matches(pattern: str) -> Iterator[Path]:
 
 
 def _root(pattern: str) -> Path:
-    """The folder in which a pattern's matches begin."""
+    """Return the folder in which a pattern's matches begin."""
     path = Path(pattern)
     if _is_dir(path):
         return path

@@ -35,7 +35,7 @@ from stallwatch_exporter.watching.readers import Readers
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.judgements.late_rank import Own
+from stallwatch_rules.judgements.slow_hosts import Own
 from stallwatch_rules.lines.ranks import local_ranks
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
@@ -45,11 +45,11 @@ from stallwatch_rules.stacks.spans import spans_of
 from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.redact import redact
 
-_IDLE_SECONDS = 0.5  #: a progress bar that was not drawn anew for this long is read as it is
-_QUIET_SECONDS = 30.0  #: after this long without a line, an exception that no rule knows was the last word
+_IDLE_SECONDS = 0.5  #: a progress bar that was not redrawn for this long is read as it is
+_QUIET_SECONDS = 30.0  #: after this long without a line, an unknown exception counts as the end of the log
 _LAST_LINES = 200
 _SHOWN_LINES = 3
-_WRITTEN_SECONDS = 5.0  #: agent.json is written anew after this time, and at once when it has news
+_WRITTEN_SECONDS = 5.0  #: agent.json is rewritten after this time, and at once when it has news
 
 
 class Agent:
@@ -85,14 +85,16 @@ class Agent:
         self._reading.tracker = self._progress = HookedProgress()
         self._probing = probing
         self.witnesses = Witnesses(folder, self._reading, self.memory, self.last_lines, self._guarded)
-        self.ending = Ending("unknown", None)  #: how the run ended, by all who saw it
+        self.ending = Ending("unknown", None)  #: how the run ended, from all evidence
         self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
         self.advance = Advance(self._progress, self._watch, self.metrics)
         self._reporting = Reporting(folder, self.metrics, sinks, self._guarded)
         self._book = self._reporting.book
         self._alarms = Alarms(self._book, catalogue)
-        self._intake = ProbeIntake(self._reading, self._warned, notice, self._alarms.checkpoints.discard)
+        self._intake = ProbeIntake(
+            self._reading, self._warned, notice, self._alarms.checkpoints.discard, folder.info.host
+        )
         self.response = Response(folder, settings.on_stall, probing, notice, settings.language)
         self._diagnoser = Diagnoser(self._reading, self.memory, self.response, self._guarded, clock)
         self._suspicion = Suspicion(settings, self._watch, self.response.evidence)
@@ -101,11 +103,11 @@ class Agent:
         self._repeats = Repeats(catalogue)
         self._moving, self._bars = MovingLines(), MovingBars()
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
-        self._ranks: set[int] = set()  # of this host
-        self._news = False  # something came since the last diagnosis
-        self._line_at: float | None = None  # when the last line came, until its silence was looked into
-        self._stall: StallState | None = None  # as it was at the last look
-        self._responded = False  # what the user wants done at this stall is done
+        self._ranks: set[int] = set()  # on this host
+        self._news = False  # there is new input since the last diagnosis
+        self._line_at: float | None = None  # when the last line came, until the silence after it was examined
+        self._stall: StallState | None = None  # its state at the last look
+        self._responded = False  # the user's action for this stall was started
         self._looked_at = 0.0
         self._size = Stats()
         self._dropped = 0
@@ -117,7 +119,7 @@ class Agent:
 
     @property
     def now(self) -> float:
-        """Return the current time on the clock that the run is measured with."""
+        """Current time, on the clock that the run is measured with."""
         return self._clock()
 
     @property
@@ -214,7 +216,7 @@ class Agent:
         """Read what the ranks reported since the last tick."""
         if self._probing is None:
             return
-        events = list(self._probing.events())  # before the records: they name what those count
+        events = list(self._probing.events())  # before the records: events name what records count
         for event in events:
             self.folder.append_event(event)
         self._intake.events(events, now)
@@ -228,9 +230,9 @@ class Agent:
             if progressed:
                 self._moving.stepped(record.time)
         up = self._probing.ranks_up()
-        there = {rank for rank, rings in up.items() if rings}
-        if not there <= self._ranks:  # else some have ended
-            self._ranks, self._readers.local_ranks = there, local_ranks(there)
+        running = {rank for rank, rings in up.items() if rings}
+        if not running <= self._ranks:  # else some ranks have ended
+            self._ranks, self._readers.local_ranks = running, local_ranks(running)
         self.metrics.ranks(up)
         others, codes = self.witnesses.ranks_up, self.witnesses.exit_codes | self._probing.exit_codes()
         self._intake.there(up, now, codes, others)
@@ -247,8 +249,7 @@ class Agent:
         """Check the clock, about once a second, with or without new lines.
 
         While more lines wait to be read, `read_until` is the time of the last line fed. The run is judged as
-        of
-        that time: any silence since then is the agent's own delay.
+        of that time: any silence since then is the agent's own delay.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
@@ -266,7 +267,7 @@ class Agent:
             self._intake.look(now, self._probing.pids() if self._probing is not None else ())
         with self._guarded("watching the run"):
             self._alarms.ending = self._intake.is_ending(now)
-            self._alarms.ranks_compared = self._intake.late_ranks.compares
+            self._alarms.ranks_compared = self._intake.slow_ranks.compares
             self._suspicion.look(
                 present, progressed=self._reading.tracker.progressed, repeating=self._repeats.now
             )
@@ -289,7 +290,7 @@ class Agent:
             self._heartbeat.beat(self.errors, self._dropped + self._unread)
 
     def due_in(self) -> float:
-        """Seconds until the next tick is needed because of what was read; infinity if none is."""
+        """Return the seconds until the next tick is needed because of what was read; infinity if none is."""
         if self.response.evidence.under_way:  # its result should not wait for the next second
             return 0.0
         now = self._clock()
@@ -326,7 +327,7 @@ class Agent:
             if state.stalled:
                 self._diagnoser.stacks = self._suspicion.stacks or self._diagnoser.stacks
             diagnosis, sure = self._diagnosis(now)
-            if state.stalled:  # first: what a stall names as its cause is not reported a second time
+            if state.stalled:  # first: a cause that the stall names is not reported a second time
                 self._alarms.stalled(
                     state, diagnosis, self._shown_lines(), now, self._diagnoser.stacks, self._severity(state)
                 )
@@ -339,7 +340,7 @@ class Agent:
                 self._alarms.fell_silent(diagnosis, now)
 
     def _severity(self, state: StallState) -> Severity:
-        """A run that computes without getting on is warned of first, and critical after a while."""
+        """Return the severity: a run that computes without progress warns first, and is critical later."""
         ruling = self._suspicion.ruling
         busy = ruling is not None and ruling.status == "busy"
         calm = state.seconds < CRITICAL * self._settings.stall_floor_seconds
@@ -361,7 +362,7 @@ class Agent:
         """Return the state, and whether this is still the same stall; report a recovery in between."""
         waits = self._suspicion.pending(now) and self._stall is None
         state, before = self._watch.check(now, begin=not waits), self._stall
-        # A stall that ended and began anew between two looks is another one.
+        # A stall that ended and began again between two looks is another stall.
         continues = before is not None and before.episode == state.episode and state.stalled
         self._stall = state if state.stalled else None
         if before is not None and not continues:
@@ -388,16 +389,16 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """How the command ended, with what only we know: who ended it, and who had left."""
+        """Return how the command ended, with what only we know: our own abort, and ranks that had left."""
         return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
         """Conclude the run: raise or resolve what is left, and keep the diagnosis."""
         now = self._clock() if now is None else now
-        present = min(now, self._fed_at) if self._unread else now  # what was not read may tell of steps
+        present = min(now, self._fed_at) if self._unread else now  # unread lines may show steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):
-                # It came when it came: that the file ends here is no sign of progress.
+                # The line keeps its own time: the end of the file is no sign of progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         self._hear_last(now)
@@ -412,7 +413,7 @@ class Agent:
         self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose, hear)
         shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
         masked = redacted(self.ending)
-        with self._guarded("the run's record"):  # first: what else is written may find no room
+        with self._guarded("the run's record"):  # first: there may be no room for later writes
             ended_at = steady.wall(now)
             self.folder.keep_end(
                 diagnosis, updated_at=ended_at, ended_at=ended_at, ending=masked, state=shown
@@ -458,11 +459,11 @@ class Agent:
         state, seen = self._watch.check(now, begin=False), self._suspicion.seen
         stacks, at = seen if seen is not None else (None, 0.0)
         up = self._probing.ranks_up() if self._probing is not None else {}
-        there = {rank for rank, rings in up.items() if rings}
+        running = {rank for rank, rings in up.items() if rings}
         looked = {rank for group in stacks.groups for rank in group.ranks} if stacks is not None else set()
         self.member.update(
             ClusterState(
-                ranks=spans_of(there | looked),
+                ranks=spans_of(running | looked),
                 world=len(looked) + stacks.elsewhere if stacks is not None else 0,
                 phase=state.phase,
                 step=state.step,
@@ -507,7 +508,7 @@ class Agent:
             self.folder.write_info(updated_at=now, **changes)
 
     def _details(self, now: float) -> dict[str, object]:
-        """Details for the run's record beside its state."""
+        """Return the other details for the run's record, apart from its state."""
         threshold, moved = self._watch.check(now, begin=False).threshold, steady.moved()
         tracker = self._reading.tracker
         return {

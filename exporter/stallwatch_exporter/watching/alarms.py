@@ -1,8 +1,7 @@
 """Decide what deserves an incident: a stall, a fatal or harmful finding, a bad end.
 
 Only decides; it reads neither logs nor clocks. It aims for little noise: notices, harmless findings,
-launchers'
-summaries and echoes from other ranks raise nothing while the run is up.
+launchers' summaries and echoes from other ranks raise nothing while the run is up.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, Resolution, 
 from stallwatch_exporter.watching.incidents import IncidentManager, IncidentUpdate
 from stallwatch_exporter.watching.lost_ranks import LostRankAlarms
 from stallwatch_exporter.watching.stall import StallState
-from stallwatch_rules.diagnosis.exits import TOLD_AS
+from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
-from stallwatch_rules.judgements.late_rank import IN_A_ROW
+from stallwatch_rules.judgements.slow_hosts import WINDOWS
 from stallwatch_rules.locale import says
 from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -27,12 +26,12 @@ from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.stacks.concluding import background
 from stallwatch_rules.stacks.records import StallStacks
 
-#: Time for the other lines of a failure to come, and for the run to end: a crash is one message.
+#: Time for the other lines of a failure to arrive, and for the run to end: a crash is one message.
 GATHER_SECONDS = 2.0
 #: After the last rank that was seen to fail: launchers take some seconds to end the others, and themselves.
 ENDING_SECONDS = 10.0
-_ENDING_AT_MOST = 30.0  # a launcher may start its ranks anew, to fail again
-#: A line that shows no finite loss is fatal if none with one follows; several in a row are a warning before.
+_ENDING_AT_MOST = 30.0  # a launcher may restart its ranks, to fail again
+#: A line without a finite loss is fatal if no line with one follows; several in a row warn earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
 
@@ -46,12 +45,12 @@ class Pending:
         return rule in self._until
 
     def add(self, match: Match, now: float, *, held: bool = False) -> None:
-        """Add a match; `held`: delay it by what its rule asks for."""
+        """Add a match; `held`: delay it by the time of its rule."""
         seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Seconds until the next match is due; infinity if none waits. `ending`: the run seems to end."""
+        """Return the seconds until the next match is due; infinity if none. `ending`: the run is ending."""
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
@@ -75,10 +74,11 @@ class Pending:
 
 
 _HARMFUL = ("fatal", "degrading")
-_DEGRADING_AFTER = 2  # judgements in a row: one slow step is no news
+_DEGRADING_AFTER = 2  # judgments in a row: one slow step is not worth a report
 _FINE_AFTER = 6
-_COMPARED_SECONDS = 60.0  # so long slower steps wait for the rank that makes them slow
-#: By the kind of ending; any other one is a failure, which has a message of its own.
+_COMPARED_STEPS = WINDOWS[1]  # this many steps, and …
+_COMPARED_SECONDS = 60.0  # … this long, slower steps wait for the rank that slows them
+#: By the kind of ending; any other kind is a failure, which has a message of its own.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
 
@@ -88,15 +88,17 @@ class Alarms:
     def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
+        # What is found to be another rule once the memory was looked at.
+        self._told_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
         self.ranks_compared = False  #: several ranks report how long their own part of a step takes
         self._slow_from, self._slow_at = 0, 0.0  # the step at which steps were first judged slow, and when
         self.ending = False  #: a rank ends with an error, and the launcher will end the others
         self._pending = Pending()
-        self._warnings = Pending()  # of what has not failed yet
-        #: Rules by which a checkpoint was found to be broken, and is still, by us or by an agent before us.
+        self._warnings = Pending()  # of failures to come
+        #: Rules of checkpoint faults found by this agent or an earlier one, and not fixed yet.
         self.checkpoints = {each.rule for each in book.all_open if says(each.note, f"concern.{CHECKPOINT}")}
         self.ranks = LostRankAlarms(book)
-        self._harmful: dict[str, int] = {}  # judgements in a row, by rule
+        self._harmful: dict[str, int] = {}  # judgments in a row, by rule
         self._fine: dict[str, int] = {}
         self._known_past: dict[str, int] = {}  # matches by rule
         self._unknown_past = 0  # exceptions that no rule knows
@@ -107,7 +109,7 @@ class Alarms:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
                 continue
-            rules = (match.rule, TOLD_AS.get(match.rule, match.rule))
+            rules = (match.rule, self._told_as.get(match.rule, match.rule))
             if all(self._book.get("finding", rule) is None for rule in rules):
                 self._pending.add(match, now, held=True)
 
@@ -123,7 +125,7 @@ class Alarms:
         return self.due_in(now) <= 0
 
     def due_in(self, now: float) -> float:
-        """Seconds until ``due``; infinity if nothing waits."""
+        """Return the seconds until ``due``; infinity if nothing waits."""
         return min(each.due_in(now, ending=self.ending) for each in (self._pending, self._warnings))
 
     def forgive(self, diagnosis: Diagnosis) -> None:
@@ -136,10 +138,10 @@ class Alarms:
         """Raise the fatal findings that waited long enough (or all), unless the diagnosis withdraws them."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
-            finding = findings.get(rule) or findings.get(TOLD_AS.get(rule, rule))
+            finding = findings.get(rule) or findings.get(self._told_as.get(rule, rule))
             if finding is None or finding.harm == "fatal":
-                told = finding.rule if finding is not None else rule
-                self._raise(told, "critical", diagnosis, finding, now, match)
+                reported = finding.rule if finding is not None else rule
+                self._raise(reported, "critical", diagnosis, finding, now, match)
         for rule, match in self._warnings.take(now, ending=self.ending, everything=everything):
             finding = findings.get(rule)
             if finding is not None and finding.harm in _HARMFUL:
@@ -155,9 +157,9 @@ class Alarms:
                 self._weigh(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
             if incident.rule in self.checkpoints and incident.rule not in findings:
-                continue  # an agent before us saw it: that the run goes on mends no checkpoint
+                continue  # an earlier agent saw it: the continuing run does not fix a checkpoint
             if incident.rule in self.ranks.told:
-                continue  # seen in no line
+                continue  # no line shows it
             known = findings.get(incident.rule)
             harmful = known is not None and known.harm in _HARMFUL
             if known is None and _of_unknown(incident):
@@ -167,7 +169,7 @@ class Alarms:
                 self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)
 
     def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
-        """After a while without lines, raise an exception that no rule knows and after which nothing went on.
+        """After a while without lines, raise an unknown exception after which there was no progress.
 
         A later guess at its cause, or another exception after it, is no second incident.
         """
@@ -179,11 +181,11 @@ class Alarms:
         rule = guessed.rule if guessed else UNKNOWN_FAILURE
         about = _cause(guessed, finding, unknown, (), diagnosis.progress)
         about["count"] = finding.count if finding else unknown.count
-        told = next((one for one in self._book.of_kind("finding") if _of_unknown(one)), None)
-        if told is None:
+        incident = next((one for one in self._book.of_kind("finding") if _of_unknown(one)), None)
+        if incident is None:
             self._book.open("finding", rule, "critical", now, **about)
-        elif told.rule in (rule, UNKNOWN_FAILURE):
-            self._book.update(told, now, **about)
+        elif incident.rule in (rule, UNKNOWN_FAILURE):
+            self._book.update(incident, now, **about)
 
     def stalled(
         self,
@@ -233,7 +235,7 @@ class Alarms:
             primary = diagnosis.primary
             about: IncidentUpdate = {"stacks": stacks, "rank": rank, "primary": primary}
             if incident.rule == TRACE_CACHE and primary is not None and primary.rule == SILENT_HANG:
-                self._book.judge_anew(incident, SILENT_HANG)  # the stacks speak against it
+                self._book.judge_anew(incident, SILENT_HANG)  # the stacks contradict it
                 finding = _finding(diagnosis, SILENT_HANG)
                 about["note"] = finding.note if finding else ""
                 about["count"], about["evidence"] = 1, primary.evidence
@@ -268,12 +270,12 @@ class Alarms:
 
         Only a bad end is an incident: users need no message about their own Ctrl-C.
         """
-        if ending.kind == "unknown":  # we stopped looking; what is open stays open
+        if ending.kind == "unknown":  # we stopped watching; open incidents stay open
             self.raise_due(diagnosis, now, everything=True)
             self.fell_silent(diagnosis, now)
             return
         self._pending.clear()
-        if ending.kind == "finished":  # a last checkpoint that is broken is news, however well it ended
+        if ending.kind == "finished":  # a broken last checkpoint is news, however well the run ended
             self.raise_due(diagnosis, now, everything=True)
         self._warnings.clear()
         resolution = RESOLUTIONS.get(ending.kind, "run-failed")
@@ -285,9 +287,9 @@ class Alarms:
                 "ending": ending,
             }
             self._book.resolve(incident, now, resolution, **facts)
-        # What the run died of may be told already. It is no other incident then, and nothing of it is over.
-        told = self._told_death(diagnosis) if ending.failed else None
-        self._book.resolve_all(now, resolution, but=self.checkpoints, spare=told, ending=ending)
+        # The cause of the end may be reported already. Then it is the same incident, and none of it is over.
+        reported = self._told_death(diagnosis) if ending.failed else None
+        self._book.resolve_all(now, resolution, but=self.checkpoints, spare=reported, ending=ending)
         if not ending.failed:
             return
         primary = diagnosis.primary
@@ -296,20 +298,19 @@ class Alarms:
         rule = primary.rule if primary else UNKNOWN_FAILURE
         death = _cause(primary, finding, unknown, last_lines, diagnosis.progress)
         death["ending"] = ending
-        if told is None:
+        if reported is None:
             self._book.open("ended", rule, "critical", now, **death)
-        elif primary is not None or told.rule == rule:
-            self._book.fail(told, now, rule, **death)
-        else:  # what was told explains more than nothing does
+        elif primary is not None or reported.rule == rule:
+            self._book.fail(reported, now, rule, **death)
+        else:  # a reported finding explains more than none
             facts = {**_progress(diagnosis.progress), "ending": ending}
-            self._book.fail(told, now, told.rule, **facts)
+            self._book.fail(reported, now, reported.rule, **facts)
 
     def _told_death(self, diagnosis: Diagnosis) -> Incident | None:
         """Return the open finding that explains the run's end.
 
-        It has the same cause, or no step came after it, so the cause known by now explains it too. A finding
-        about a
-        checkpoint never does.
+        It has the same cause, or no step came after it, so the cause known now explains it too. A finding
+        about a checkpoint never does.
         """
         found = [
             one
@@ -317,9 +318,9 @@ class Alarms:
             if one.severity == "critical" and one.rule not in self.checkpoints
         ]
         cause = diagnosis.primary.rule if diagnosis.primary else UNKNOWN_FAILURE
-        same = [one for one in found if cause in (one.rule, TOLD_AS.get(one.rule))]
+        same = [one for one in found if cause in (one.rule, self._told_as.get(one.rule))]
         last = diagnosis.progress.last_step or 0
-        # Other ranks may have been a step ahead.
+        # Other ranks may be a step ahead.
         dying = [one for one in found if one.harm == "fatal" and (one.step or 0) >= last - 1]
         return min(same or dying, key=lambda one: one.opened_at, default=None)
 
@@ -327,7 +328,7 @@ class Alarms:
         """Whether only the run's progress shows how much harm this rule does."""
         page = self._catalogue.pages.get(rule)
         if page is None or (rule in STANDSTILLS and not page.patterns):
-            return False  # a standstill without a line is told as the stall that it is
+            return False  # a standstill without a line is reported as a stall
         return page.harm == "by-progress" or not page.patterns
 
     def _weigh(self, rule: str, finding: Finding, diagnosis: Diagnosis, now: float) -> None:
@@ -340,7 +341,7 @@ class Alarms:
         if rule == STEP_TIME and self._comparing(diagnosis.progress.last_step or 0, now):
             return
         if any(incident.rule == rule for incident in self._book.of_kind("stall")):
-            return  # told already, as what it led to
+            return  # already reported, by its consequence
         if finding.harm == "fatal" or self._harmful[rule] >= _DEGRADING_AFTER:
             self._raise(rule, "critical" if finding.harm == "fatal" else "warning", diagnosis, finding, now)
 
@@ -350,9 +351,9 @@ class Alarms:
             return False
         late = self._book.get("finding", STRAGGLER)
         if STRAGGLER in self._warnings or (
-            late is not None and (late.step or 0) >= self._slow_from - IN_A_ROW
+            late is not None and (late.step or 0) >= self._slow_from - _COMPARED_STEPS
         ):
-            return True  # it became late as the steps became slow
+            return True  # it became late when the steps became slow
         slowing = any(one.rule == TRACE_CACHE and one.harm in _HARMFUL for one in diagnosis.findings)
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
@@ -361,7 +362,8 @@ class Alarms:
         if self._harmful[STEP_TIME] == 1:
             self._slow_from, self._slow_at = step, now
         soon = (
-            self._slow_from <= step < self._slow_from + IN_A_ROW and now - self._slow_at < _COMPARED_SECONDS
+            self._slow_from <= step < self._slow_from + _COMPARED_STEPS
+            and now - self._slow_at < _COMPARED_SECONDS
         )
         return self.ranks_compared and soon
 
@@ -380,7 +382,7 @@ class Alarms:
         shown: list[Text] = [line.text] if line else [place.text] if place else []
         where = _progress(diagnosis.progress)
         where["rank"] = line.rank if line else None
-        if place is not None:  # as in the diagnosis, so that messages and pages say the same
+        if place is not None:  # as in the diagnosis, so that messages and pages agree
             where["rank"] = where["rank"] if place.rank is None else place.rank
             where["step"] = where["step"] if place.step is None else place.step
         facts: IncidentUpdate = {
@@ -432,7 +434,7 @@ def _cause(
     last_lines: Sequence[str],
     progress: Progress,
 ) -> IncidentUpdate:
-    """Return what the run fails of: the `primary` cause with its `finding`, or an unknown exception."""
+    """Return why the run fails: the `primary` cause with its `finding`, or an unknown exception."""
     return {
         "rank": primary.rank if primary else unknown.first.rank if unknown else None,
         "evidence": _evidence(primary, unknown, last_lines),
@@ -449,7 +451,7 @@ def _unknown_count(diagnosis: Diagnosis) -> int:
 
 
 def _fails_unknown(diagnosis: Diagnosis) -> bool:
-    """Whether the run fails of an exception that no rule knows, whichever page is guessed for it."""
+    """Whether the run fails with an exception that no rule knows, whichever page is guessed for it."""
     guessed = diagnosis.primary is not None and bool(diagnosis.primary.inferred)
     return guessed or diagnosis.verdict == UNKNOWN_FAILURE
 

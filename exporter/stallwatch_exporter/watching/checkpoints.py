@@ -1,9 +1,9 @@
 """Check checkpoints that ranks announce, once they are written, in the agent and never in the rank.
 
-They may lie on a file system that is slow or hangs, so a separate thread looks at them, and another one at
-the next checkpoints if it does not return. A file that is being written looks broken: a fault counts only if
-no process of the run has a file of the checkpoint open for writing, and if the file was the same at two looks
-in a row, or the run has ended. A fault is withdrawn when a later look no longer finds it.
+They may be on a slow or hanging file system, so a separate thread looks at them, and another at the next
+checkpoints if it does not return. A file that is being written looks broken: a fault counts only if no
+process of the run has a file of the checkpoint open for writing, and if the file was the same at two looks in
+a row, or the run has ended. A fault is withdrawn when a later look no longer finds it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from stallwatch_rules.text.controls import printable
 if TYPE_CHECKING:
     from stallwatch_exporter.checkpoints.formats import Fault
 
-SETTLED_SECONDS = 10.0  #: after it was announced, or found open for writing
+SETTLED_SECONDS = 10.0  #: after a checkpoint was announced, or found open for writing
 SURE_SECONDS = 30.0  #: between the first look and the one that counts
-MEND_SECONDS = 60.0  #: between looks at what is known to be broken
-FINISH_SECONDS = 2.5  #: how long the end of a run waits for a look that is under way, and for the last one
-PATIENCE_SECONDS = 120.0  #: a look that takes longer is left to itself; what is due next gets another
-_MOST_HUNG = 4  # looks that never come back, each with a thread
+MEND_SECONDS = 60.0  #: between looks at a checkpoint known to be broken
+FINISH_SECONDS = 2.5  #: how long the end of a run waits for a look in progress, and for the last one
+PATIENCE_SECONDS = 120.0  #: a look that takes longer is abandoned; the next due paths get another
+_MOST_HUNG = 4  # looks that never return, each with a thread
 _MOST_WAITING = 1000
 
 Event = Mapping[str, Any]
 Begin = Callable[[Callable[[], None]], None]
-Sizes = Mapping[Path, tuple[int, int]]  #: of each file its size and the time of its last change
+Sizes = Mapping[Path, tuple[int, int]]  #: size and time of the last change of each file
 Key = tuple[Path, str]  #: the place of a fault, and its kind
 
 
 class Waiting(msgspec.Struct):
-    """A path to check, and what the last look at it, or at the same path before, has found."""
+    """A path to check, and the result of the last look at it, or at the same path before."""
 
     path: Path
     event: Event
@@ -50,7 +50,7 @@ class Waiting(msgspec.Struct):
     found: list[Fault] = []
     sizes: Sizes = {}
     open: bool = False  #: for writing
-    settled: list[Fault] = []  #: as at the look before, in the same files, which nobody writes
+    settled: list[Fault] = []  #: same as at the previous look, in the same files, which no process writes
 
     def look(self, pids: Collection[int]) -> None:
         """Find what is wrong with it. A path that was removed, as trainers do, has no faults."""
@@ -74,7 +74,7 @@ class Waiting(msgspec.Struct):
 
     @property
     def kinds(self) -> set[Key]:
-        """The kinds of fault found by the last look."""
+        """Kinds of fault found by the last look."""
         return {_key(fault) for fault in self.found}
 
 
@@ -102,9 +102,9 @@ class _Look:
 
     def run(self, pids: Collection[int]) -> None:
         """Look at each path. Keep an internal error, as a thread would print it with its traceback."""
-        for one in self.paths:
+        for waiting in self.paths:
             try:
-                one.look(pids)
+                waiting.look(pids)
             except Exception as error:
                 self.error = error
         self.done.set()
@@ -116,7 +116,7 @@ class CheckpointWatch:
     def __init__(self, begin: Begin = in_background) -> None:
         self._begin = begin
         self._waiting: dict[Path, Waiting] = {}
-        self._looks: list[_Look] = []  # under way, oldest first
+        self._looks: list[_Look] = []  # in progress, oldest first
         self._known: dict[Key, str] = {}  # faults that were returned, with their rules
         self._mended: list[str] = []
         self._error: Exception | None = None
@@ -127,12 +127,12 @@ class CheckpointWatch:
         if isinstance(path, str) and (len(self._waiting) < _MOST_WAITING or Path(path) in self._waiting):
             fresh = Waiting(Path(path), event, number, now + SETTLED_SECONDS)
             before = self._waiting.get(fresh.path)
-            if before is not None:  # written anew: what was wrong with it is wrong still if it is found again
+            if before is not None:  # rewritten: an earlier fault is still there if it is found again
                 fresh.found, fresh.sizes = before.found, before.sizes
             self._waiting[fresh.path] = fresh
 
     def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
-        """Return the faults known by now, and start checking what is due. `pids` may be writing it."""
+        """Return the faults known now, and start checking what is due. `pids` may be writing it."""
         matches = [match for one in self._looked() for match in self._judge(one, now)]
         hung = [look for look in self._looks if now - look.began >= PATIENCE_SECONDS]
         if len(hung) == len(self._looks) and len(hung) < _MOST_HUNG:
@@ -142,11 +142,11 @@ class CheckpointWatch:
     def finish(self, now: float) -> list[Match]:
         """After the run and its writers have ended, check all that is left, for a few seconds."""
         self._wait()
-        for one in self._looked():
-            self._waiting.setdefault(one.path, one)
+        for waiting in self._looked():
+            self._waiting.setdefault(waiting.path, waiting)
         self._hand_over(list(self._waiting.values()), now, ())
         self._wait()
-        return [match for one in self._looked() for match in self._faults(one, one.found)]
+        return [match for waiting in self._looked() for match in self._faults(waiting, waiting.found)]
 
     def take_mended(self) -> list[str]:
         """Return the rules whose faults are gone, each once."""
@@ -165,18 +165,18 @@ class CheckpointWatch:
             look.done.wait(FINISH_SECONDS)
 
     def _hand_over(self, due: list[Waiting], now: float, pids: Collection[int]) -> None:
-        for one in due:
-            del self._waiting[one.path]
-        # What lies in a folder that waits itself is looked at with it.
-        folders = {one.path: one for one in (*due, *self._waiting.values())}
+        for waiting in due:
+            del self._waiting[waiting.path]
+        # The content of a waiting folder is checked with it.
+        folders = {waiting.path: waiting for waiting in (*due, *self._waiting.values())}
         alone = []
-        for one in due:
-            above = next((folders[path] for path in one.path.parents if path in folders), None)
+        for waiting in due:
+            above = next((folders[path] for path in waiting.path.parents if path in folders), None)
             if above is None:
-                alone.append(one)
+                alone.append(waiting)
             else:
-                above.found = [*above.found, *one.found]
-                above.sizes = {**one.sizes, **above.sizes}
+                above.found = [*above.found, *waiting.found]
+                above.sizes = {**waiting.sizes, **above.sizes}
         if alone:
             self._looks.append(look := _Look(alone, now))
             self._begin(functools.partial(look.run, pids))
@@ -189,14 +189,14 @@ class CheckpointWatch:
             yield from look.paths
 
     def _judge(self, one: Waiting, now: float) -> list[Match]:
-        """Return the faults that count by now, and when to look again."""
+        """Return the faults that count now, and when to look again."""
         matches = self._faults(one, one.settled)
         if not one.open and not one.found:
             return matches
         unsure = one.kinds - self._known.keys()
         one.due = now + (SETTLED_SECONDS if one.open else SURE_SECONDS if unsure else MEND_SECONDS)
         again = self._waiting.setdefault(one.path, one)
-        if again is not one:  # announced once more meanwhile
+        if again is not one:  # announced again meanwhile
             again.found, again.sizes = [*again.found, *one.found], one.sizes
         return matches
 

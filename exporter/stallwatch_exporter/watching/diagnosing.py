@@ -1,4 +1,4 @@
-"""Diagnose a run while it is watched: when the next diagnosis may be made, and what happens if one fails."""
+"""Diagnose a run while it is watched: decide when the next diagnosis is due, and handle a failed one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from stallwatch_rules.stacks.concluding import (
 )
 from stallwatch_rules.stacks.records import StallStacks
 
-DIAGNOSE_SECONDS = 5.0  #: how often a run in which something happens is diagnosed anew
-_SHARE = 20  # at most this part (1/20) of the time goes into diagnosing
+DIAGNOSE_SECONDS = 5.0  #: between two diagnoses of a run with new input
+_SHARE = 20  # at most this part (1/20) of the time is spent on diagnosing
 
 
 class Diagnoser:
@@ -44,7 +44,7 @@ class Diagnoser:
         self._response = response
         self._guard = guard
         self._clock = clock
-        self.stacks: StallStacks | None = None  #: of the stall that is now
+        self.stacks: StallStacks | None = None  #: of the current stall
         self.left: list[Left] = []  #: ranks that ended by themselves before the others
         self._launching = False  # the launcher had started no rank yet
         self._at = 0.0
@@ -93,7 +93,9 @@ class Diagnoser:
             elsewhere=stands_elsewhere(self.stacks),
         )
         if ending is None:
-            kill = any(one.rule in (SIGKILL, FROM_OUTSIDE) and one.harm == "fatal" for one in found.findings)
+            catalogue = self._reading.catalogue
+            kills = catalogue.tagged(SIGKILL) | catalogue.tagged(FROM_OUTSIDE)
+            kill = any(one.rule in kills and one.harm == "fatal" for one in found.findings)
             self._memory.killed((found.progress.last_step,) if kill else None)
         if found.primary is not None and found.primary.rule == SILENT_HANG:
             if ending is None and not self._reading.tracker.progressed:

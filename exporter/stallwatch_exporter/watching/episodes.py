@@ -16,10 +16,10 @@ from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Sev
 from stallwatch_rules.judgements.concerns import CHECKPOINT
 from stallwatch_rules.locale import says
 
-#: Critical trouble this long after the last one, with steps in between, is another episode.
+#: Critical trouble this long after the last, with steps in between, is another episode.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
-# The worst one decides how an episode closed.
+# The worst resolution decides how an episode closed.
 _RESOLUTIONS: Sequence[Resolution] = (
     "run-failed",
     "unmended",
@@ -36,7 +36,7 @@ class Episode(msgspec.Struct):
 
     troubles: dict[str, Incident] = {}  # by id
     history: list[Event] = []
-    reported: Incident | None = None  # as the sinks know it
+    reported: Incident | None = None  # last state sent to the sinks
     changed: bool = True
     closed: bool = False
 
@@ -54,9 +54,8 @@ class Episode(msgspec.Struct):
 class Episodes:
     """``take`` every change of a trouble, ``flush`` at the end of a tick; `report` receives the incidents.
 
-    `past`: the changes that earlier agents of this run kept. They are already reported, except for what is
-    still
-    open: the chats know who has received it.
+    `past`: the changes that earlier agents of this run kept. They are already reported, except for open
+    incidents: the chats know who has received those.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Episodes:
             if incident.status == "resolved":
                 episode.closed = True
                 if episode.reported is None and incident.resolution == "recovered":
-                    continue  # it was over before anybody heard of it
+                    continue  # it was over before it was reported
             if self.is_news(incident, episode.reported):
                 episode.reported = incident
                 self._report(msgspec.structs.replace(incident, history=list(incident.history)))
@@ -111,7 +110,7 @@ class Episodes:
         episode = self._of(trouble)
         return trouble if episode is None else self.fold(episode)
 
-    # ---- what a run over several hosts does otherwise: see ``cluster.merging``
+    # ---- overridden for a run over several hosts: see ``cluster.merging``
 
     def begin(self, trouble: Incident) -> Episode:  # noqa: ARG002
         """Begin the episode of a trouble that joins no other."""
@@ -130,7 +129,7 @@ class Episodes:
         if trouble.severity != "critical" or not critical:
             return True
         last = max(critical, key=lambda one: one.opened_at)
-        # Other ranks may have been a step ahead.
+        # Other ranks may be a step ahead.
         stepped = (trouble.step or 0) > (last.step or 0) + 1
         return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
 
@@ -151,7 +150,7 @@ class Episodes:
         return folded_episode(episode)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether a closed episode is remembered: changes of its troubles are no news then."""
+        """Return whether a closed episode is remembered: changes of its troubles are not reported then."""
         return not all(is_over(one) for one in episode.troubles.values())
 
     def _of(self, trouble: Incident) -> Episode | None:
@@ -198,7 +197,7 @@ def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
             episode.history.append(Event(at, what, trouble.kind, trouble.rule, trouble.severity, rank))
 
     if trouble.kind == "ended" and episode.history:
-        return  # the end of the episode says it
+        return  # the end of the episode covers it
     if before is None or (before.kind, before.rule) != (trouble.kind, trouble.rule):
         add("opened" if before is None else "cause", trouble.rank)
     elif RANKS[trouble.severity] > RANKS[before.severity]:
@@ -224,7 +223,7 @@ def folded_episode(
     lead = min(leading or troubles, key=precedence or _precedence)
     stall = max((one for one in troubles if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
     opened = min(one.opened_at for one in troubles)
-    # A line may have been read late, with a time that is ahead of ours.
+    # A line may be read late, with a time that is ahead of ours.
     updated = max(opened, *(one.updated_at for one in troubles))
     history = list(episode.history)
     if closes:
@@ -252,7 +251,7 @@ def folded_episode(
 
 
 def _closing(event: Event, at: float) -> bool:
-    """Whether it states for one trouble what the end of the episode states for all."""
+    """Whether the end of the episode already includes this closing of one trouble."""
     return event.what == "cleared" and event.at == at
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _UPDATE_SECONDS = 60.0
-# What changes by itself while an incident is open; it is told now and then, not each time.
+# Fields that drift while an incident is open; they are reported now and then, not at each change.
 DRIFTING = {"stalled_seconds", "threshold_seconds", "count", "last_loss"}
 
 
@@ -94,7 +94,7 @@ def read_journal(folder: Path, most: int = sys.maxsize, *, name: str = "incident
         with open_regular(folder / name) as lines:
             lines.seek(max(0, lines.seek(0, 2) - most))
             for line in lines:
-                with contextlib.suppress(*NOT_JSON):  # a line cut short
+                with contextlib.suppress(*NOT_JSON):  # a truncated line
                     found.append(from_json(line, Incident))
     except OSError:
         pass
@@ -110,8 +110,7 @@ class IncidentManager:
     """Keep one incident per kind, rule and episode; `tell` receives a copy at every change.
 
     `past` is what earlier agents of the same run reported: their episodes are counted on, and this agent
-    resolves
-    what they left open, except for ends and unfixed findings, which nothing follows.
+    resolves what they left open, except for ends and unfixed findings, which nothing follows.
     """
 
     def __init__(
@@ -190,7 +189,7 @@ class IncidentManager:
             setattr(incident, name, getattr(fresh, name))
         incident.status = "resolved"
         incident.resolution = resolution
-        # Who opened it may have looked at another clock: that of lines that were not read yet.
+        # It may have been opened by another clock: that of lines that were not read yet.
         incident.resolved_at = incident.updated_at = max(now, incident.opened_at)
         self._tell(msgspec.structs.replace(incident))
 
@@ -211,7 +210,7 @@ class IncidentManager:
         spare: Incident | None = None,
         **facts: Unpack[IncidentUpdate],
     ) -> None:
-        """Close whatever is open, as the run is over. Findings of the rules in `but` are marked as not fixed.
+        """Close all open incidents, as the run is over. Mark findings of the rules in `but` as not fixed.
 
         `spare` stays as it is, for another use.
         """
@@ -267,10 +266,10 @@ class Reporting:
         self._metrics = metrics
         self._sinks = sinks
         self._guarded = guarded
-        self._reported: dict[str, Incident] = {}  # by id: the open ones, as the sinks know them
+        self._reported: dict[str, Incident] = {}  # by id: the open incidents, as last sent to the sinks
         journal = read_journal(folder.path)
         past = {trouble.id: trouble for trouble in journal}
-        # By id: how far the wall clock had been set at the first report. An incident is recognised by when it
+        # By id: how far the wall clock had been set at the first report. An incident is recognized by when it
         # opened, so all its times are by that clock.
         self._moved = dict.fromkeys(past, 0.0)
         self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())

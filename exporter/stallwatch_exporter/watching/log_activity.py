@@ -2,8 +2,8 @@
 
 `MovingLines` finds lines that no parser knows, such as ``val batch 12/80``. A line counts if it mentions
 batches, files and the like, or a position out of a total, if its template came twice before in the same quiet
-spell, and if a whole number in it grew both times. Not signs of life: numbers that only follow the clock
-(``waited 20 s``), counts of attempts (``retry 3``), and chatter of loggers that is also there while the run
+spell, and if an integer in it grew both times. Not signs of life: numbers that only follow the clock
+(``waited 20 s``), counts of attempts (``retry 3``), and chatter of loggers that also occurs while the run
 trains. `Repeats` counts known messages: they are no sign of life.
 """
 
@@ -32,13 +32,13 @@ _COUNTS = re.compile(
     r"|批|样本|步",
     re.IGNORECASE,
 )
-_AS_USUAL = 3.0  # times the median gap between steps: what comes in such gaps is chatter
-_CHATTER = 2  # such gaps
+_AS_USUAL = 3.0  # times the median gap between steps: lines within such gaps are chatter
+_CHATTER = 2  # number of such gaps
 _LIKE_CLOCK = 0.05
 _GAPS = 200
 _MOST_TEMPLATES = 500
 _OFTEN = 5  # matches of a rule since the last step
-_MORE = 3  # times as many as ever between two steps
+_MORE = 3  # times the largest count between two steps
 _LONGEST = 500  # characters
 
 
@@ -46,7 +46,7 @@ class MovingBars:
     """Progress bars that advance, whatever they count: the main thread draws them."""
 
     def __init__(self) -> None:
-        self._at: dict[tuple[int | None, str], int] = {}  # by rank and the total as it is written
+        self._at: dict[tuple[int | None, str], int] = {}  # by rank and the total as written
 
     def add(self, lines: Iterable[Line]) -> bool:
         """Take new lines; return whether a progress bar (tqdm or Keras style) advanced."""
@@ -63,7 +63,7 @@ class MovingBars:
 
 
 class MovingLines:
-    """Find moving lines; takes the lines as they come, and the times of the steps."""
+    """Find moving lines, from the lines as they come and the times of the steps."""
 
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=_GAPS)
@@ -85,7 +85,7 @@ class MovingLines:
         self._seen.clear()
 
     def add(self, lines: Iterable[Line], now: float) -> bool:
-        """Take in lines that came at `now`; whether one of them counts."""
+        """Take lines that came at `now`; return whether one of them counts."""
         alive = False
         for line in lines:
             text = line.text[:_LONGEST]
@@ -111,11 +111,11 @@ class _Last(NamedTuple):
 
     time: float
     numbers: Sequence[float]
-    grew: Sequence[bool]  #: which of them had grown since the line before it
+    grew: Sequence[bool]  #: which numbers had grown since the previous line
 
 
 def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
-    """Which numbers grew by something else than the time that went by, in seconds or milliseconds."""
+    """Return which numbers grew by something else than the elapsed time, in seconds or milliseconds."""
     seconds = now - before.time
 
     def counts(grown: float) -> bool:
@@ -138,7 +138,7 @@ class Repeats:
         self._usual: Counter[str] = Counter()  # most between two such signs
 
     def add(self, matches: Sequence[Match], *, progressed: bool) -> None:
-        """Take these in; `progressed`: the batch held a sign of progress as well."""
+        """Take the matches; `progressed`: the batch held a sign of progress as well."""
         self._since.update(match.rule for match in matches if match.rule in self._counts)
         if progressed:
             for rule, count in self._since.items():

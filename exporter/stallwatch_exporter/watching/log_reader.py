@@ -1,4 +1,4 @@
-"""The thread that mines what a command prints, while its output passes by."""
+"""The thread that reads what a command prints, while its output passes through."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Diagnosis
 
 TICK_SECONDS = 1.0
-HASTE_SECONDS = 0.1  #: between two looks at the clock where somebody has to be told something
-FINISH_SECONDS = 10.0  #: how long the rest may be mined after the command ended; what is left is only copied
+HASTE_SECONDS = 0.1  #: between two ticks while a notification is due
+FINISH_SECONDS = 10.0  #: how long the rest may be read after the command ended; later lines are only copied
 REPORT_SECONDS = 10.0  #: and how long copying that (half of it at most) and concluding may take
-SLICE_BYTES = 512 * 1024  #: mined in one go: the clock is looked at in between
+SLICE_BYTES = 512 * 1024  #: read in one go: a tick may come in between
 _MEMORY_SECONDS = 5.0
-_MEMORY_SELDOM = 40.0  # … while it hardly changes and there is plenty left: it looks at all processes
+_MEMORY_SELDOM = 40.0  # … while it hardly changes and much is free: a reading looks at all processes
 _MEMORY_STEADY = 0.1  # a change by this share
-MOMENT_SECONDS = 0.25  #: lines that came within it are read together: each reading has its price
+MOMENT_SECONDS = 0.25  #: lines that came within it are read together: each reading has a cost
 _SAME_MOMENT = 0.01
 STOOD_STILL = 10.0  #: a wait of a second that took longer than this: we were stopped, or the machine slept
 _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
 Opened = tuple[Agent, MetricsServer | None]
-Judge = Callable[[Sequence[str]], Ending]  # from the last lines to how the command ended
+Judge = Callable[[Sequence[str]], Ending]  # from the last lines to the command's ending
 
 
 class AgentLoop:
-    """One round after the other: a slice of the queue to the agent, and about once a second the clock."""
+    """Rounds of the agent: feed it a slice of the queue, and tick about once a second."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class AgentLoop:
         self._limit: int | None = None
         self._held = 0
         self._weigh_again = _MEMORY_SECONDS
-        self.ended = False  #: the command did: its silence from here on tells nothing
+        self.ended = False  #: the command did: its later silence means nothing
 
     def round(self) -> None:
-        """Wait for the next tick, read what was printed by then (one slice at most), and tick."""
+        """Wait for the next tick, read what was printed until then (one slice at most), and tick."""
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
@@ -71,7 +71,7 @@ class AgentLoop:
             self._agent.paused(waited - TICK_SECONDS)
         for together in moments(joined(chunks)):
             self._agent.feed(*together)
-        # The clock before the queue: what is put after this moment was printed after it, too.
+        # The clock before the queue: chunks added after this moment were printed after it, too.
         now = self._clock()
         behind = self.ended or self._queue.waiting
         after = TICK_SECONDS if self._agent.due_in() > 0 else HASTE_SECONDS
@@ -80,7 +80,7 @@ class AgentLoop:
             if self._stop_requested():
                 self._agent.advance.stop_requested(now)
             self._agent.dropped(self._queue.dropped)
-            # While lines wait unread, nobody knows that the run is silent: it is as far as the log was read.
+            # While lines wait unread, the run is not known to be silent: judge it as far as the log was read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)
         if now - self._weighed >= self._weigh_again:
             self._weighed = now
@@ -112,7 +112,7 @@ class AgentLoop:
 
 
 class LogReader:
-    """Open the agent in its thread, feed it from `queue`, and ask it for the diagnosis at the end."""
+    """Open the agent in its thread, feed it from `queue`, and get the diagnosis from it at the end."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class LogReader:
         endings: EndingWatch | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`linger`: how many seconds /metrics may stay up after the end; `endings`: counts OOM kills.
+        """`linger`: seconds that /metrics may stay up after the end; `endings`: counts OOM kills.
 
         `stop_requested`: returns whether the command was asked to end.
         """
@@ -154,8 +154,7 @@ class LogReader:
         """Read the rest after the command ended at `ended`, and conclude; ``None`` if that failed.
 
         What is not read after `patience` seconds goes only into the copies; then the conclusion has `report`
-        seconds:
-        the caller waits for the exit code and must not be kept waiting.
+        seconds: the caller waits for the exit code and must not be kept waiting.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience
@@ -183,7 +182,7 @@ class LogReader:
             if self._judge is not None:
                 diagnosis = agent.end(agent.judged(self._judge(list(agent.last_lines))), self._ended_at)
                 self._result = (agent, agent.ending, diagnosis)
-        except Exception as error:  # whatever it is, the command must not be affected
+        except Exception as error:  # no error may affect the command
             self._notice(f"watching failed ({type(error).__name__}: {error}); the command continues")
             while not self._queue.ended:
                 self._queue.take(TICK_SECONDS)
@@ -208,11 +207,11 @@ class LogReader:
                     )
                 if dropped:
                     self._notice(f"{dropped:,} more lines were neither read nor copied in time")
-            except Exception as error:  # such as no memory left for a moment: the watching must outlive it
+            except Exception as error:  # such as a brief lack of memory: the watching must survive it
                 if not stumbled:
                     self._notice(f"watching hit an error ({type(error).__name__}: {error}) and continues")
                 stumbled = True
-                time.sleep(_AFTER_A_FAULT)  # no busy loop, whatever it was
+                time.sleep(_AFTER_A_FAULT)  # no busy loop, whatever the error
 
 
 def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:

@@ -1,10 +1,10 @@
-"""Ranks that end while others go on, and their incidents, reported before the stall follows.
+"""Ranks that end while others continue, and their incidents, reported before the stall follows.
 
-One that reported that it ends well may be right to: a run's last ranks save, merge or upload. It is an
-incident (a warning) if the run is known to have steps left, or the others go on making some. Of any other,
-such as a rank that the kernel killed, only the end of the whole run is an excuse. Nothing is reported twice:
-while the run is stalled, the stall's evidence names who is gone, and an error that a rank printed is an
-incident of its own.
+A rank that reported a good end may be right: a run's last ranks save, merge or upload. It is an incident (a
+warning) if the run is known to have steps left, or the others continue to make some. Of any other, such as a
+rank that the kernel killed, only the end of the whole run is an excuse. Nothing is reported twice: while the
+run is stalled, the stall's evidence names the missing ranks, and an error that a rank printed is an incident
+of its own.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.stream import NO_CODES
 from stallwatch_rules.text.digest import fold_ranks
 
-#: At the end of a run its ranks leave one after the other, and a launcher that sees one die ends the others,
-#: or starts all anew: none of that takes longer. The alert for Prometheus follows the incident at once.
+#: At the end of a run its ranks leave one after another, and a launcher that sees one die ends the others,
+#: or restarts all: none of that takes longer. The alert for Prometheus follows the incident at once.
 GONE_SECONDS = 15.0
 
-Processes = Mapping[int, frozenset[Path]]  #: of each known rank those that are up, by their rings
+Processes = Mapping[int, frozenset[Path]]  #: running processes of each known rank, by their rings
 NO_RANKS: Processes = {}
 
 
@@ -40,36 +40,36 @@ class LostRank(msgspec.Struct, frozen=True):
 
     rank: int
     since: float  #: Unix seconds
-    step: int | None = None  #: the last one that it reported
+    step: int | None = None  #: the last step that it reported
     well: bool = False  #: it reported that it leaves without an error
     badly: bool = False  #: it reported that it leaves with one
-    behind: int = 0  #: steps that others made since it reported so
-    code: int | None = None  #: its exit code, -n for signal n, where that was seen
+    behind: int = 0  #: steps that others made since that report
+    code: int | None = None  #: its exit code, -n for signal n, if observed
 
 
 class RankExits:
-    """Ranks that ended, by what they report and by which processes are up: `left` and `gone`.
+    """Ranks that ended, by their reports and by the running processes: `left` and `gone`.
 
-    A launcher that sees an exit code other than 0 ends all ranks. If a rank leaves with 0, nobody reports
+    A launcher that sees an exit code other than 0 ends all ranks. If a rank leaves with 0, no process reports
     that, and the others wait for it until a timeout.
 
-    A rank is gone if a process goes on that was up beside it. So none is that left before the others came (a
-    script that prepares something under a rank's number), nor one that a launcher goes on without, having
-    started the others anew; nor one whose process we never saw. Once any rank has stepped, only ranks that
-    have can go on: a launcher may have a number of its own, that of its pod (Kubeflow's PyTorchJob), and
+    A rank is gone if a process continues that was up beside it. So a rank is not gone if it left before the
+    others started (a script that prepares something under a rank's number), if its launcher continues without
+    it after restarting the others, or if we never saw its process. Once any rank has stepped, only ranks that
+    have can continue: a launcher may have a number of its own, that of its pod (Kubeflow's PyTorchJob), and
     waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
         self.left: list[Left] = []  #: ranks that ended by themselves, without an error, before the others
-        self.gone: list[LostRank] = []  #: for so long that it is no end of the run; the last ones if all are
+        self.gone: list[LostRank] = []  #: gone for too long for an end of the run; the last ones if all are
         self.well: dict[int, float] = {}  #: when each rank reported that it leaves without an error
         self.badly: dict[int, float] = {}  #: … with an error
         self._steps: dict[int, int] = {}
-        self._ended: set[int] = set()  # ranks that left well while others were up that had not
+        self._ended: set[int] = set()  # ranks that left well while others were running that had not
         self._ends: dict[int, list[float]] = {}  # when each rank left, while no other program steps
-        self._others_then: dict[int, dict[int, int]] = {}  # by rank that left: where the others were then
-        self._beside: dict[int, frozenset[Path]] = {}  # by rank: the others, when it was seen last
+        self._others_then: dict[int, dict[int, int]] = {}  # by rank that left: the others' steps at that time
+        self._beside: dict[int, frozenset[Path]] = {}  # by rank: the others, when it was last seen
         self._down_since: dict[int, float] = {}
 
     def heard(self, event: Mapping[str, Any]) -> None:
@@ -84,12 +84,12 @@ class RankExits:
     def record(self, record: Record) -> None:
         """Take a record: a rank is at some step."""
         for ended in (self.well, self.badly):
-            if record.time > ended.get(record.rank, record.time):  # a launcher started it anew
+            if record.time > ended.get(record.rank, record.time):  # a launcher restarted it
                 del ended[record.rank]
         step = record.values.get("step", float("nan"))
         if step == step:
             ended_before = any(at < record.time for at in self._ends.get(record.rank, ()))
-            if ended_before and int(step) != self._steps.get(record.rank):  # not what its end still counted
+            if ended_before and int(step) != self._steps.get(record.rank):  # not a count by its own end
                 self._forget(record.time)
             self._steps[record.rank] = int(step)
             for left, at in self.well.items():
@@ -98,7 +98,7 @@ class RankExits:
                     others[record.rank] = int(step)
 
     def _forget(self, now: float) -> None:
-        """Forget the ranks of the previous program: another one trains now, maybe with fewer ranks."""
+        """Forget the ranks of the previous program: another one trains now, perhaps with fewer ranks."""
         for ended in (self.well, self.badly):
             for rank in [rank for rank, at in ended.items() if at < now]:
                 del ended[rank]
@@ -169,15 +169,15 @@ class RankExits:
 
 
 _LAST_PHASES = ("save", "idle")
-_ERROR_SECONDS = 45.0  # an exception that no rule knows is told once the log is silent for 30 seconds
-_BEFORE_SECONDS = 10.0  # so long before the end of its process a rank may have printed what ended it
+_ERROR_SECONDS = 45.0  # an unknown exception is reported once the log is silent for 30 seconds
+_BEFORE_SECONDS = 10.0  # a rank may print the cause this long before the end of its process
 
 
 class LostRankAlarms:
     """Open and resolve these incidents in the run's `book`: one for each way in which ranks end."""
 
     def __init__(self, book: IncidentManager) -> None:
-        self.told: set[str] = set()  #: rules of those that are open
+        self.told: set[str] = set()  #: rules of the open incidents
         self._book = book
 
     def look(

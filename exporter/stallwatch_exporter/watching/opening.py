@@ -1,4 +1,4 @@
-"""How ``run`` and ``tail`` start: the run's folder, its agent, its metrics endpoint, and earlier output."""
+"""Start ``run`` and ``tail``: the run's folder, its agent, its metrics endpoint, and earlier output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import counted, short_duration
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  #: in a pod
-_SHOWN = 60  # characters of a name that was given
+_SHOWN = 60  # characters of a given name
 Notice = Callable[[str], None]
 OnEnd = Callable[[Diagnosis, Ending, RunFolder], None]
 
@@ -55,7 +55,7 @@ def open_agent(
 ) -> tuple[Agent, MetricsServer | None]:
     """Create the run's folder, agent and endpoint.
 
-    What cannot be created is reported and left out; old runs are removed in the background.
+    Parts that cannot be created are reported and left out; old runs are removed in the background.
     """
     wanted = (name or "").strip() or None
     folder = RunFolder.create(
@@ -135,17 +135,15 @@ _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024
 _APART = 60.0  # timestamps without a time zone are hours off, slow writers a few seconds
-_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # how far time zones lie apart, and in which steps
+_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest distance of time zones, and its step
 
 
 def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
-    """Feed the agent what the files hold.
+    """Feed the agent the present content of the files.
 
-    Return what is known by now, how many bytes were left out, and by how many seconds the lines' own times
-    were
-    moved at most. What an earlier agent of the same name has counted is read for the diagnosis, but not
-    counted
-    again.
+    Return what is known now, how many bytes were left out, and by how many seconds the lines' own times were
+    moved at most. Content that an earlier agent of the same name has counted is read for the diagnosis, but
+    not counted again.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0
@@ -206,7 +204,7 @@ def shift_note(shift: float) -> str:
 
 
 def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift: float = 0.0) -> str:
-    """Summarize in one line what was there before."""
+    """Summarize the history in one line."""
     progress = diagnosis.progress
     parts = [f"read {counted(files, 'file')} as history ({counted(diagnosis.stats.lines, 'line')})"]
     if left_out:

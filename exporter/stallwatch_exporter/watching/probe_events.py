@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stallwatch_lint.versions import VersionConflict
 
 _ABOUT_THE_EVENT = ("time", "kind", "count", "rank", "rule", "step")
-# Not those from outside of the forward pass: a trainer that generates throws the trace away by design.
+# Not those from outside the forward pass: a trainer that generates discards the trace by design.
 _COUNTED = ("invalidations_mismatch", "invalidations_short")
 
 
@@ -82,7 +82,7 @@ class Invalidations:
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
         before, self._totals[record.rank] = self._totals.get(record.rank, 0.0), total
-        new = int(total - before if total >= before else total)  # a rank that was started anew
+        new = int(total - before if total >= before else total)  # a restarted rank
         if new <= 0:
             return None
         named = self._named.get(record.rank)
@@ -174,7 +174,7 @@ def versions_in(event: Event) -> dict[str, str]:
 
 
 def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return what a ``trainer`` event announces that these versions cannot do."""
+    """Return coming failures of these versions that a ``trainer`` event announces."""
     used, stage = event.get("classes"), event.get("stage")
     for entry in _conflicts(versions):
         if entry.severity == "advice" or entry.auto_key or not (entry.used or entry.stages):
@@ -189,14 +189,14 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return what fails with these versions whatever a run does; reported only if it did fail."""
+    """Return failures of these versions in any run; reported only if the run did fail."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)
 
 
 def _conflicts(versions: Mapping[str, str]) -> Iterable[VersionConflict]:
-    from stallwatch_lint.versions import conflicts_among  # with packaging behind it: only for versions
+    from stallwatch_lint.versions import conflicts_among  # it imports packaging: only for versions
 
     return conflicts_among(versions)
 

@@ -20,10 +20,10 @@ from stallwatch_exporter.watching.probe_events import (
     versions_in,
 )
 from stallwatch_rules.endings import GONE_ON, Ending
-from stallwatch_rules.judgements.concerns import CHECKPOINT, LATE_RANK, NAN_LOSSES, SEEN, evidence_of
+from stallwatch_rules.judgements.concerns import CHECKPOINT, NAN_LOSSES, SEEN, SLOW_RANKS, evidence_of
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, STRAGGLER
-from stallwatch_rules.judgements.late_rank import LateRanks, Own
 from stallwatch_rules.judgements.nan_losses import SEVERAL, NanLosses
+from stallwatch_rules.judgements.slow_hosts import Own, SlowHosts
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import EVALUATION, Line, Match, Sample
 from stallwatch_rules.stream import NO_CODES, SOURCE
@@ -33,7 +33,9 @@ NO_PROBE = (
     " imports torch with the probe in it (python -E, -I or -S, an environment of its own as under sudo or in"
     " a container, ranks on other hosts)"
 )
-WAIT_SECONDS = 15.0  #: from the first step in the log; a rank's ring is there before its first step
+_LEAST_COST = 0.2  # of the throughput: a rank that also logs and prints is slower by design …
+_LEAST_SECONDS = 0.05  # … and in a very short step, a printed line is a large share
+WAIT_SECONDS = 15.0  #: from the first step in the log; a rank's ring exists before its first step
 
 
 Warned = Callable[[Match], None]
@@ -42,7 +44,7 @@ Warned = Callable[[Match], None]
 class ProbeIntake:
     """Take every event, then every record.
 
-    `warned` is called with each new warning, `mended` with the rule of those that no longer hold.
+    `warned` is called with each new warning, `mended` with the rule of warnings that no longer hold.
     """
 
     def __init__(
@@ -51,26 +53,30 @@ class ProbeIntake:
         warned: Warned,
         notice: Callable[[str], None] = lambda _: None,
         mended: Callable[[str], None] = lambda _: None,
+        host: str = "",
     ) -> None:
         self._reading = reading
+        self._host = host
         self._warned = warned
         self._mended = mended
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
-        self.late_ranks = LateRanks()
+        self.slow_ranks = SlowHosts(_LEAST_COST, _LEAST_SECONDS)
         self.paced: Callable[[int, int, Own], None] = lambda *_: None  #: gets each rank's steps
         self._logged: dict[Hashable, int | None] = {}  # by counter: the last step with a loss
-        self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, steps skipped by then
+        self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, its skipped steps
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
         self._notice = notice
         self._unprobed_since: float | None = None  # steps in the log, and no ring
-        self._probe_known = False  # there was a ring, or the user knows that there is none
+        self._probe_known = False  # there was a ring, or the user was notified that there is none
         self._versions: dict[int, dict[str, str]] = {}  # by rank
         self._number = 0
-        self._failed_at: float | None = None  # when a rank was last seen to fail, or said that it does
-        self._up: set[int] = set()  # ranks whose process is up
+        self._failed_at: float | None = None  # when a rank last failed, or reported that it does
+        self._up: set[int] = set()  # ranks with a running process
+        self._gone: set[int] = set()  # ranks whose process has ended
+        self._paced_at: dict[int, int] = {}  # by rank: the last step whose times were taken
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
         """Take the events since the last look, in their order in ``events.jsonl``."""
@@ -121,21 +127,30 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Take when a rank reached its backward pass: it may be the one that the others wait for."""
+        """Take the time at which a rank reached its backward pass: the others may wait for this rank."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
-        own = Own(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
-        self.paced(record.rank, int(values["step"]), own)
-        if not self.late_ranks.see(record.rank, int(values["step"]), own):
+        step = int(values["step"])
+        if self._paced_at.get(record.rank) == step:  # a pending record comes again when it is complete
             return
-        self._reading.withdraw(STRAGGLER, SEEN, LATE_RANK)
-        late = self.late_ranks.late
-        if late is not None:
-            later = {"later": f"{late.later:.2g}", "share": f"{late.share:.0%}", "count": str(late.steps)}
-            captures = {SEEN: LATE_RANK, "rank": str(late.rank), **later}
-            line = Line(evidence_of(captures), SOURCE, self._number, late.rank, record.time)
-            self._all([Match(STRAGGLER, line, captures, int(values["step"]))])
+        self._paced_at[record.rank] = step
+        own = Own(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
+        self.paced(record.rank, step, own)
+        before = self.slow_ranks.slow
+        while self._gone:  # only while others continue: a run that ends keeps the findings
+            self.slow_ranks.leave(str(self._gone.pop()))
+        self.slow_ranks.see(str(record.rank), record.rank, step, own)  # ranks are compared as hosts are
+        slow = self.slow_ranks.slow
+        if slow == before:
+            return
+        for seen in SLOW_RANKS:
+            self._reading.withdraw(STRAGGLER, SEEN, seen)
+        if slow is not None:
+            sizes = {"share": f"{slow.share:.0%}", "cost": f"{slow.cost:.0%}", "count": str(slow.steps)}
+            captures = {SEEN: f"{slow.kind}-rank", "rank": str(slow.rank), "host": self._host, **sizes}
+            line = Line(evidence_of(captures), SOURCE, self._number, slow.rank, record.time)
+            self._all([Match(STRAGGLER, line, captures, step)])
 
     def logged(self, samples: Iterable[Sample]) -> None:
         """Take the losses that log lines show."""
@@ -172,6 +187,7 @@ class ProbeIntake:
         well = {*self.exits.well, *(rank for rank, code in codes.items() if code == 0)}
         if before - self._up - well:
             self._failed_at = now
+        self._gone = (self._gone | before) - self._up
 
     def _notice_missing_probe(self, now: float, *, probed: bool) -> None:
         """Notify the user once, if the log has shown steps for a while and no ring ever came."""
@@ -191,12 +207,12 @@ class ProbeIntake:
     def judged(self, ending: Ending) -> Ending:
         """Return how the command ended, with the ranks that had left before."""
         left = self.exits.left
-        if ending.kind == "finished":  # ranks end one after the other
+        if ending.kind == "finished":  # ranks end one after another
             left = [one for one in left if one.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check what takes time: checkpoints that these processes wrote."""
+        """Do slow checks: of checkpoints that these processes wrote."""
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_mended():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)

@@ -18,17 +18,17 @@ from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
-_COUNTED = ("batches", "epochs", "switches")  #: signs of life besides steps; forwards need a look
-_LATE = 5.0  #: seconds after a step of the ranks; what the log counts then is something else
-_SILENT = 30.0  #: ranks that told nothing for so long may have lost their probes: the log counts again
+_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; forwards need a look
+_LATE = 5.0  #: seconds after a step of the ranks; the log counts something else then
+_SILENT = 30.0  #: ranks silent for this long may have lost their probes: the log counts again
 
 
 class _Rank:
-    """What one rank reported."""
+    """The reports of one rank."""
 
     def __init__(self) -> None:
         self.phase: Phase = "init"
-        self.since = 0.0  #: when that began
+        self.since = 0.0  #: when the phase began
         self.beats = 0.0
         self.step = -1
         self.stepped_at = 0.0
@@ -42,15 +42,15 @@ class HookedProgress(ProgressTracker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard_at = 0.0  #: when the lines came that are being read, by our own clock
-        self.active_at = 0.0  #: when there was another sign of life than a step or a phase
+        self.heard_at = 0.0  #: when the lines being read came, by our own clock
+        self.active_at = 0.0  #: time of the last sign of life other than a step or a phase
         self._hooked = False
-        self._stepped_at = 0.0  # when the last step was, by the ranks
-        self._told_at = 0.0  # when they told of anything
-        self._logged_until = 0.0  # when the log last told of a step, before any rank did
-        self._left_at = 0.0  # when all ranks that there were had ended
+        self._stepped_at = 0.0  # time of the ranks' last step
+        self._told_at = 0.0  # time of the ranks' last report
+        self._logged_until = 0.0  # when the log last showed a step, before any rank reported one
+        self._left_at = 0.0  # when all known ranks had ended
         self._ranks: dict[int, _Rank] = {}
-        self._logged: tuple[float, Phase] = (0.0, "init")  # the last phase that the log told
+        self._logged: tuple[float, Phase] = (0.0, "init")  # the last phase in the log
 
     @property
     def hooked_ranks(self) -> bool:
@@ -72,7 +72,7 @@ class HookedProgress(ProgressTracker):
         if self._hooked and self.heard_at - self._told_at < _SILENT:
             self._furthest, self.first_step = counted[:2]
             if stream is None or stream.phase in _NO_PAUSE:
-                self.last_progress_time = counted[2]  # the same step, told a second time
+                self.last_progress_time = counted[2]  # the same step, reported a second time
                 if progressed and self.heard_at - self._stepped_at > _LATE:
                     self.active_at = max(self.active_at, self.heard_at)
         elif progressed and not self._hooked:
@@ -97,14 +97,14 @@ class HookedProgress(ProgressTracker):
         return None
 
     def _count(self, record: Record, totals: dict[str, float]) -> None:
-        """Take what a rank counts besides steps."""
+        """Take a rank's counts other than steps."""
         rank = self._ranks.setdefault(record.rank, _Rank())
         if any(total > rank.counted.get(name, 0.0) for name, total in totals.items()):
             self.active_at = max(self.active_at, record.time)
         rank.counted = totals
 
     def ended(self, time: float) -> None:
-        """All ranks here have ended: so does their launcher, or it starts them again, which takes a while."""
+        """Handle the end of all ranks here: their launcher ends too, or takes a while to restart them."""
         for rank in self._ranks.values():
             rank.phase, rank.since = "init", time
         self._left_at = time
@@ -116,7 +116,7 @@ class HookedProgress(ProgressTracker):
         rank.beats = beats
         if changed:
             rank.phase, rank.since = phase, record.time
-        if alive and not changed:  # ranks enter a phase one after the other: that is one sign, not several
+        if alive and not changed:  # ranks enter a phase one after another: that is one sign, not several
             self._advanced(record.time)
 
     def _stepped(
@@ -124,13 +124,13 @@ class HookedProgress(ProgressTracker):
     ) -> Sample:
         if not self._hooked:
             self._hooked = True
-            self._furthest, self.first_step = NOWHERE, None  # what the log counted may be something else
+            self._furthest, self.first_step = NOWHERE, None  # the log may have counted something else
         if step < rank.step:
             rank.restarts += 1
         rank.phase, rank.since, rank.step, rank.stepped_at = "train", record.time, step, record.time
         rank.records += 1
         self._stepped_at = max(self._stepped_at, record.time)
-        # A folder's name as torchrun has it, so that the tracker counts a further attempt.
+        # A folder name like torchrun's, so that the tracker counts another attempt.
         source = f"{SOURCE}/attempt_{rank.restarts}/" if rank.restarts else SOURCE
         sample = Sample(
             rank=record.rank,
@@ -149,7 +149,7 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """The run's phase: what one rank does besides training, until that rank is a step further."""
+        """Phase of the run: that of a rank that does not train, until that rank is a step further."""
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -162,7 +162,7 @@ class HookedProgress(ProgressTracker):
         return logged if logged_at > max(self._stepped_at, told_at) and logged not in _NO_PAUSE else "train"
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Whether it does something else. A rank that never steps counts until the others do."""
+        """Whether it does not train just now. A rank that never steps counts until the others do."""
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:
@@ -170,7 +170,7 @@ class HookedProgress(ProgressTracker):
         return rank.step >= 0 or rank.since > self._stepped_at
 
 
-_SIGN_SECONDS = 1.0  #: signs of life that are closer to the last one say nothing new
+_SIGN_SECONDS = 1.0  #: signs of life closer to the last one add nothing
 _AT_HAND = 2  #: steps that a run may still finish after it was asked to end
 
 
@@ -181,14 +181,14 @@ class Advance:
         self._tracker = tracker
         self._watch = watch
         self._metrics = metrics
-        self._shown: tuple[object, ...] = (None, None, 1)  # what told of progress until now
+        self._shown: tuple[object, ...] = (None, None, 1)  # the last reported signs of progress
         self._attempt = 1
         self._step: int | None = None
-        self._step_at: float | None = None  # None where the time before the next step is not a step's alone
+        self._step_at: float | None = None  # None if the time before the next step is not only that step's
         self._ranks: dict[int | None, int] = {}
         self._phase: Phase = "init"
-        self._stop_requested: tuple[int, int] | None = None  # the attempt and its step at that moment
-        self._quiet = 0.0  # seconds without progress then
+        self._stop_requested: tuple[int, int] | None = None  # the attempt and its step at the request
+        self._quiet = 0.0  # seconds without progress at the request
 
     def seen(self, now: float) -> bool:
         """Take what changed; return whether there was progress."""
@@ -203,7 +203,7 @@ class Advance:
             return False
         advanced = phase != self._phase or shown[1:] != self._shown[1:]
         self._shown = shown
-        # Several ranks tell of the same step, each at its own moment: only the first is one of the run.
+        # Several ranks report the same step, each at its own time: only the first is a step of the run.
         if advanced or phase != "train" or tracker.last_step is None:
             self._watch.observe(now, phase, tracker.last_step)
         if phase != "train":
@@ -218,9 +218,9 @@ class Advance:
         return progressed
 
     def stop_requested(self, now: float) -> None:
-        """The command was asked to end, by Ctrl-C or a signal: it may be silent for long while it saves.
+        """Handle a request to end, by Ctrl-C or a signal: the command may be silent while it saves.
 
-        That is no stall, as after its last step, unless it stood before. Once it trains on, it is watched as
+        That is no stall, as after its last step, unless it stalled before. If it trains on, it is watched as
         before.
         """
         state = self._watch.check(now, begin=False)

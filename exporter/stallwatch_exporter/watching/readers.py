@@ -9,10 +9,10 @@ from stallwatch_rules.lines.leads import Lead, sure_lead
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
-_TRIED_AT = (8, 16, 32, 64, 128, 300)  # lines of a source; of a file, the first 300 are looked at
-_LIKELY_FROM = 64  # lines that show what is not sure: a few at a start may all be of one of several writers
-_SHOWN = b"Traceback (most recent call last):"  # follows no logger's lead, and is what has to be read right
-_MOST_SHOWN = 16  # tracebacks that are a reason to look
+_TRIED_AT = (8, 16, 32, 64, 128, 300)  # lines of a source; of a file, the first 300 are examined
+_LIKELY_FROM = 64  # lines needed for an uncertain lead: a few at a start may all be of one of several writers
+_SHOWN = b"Traceback (most recent call last):"  # follows no logger's lead, and has to be read correctly
+_MOST_SHOWN = 16  # tracebacks that trigger a check
 _LONGEST = 64 * 1024  # bytes
 _MOST_HELD = 4 * 1024 * 1024  # bytes, of all sources
 
@@ -20,14 +20,13 @@ _MOST_HELD = 4 * 1024 * 1024  # bytes, of all sources
 class LeadLearning:
     """Learn the lead, the text before all lines of a source, as lines come: each is read once.
 
-    For a file, the first lines are examined before any is read. Here a portion is examined together with what
-    came before it, a few times; earlier lines were read with the lead of their time. What is learnt from a
-    few
-    lines holds until more of them contradict it: after 300 it is what is known of the file.
+    For a file, the first lines are examined before any is read. Here a portion is examined together with
+    earlier input, a few times; earlier lines were read with the lead of their time. A lead learnt from a few
+    lines holds until more of them contradict it: after 300 lines it equals that of the file.
     """
 
     def __init__(self) -> None:
-        self.lead: Lead | None = None  #: as far as it is known
+        self.lead: Lead | None = None  #: as far as known
         self._head = bytearray()
         self._tries = list(_TRIED_AT)
         self._shown = 0
@@ -43,7 +42,7 @@ class LeadLearning:
         return not self._tries
 
     def take(self, data: bytes) -> Lead | None:
-        """Take the next bytes before they are read; return the lead by then."""
+        """Take the next bytes before they are read; return the current lead."""
         if self.is_over:
             return self.lead
         self._head += data[: _LONGEST - len(self._head)]
@@ -66,7 +65,7 @@ class Readers:
     def __init__(self) -> None:
         self.local_ranks: Sequence[int] = ()  #: of this host: see ``LineReader``
         self._readers: dict[str, LineReader] = {}
-        self._learning: dict[str, LeadLearning] = {}  # of sources that have just begun
+        self._learning: dict[str, LeadLearning] = {}  # of sources that have just started
         self._held = 0  # bytes, of these
 
     def __len__(self) -> int:
@@ -91,13 +90,13 @@ class Readers:
         return lines + reader.feed(data, now)
 
     def _learnt(self, source: str, learning: LeadLearning, data: bytes) -> Lead | None:
-        """Return the lead by now; keep only what it needs of a source, and only a little of all together."""
+        """Return the current lead; keep only the bytes of a source that it needs, and few in all."""
         before = learning.held
         lead = learning.take(data)
         self._held += learning.held - before
         if learning.is_over:
             del self._learning[source]
-        while self._held > _MOST_HELD:  # so many begin at once: those that began first have shown the most
+        while self._held > _MOST_HELD:  # many start at once: the first to start have shown the most
             self._held -= self._learning.pop(next(iter(self._learning))).held
         return lead
 

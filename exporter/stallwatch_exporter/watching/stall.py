@@ -2,8 +2,7 @@
 
 Pure: `StallThresholds` learns from every sign of life how long each phase may be quiet. If the ranks' stacks
 can be read, passing the learnt threshold is a suspicion (`suspicion`), and the looks decide how long this
-quiet
-spell may last (`rule`). Otherwise the thresholds alone decide, with more patience for what logs omit.
+quiet spell may last (`rule`). Otherwise the thresholds alone decide, with more patience for what logs omit.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from stallwatch_rules.progress.threshold import ANNOUNCED, Limits, StallThreshol
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.patience import FOREVER, LONG, SHORT, Status
 
-_SEEN = 2  # evaluations, saves and the like, after which their length is known
+_SEEN = 2  # evaluations, saves and the like, after which their usual length is known
 _FLOORS: Mapping[Phase, float] = {"init": LONG, "eval": SHORT, "save": LONG, "weight-sync": SHORT}
 
 
 class StallState(msgspec.Struct, frozen=True):
-    """What the watch knows at one moment."""
+    """State of the watch at one moment."""
 
     stalled: bool
     phase: Phase
     step: int | None
     since: float  #: time of the last sign of progress
-    seconds: float  #: quiet for so long
+    seconds: float  #: length of the quiet
     threshold: float
-    episode: int  #: 1, 2, … of this stall, or of the last one; 0 before the first
-    learning: bool = False  #: too little was seen for a rhythm: the threshold is what is allowed until then
+    episode: int  #: number of this stall, or of the last one, from 1; 0 before the first
+    learning: bool = False  #: the run's own durations are not known yet: the threshold is the default
 
 
 class Over(msgspec.Struct, frozen=True):
@@ -53,21 +52,19 @@ class StallWatch:
         self._learnt = StallThresholds(self._limits)
         self._phase: Phase = "init"
         self._step: int | None = None
-        self.last_sign = started  #: when there was progress last
+        self.last_sign = started  #: time of the last progress
         self._stalled = False
         self._episode = 0
-        self._seen: Counter[Phase] = Counter()  # how often evaluations, saves and the like came to their end
+        self._seen: Counter[Phase] = Counter()  # how often evaluations, saves and the like have ended
         self._evaluated = False  # an evaluation is over, and no step was made since
-        self._ruled: tuple[float, Status, float] | None = (
-            None  # what looks say of this quiet spell: see `rule`
-        )
-        self.sighted = False  #: looks at the ranks have said something
+        self._ruled: tuple[float, Status, float] | None = None  # the looks' result for this spell: see `rule`
+        self.sighted = False  #: looks at the ranks had a result
         self.spell = 0  #: number of the quiet spell; each sign of life begins another
-        self.over: Over | None = None  #: the last one that was judged or reported, once it is over
+        self.over: Over | None = None  #: the last spell that was judged or reported, once it is over
 
     @property
     def log_only(self) -> bool:
-        """Whether only a log shows progress, which may omit what the run does."""
+        """Whether only a log shows progress, which may omit phases of the run."""
         return self._learnt.log_only
 
     @log_only.setter
@@ -75,7 +72,7 @@ class StallWatch:
         self._learnt.log_only = value
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
-        """Take a sign of progress: a further step, a batch of an evaluation, another phase.
+        """Take a sign of progress: another step, a batch of an evaluation, another phase.
 
         The wait before it belongs to the phase that the run was in, not to the one it enters.
         """
@@ -90,7 +87,7 @@ class StallWatch:
             phase,
             stalled=self._stalled,
             after_evaluation=self._evaluated and self._phase == phase == "train" and not self.log_only,
-            # The steps do not become slower by what was seen to be something else.
+            # Waits seen to be something else do not make the steps slower.
             learn=status != "paused" and (self._phase != "train" or waited <= usual),
         )
         if phase != self._phase and self._phase in ANNOUNCED:
@@ -107,7 +104,7 @@ class StallWatch:
             self._step = step
 
     def check(self, now: float, *, begin: bool = True) -> StallState:
-        """The state at `now`; a stall begins with the first check that finds one and may `begin` it."""
+        """Return the state at `now`; a stall begins with the first check that finds it and may `begin` it."""
         quiet = max(0.0, now - self.last_sign)
         threshold = self._ruled[0] if self._ruled is not None else self._learnt.alone[self._phase]
         if begin and quiet > threshold and not self._stalled:
@@ -121,7 +118,7 @@ class StallWatch:
     def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:
         """Let this quiet spell last until `limit`, in seconds; the next sign of life ends that.
 
-        If the spell lasts longer than `usual`, its length says nothing about the steps of the run.
+        If the spell lasts longer than `usual`, its length is not evidence about the steps of the run.
         """
         self._ruled = (limit, status, usual)
 
@@ -149,7 +146,7 @@ class StallWatch:
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
-        """Start with a run that was up before: the waits in its log, and its last sign of life."""
+        """Start with a run that is already running: the waits in its log, and its last sign of life."""
         self._learnt.take_over(durations)
         self.last_sign = last_sign
         self._stalled = False
@@ -161,7 +158,7 @@ class StallWatch:
 
     @property
     def thresholds(self) -> dict[Phase, float]:
-        """The threshold of each phase met so far, in seconds: what is usually reported as a stall."""
+        """The threshold of each phase met so far, in seconds: longer quiet is usually reported as a stall."""
         found = {phase: self._usually(phase, alone) for phase, alone in self._learnt.alone.items()}
         if self._ruled is not None and self._ruled[0] < FOREVER:
             found[self._phase] = self._ruled[0]

@@ -1,7 +1,7 @@
-"""Look at a quiet run before calling it stalled: when to look, and what the looks add up to.
+"""Look at a quiet run before calling it stalled: when to look, and how to combine the looks.
 
-The looks begin at a third of the learnt threshold, so that their result is there when it is passed. The table
-in ``stallwatch_rules.stacks.patience`` judges them; this module keeps the clock and the memory of call sites.
+The looks begin at a third of the learnt threshold, so that their result is ready when it is passed. The table
+in ``stallwatch_rules.stacks.patience`` judges them; this module keeps the clock and the call sites.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.patience import Look, Ruling, Spell, ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-EVIDENCE_SECONDS = 2.0  #: so long a stall waits for the look that is under way when its threshold passes
-_FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # of the threshold: when the looks before it are taken
-_AGAIN = 1 / 6  # floors between two looks after it; and a twentieth of the quiet time, if that is more
+EVIDENCE_SECONDS = 2.0  #: how long a stall waits for the look in progress when its threshold passes
+_FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # of the threshold: times of the looks before it
+_AGAIN = 1 / 6  # floors between two later looks; or a twentieth of the quiet time, if that is more
 _MOST_SITES = 1000
 
 
@@ -27,16 +27,16 @@ class Suspicion:
     """Look at the ranks when it is due, and give the judgement to the watch; call `look` at every tick."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
-        self.ruling: Ruling | None = None  #: of the quiet spell that is now
+        self.ruling: Ruling | None = None  #: of the current quiet spell
         self.own_ruling: Ruling | None = None  #: the same by the looks at this host alone
         self.stacks: StallStacks | None = None  #: of its newest look
-        self.seen: tuple[StallStacks, float] | None = None  #: what its newest look saw, and when
-        self.nobody = ""  #: why nobody could be asked in it
+        self.seen: tuple[StallStacks, float] | None = None  #: the result of its newest look, and when
+        self.nobody = ""  #: why no rank could be queried in it
         self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: of all hosts of the run together
         self._settings = settings
         self._watch = watch
         self._evidence = evidence
-        self._spell = watch.spell  # the one that is looked at
+        self._spell = watch.spell  # the spell that is looked at
         self._looks: list[Look] = []
         self._looked_at: float | None = None  # when the newest look of this spell began
         self._sites: dict[str, float] = {}  # longest quiet time at a call site that ended by itself
@@ -75,10 +75,10 @@ class Suspicion:
         return quiet >= min([*planned, again]) if before >= _LAST * suspicion else quiet >= planned[0]
 
     def _begin(self) -> None:
-        """Note a sign of life: the spell before it is over, and what it waited for is known to end."""
+        """Handle a sign of life: the spell before it is over, and its waiting place is known to end."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
-            # After a stall that ended by itself the next is reported after half as long again.
+            # After a stall that ended by itself, the next one is reported after half as long again.
             most = self._settings.stall_start_seconds / self._settings.stall_factor
             length = over.seconds if not over.stalled else min(over.seconds / 2, most)
             known = self._sites.pop(self.ruling.site, 0.0)
@@ -98,9 +98,9 @@ class Suspicion:
             self.seen = found.stacks, self._looked_at or now
         reported = self.stacks if state.stalled else None
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
-            self.stacks = found.stacks  # what a stall was reported for is not what follows, such as its end
+            self.stacks = found.stacks  # a reported stall keeps its stacks: later ones may show its end
         newest = Look(self._looked_at or now, found.asked)
-        self._looks = [*self._looks[-1:], newest]  # the table compares two
+        self._looks = [*self._looks[-1:], newest]  # the table compares two looks
         start = self._settings.stall_start_seconds
         spell = Spell(
             phase=state.phase,
@@ -118,18 +118,18 @@ class Suspicion:
         judged = ruling(self._looks, spell)
         if judged is None:
             return
-        # What the run decides must not come back to it as what this host sees: it would hold for ever.
+        # The run's decision must not return to it as this host's observation: it would hold forever.
         alone = msgspec.structs.replace(spell, run=None)
         self.own_ruling = judged if judged is not spell.run else ruling(self._looks, alone)
         self._watch.sighted = True
         if judged.status == "alive":
             self._watch.observe(self._looked_at or now, state.phase)
-            looks, self.ruling = self._looks, None  # what it waited for is not over yet
+            looks, self.ruling = self._looks, None  # the wait is not over yet
             self._begin()
-            self._looks = looks[-1:]  # what advances next is compared with this one
+            self._looks = looks[-1:]  # the next advance is compared with this look
             return
         if state.stalled and judged.status != "stalled":
-            return  # what was reported is over only with a sign of life
+            return  # only a sign of life ends a reported stall
         self.ruling = judged
         for group in self.stacks.groups if self.stacks is not None else ():
             group.busy = judged.status == "busy" and judged.rank in group.ranks

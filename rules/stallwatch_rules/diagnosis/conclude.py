@@ -154,6 +154,7 @@ def _snapshot(
         known,
         catalogue.tagged("interrupt"),
         steps,
+        symptoms=[one.rule for one in matched if one.role == "symptom"],
         died=died,
         complete=complete,
         last_step=tracker.last_step,

@@ -131,16 +131,22 @@ class Exceptions(msgspec.Struct, frozen=True):
     def are_the_cause(self, findings: Sequence[Found]) -> bool:
         """Return whether one of them, rather than one of the findings, is the cause.
 
-        It is, where no cause is known and no known symptom came before it.
+        It is, where no cause is known and no known symptom came before it. A kill of which only the signal is
+        known is no cause beside an exception of the main thread that came before: ranks that wait in vain for
+        the one that failed are killed, too.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
         harmful = [one for one in findings if one.harm == "fatal"]
-        if not fatal or any(one.role == "cause" for one in harmful):
+        kills = [one for one in harmful if one.role == "cause" and "signal-only" in one.facts]
+        if not fatal or any(one.role == "cause" for one in harmful if one not in kills):
             return False
         # A traceback whose end is missing, or a crash whose words are, may be the symptom's own.
         named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
         # One that lost its peer saw what the symptom saw, whichever spoke first.
         named = [one for one in named if not one.shows_teardown]
+        own = [one for one in named if not one.lost_something and not one.seen.raised.beside]
+        if not all(_before(own, one) for one in kills):
+            return False
         return all(_before(named, one) for one in harmful if one.role == "symptom")
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
@@ -177,12 +183,14 @@ def read_exceptions(
     interrupt_rules: Collection[str],  # that say that somebody stopped the run
     clock: StepClock,
     *,
+    symptoms: Collection[str] = (),
     died: bool = False,
     complete: bool = False,
     last_step: int | None = None,
 ) -> Exceptions:
     """The exceptions of these streams; ``known`` are the rules that fired, with their streams.
 
+    ``symptoms``: those of them that name no exception whose traceback their words only introduce.
     ``died`` and ``complete``: the run is known to have failed, or to have reached its end.
     """
     unknown: list[Unknown] = []
@@ -213,11 +221,13 @@ def read_exceptions(
         for seen in table.seen.values():
             helper = seen.raised.setting == "thread" and of_helper(seen.raised) and of_helper(seen.last)
             (beside if helper else main).update(seen.raised.rules)
-            named = seen.last.rules & rules
+            named = (seen.last.rules | seen.last.heading) & rules
             if seen.last.kind == "failure" and named:
                 told_by = {rule for rule in named if tells(stream.hits[rule], seen.last)}
                 ended_in |= told_by if ended(seen, key) else set()
         for seen in unknown_in(table, rules):
+            if seen.raised.heading & (rules - set(symptoms)):
+                continue
             fatal = ended(seen, key)
             followed = steps_after(stream, seen.last.line, seen.last.mark.advances, clock)
             if seen.raised.kind == "snippet":
@@ -346,6 +356,8 @@ def _explains(why: Unknown, echo: Unknown) -> bool:
 def _before(fatal: Iterable[Unknown], symptom: Found) -> bool:
     """Whether one of the exceptions came before a symptom, as far as that can be told."""
     for one in fatal:
+        if symptom.rule in one.seen.raised.heading:
+            return True
         own = [place for place in symptom.occurrences if place.stream == one.stream]
         if own:
             if one.index < min(place.position for place in own):

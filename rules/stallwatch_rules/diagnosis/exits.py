@@ -14,21 +14,26 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
-SIGTERM = "secondary-sigterm-cascade"
-SIGKILL = "host-oom-sigkill"
-FROM_OUTSIDE = "process-killed-from-outside"
-TOLD_AS = {SIGKILL: FROM_OUTSIDE}  #: what `memory` tells a finding as, where it is not what it seems
+SIGTERM: Tag = "sigterm"
+SIGKILL: Tag = "sigkill"
+FROM_OUTSIDE: Tag = "killed-from-outside"  #: what `memory` makes of a SIGKILL that the kernel did not send
 BY_SIGTERM = (-15, 143)
 BY_SIGKILL = (-9, 137)
 BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
 MOST_STATUS = 127  #: 128 + n stands for a signal, and so do negative numbers
-#: Of launchers: torchrun's agent, its SignalException, accelerate's main process.
-_TOLD_TO_END = lazy(r"death signal|got signal|Main process received|closing signal SIGHUP")
+#: Of launchers: torchrun's agent, its SignalException, accelerate's main process; of a shell, the program
+#: that it started (bash 5.2, jobs.c), which no launcher had ended.
+_TOLD_TO_END = lazy(
+    r"death signal|got signal|Main process received|closing signal SIGHUP"
+    r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
+)
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
 _NOT_RUN = (126, 127)  # POSIX 2018, Shell Command Language, 2.8.2
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 #: The exit codes that stand for a tag: of a process that a signal ended, and of a shell that ran it.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {
+    SIGKILL: BY_SIGKILL,
+    FROM_OUTSIDE: BY_SIGKILL,
     "sigsegv": BY_SEGFAULT,
     "sigbus": (-7, 135),
     "sigabrt": (-6, 134),
@@ -86,7 +91,7 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
 def rank_of_end(one: Found, streams: Streams) -> int | None:
     """The rank whose end by a signal the finding is, as launchers tell: of several, the first."""
     codes = [code for tag, every in ENDED_WITH.items() if one.tagged(tag) for code in every]
-    ended = ended_with(BY_SIGKILL if one.rule in (SIGKILL, FROM_OUTSIDE) else codes, streams)
+    ended = ended_with(codes, streams)
     first = ended_first(streams)
     if first is not None and first[0] in ended:
         return first[0]
@@ -115,7 +120,7 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
     rank, code = first
     spoke = {seen.stream[1] for seen in now.exceptions.unknown if seen.fatal or seen.stream[1] == rank}
     for one in now.found:
-        if one.is_failure and one.rule != SIGTERM:
+        if one.is_failure and not one.tagged(SIGTERM):
             spoke |= {where for _, where in one.hits}
     if spoke & {rank, None}:
         return ""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED, Judgement
 from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage, Tag
@@ -24,7 +24,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest, latest, place, shown
 
 TRACE_CACHE = "zero3-trace-cache-invalidated"
-OVERFLOW = "fp16-overflow-every-step"
+OVERFLOW: Tag = "fp16-overflow"
 MAX_EVIDENCE = 4
 
 Streams = Mapping[Key, StreamReading]
@@ -95,8 +95,17 @@ class Found(msgspec.Struct, frozen=True):
 
     @property
     def shown_match(self) -> Match | None:
-        """The match to point to: the first, but the last of what counts by the steps that follow."""
-        return self.last if self.judged and self.harm == "fatal" else self.first
+        """The match to point to: the first, but the last of what counts by what follows, or came again.
+
+        A log may hold several starts of which each ended so: the last is the one that ended the run.
+        """
+        return self.last if self.harm == "fatal" and (self.judged or self._survived) else self.first
+
+    @property
+    def _survived(self) -> bool:
+        """Whether training went on after the first match, until another."""
+        steps = ((hits.own_step, hits.last_own_step) for hits in self.hits.values())
+        return any(a is not None and b is not None and abs(b - a) >= RECOVERED_BUT_DIED for a, b in steps)
 
     def with_harm(self, harm: Harm, note: Text) -> Found:
         """Return it with another harm."""

@@ -52,7 +52,7 @@ def primary_of(one: Found, confidence: float, run: Snapshot, now: Assessment) ->
         return _over_its_limit(primary, one, run.streams)
     if primary.rule == MISMATCH and not one.hits:
         return _odd_one(primary, run)
-    if primary.rule == SIGTERM and not now.exceptions.unknown:
+    if one.tagged(SIGTERM) and not now.exceptions.unknown:
         return _from_outside(primary, one, now)
     return _at_its_frame(primary, run.streams) if one.tagged("sigsegv") else primary
 

@@ -13,6 +13,7 @@ from stallwatch_rules.diagnosis.hosts import RunHosts
 from stallwatch_rules.endings import Crash, Ending, Left, MemoryKnown
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.progress.rhythm import RunClock
 from stallwatch_rules.progress.timeline import Restart
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -112,6 +113,10 @@ class Assessment(msgspec.Struct, frozen=True):
     def get(self, rule: str) -> Found | None:
         """Return the finding of this rule."""
         return next((one for one in self.found if one.rule == rule), None)
+
+    def tagged(self, tag: Tag) -> Found | None:
+        """Return the first finding of a rule with this tag."""
+        return next((one for one in self.found if one.tagged(tag)), None)
 
     def harmful(self, rule: str) -> bool:
         """Return whether the rule fired, or was concluded, and does harm."""

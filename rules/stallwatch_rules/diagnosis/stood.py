@@ -44,12 +44,12 @@ def told_end(found: list[Found], streams: Streams) -> End | None:
 
 def _ended_from_outside(one: Found) -> bool:
     """Whether it says that the run was ended from outside; a failed node is what the others stood for."""
-    return one.rule == SIGTERM or (one.tagged("ends-from-outside") and not one.tagged("node-failed"))
+    return one.tagged(SIGTERM) or (one.tagged("ends-from-outside") and not one.tagged("node-failed"))
 
 
 def is_end(one: Found) -> bool:
     """Whether a finding is only how a standing run was ended: a kill without a word of memory, too."""
-    return _ended_from_outside(one) or (one.rule == SIGKILL and not tells_of_memory(one))
+    return _ended_from_outside(one) or (one.tagged(SIGKILL) and not tells_of_memory(one))
 
 
 def shown_apart(one: Found, streams: Streams) -> Found:

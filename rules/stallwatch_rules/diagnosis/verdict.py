@@ -79,14 +79,14 @@ def _stopped_by(chosen: Found, run: Snapshot, now: Assessment) -> Interrupter | 
     ending = run.context.ending
     command_ended = ending is not None and ending.signal == "SIGTERM" and ending.crash is None
     from_outside = command_ended or told_from_outside(chosen, now.found)
-    return "signal" if chosen.rule == SIGTERM and from_outside else None
+    return "signal" if chosen.tagged(SIGTERM) and from_outside else None
 
 
 def _asked_by(run: Snapshot, now: Assessment) -> Interrupter | None:
     """Return who stopped a run that is not in trouble: it ended because it was asked to."""
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
-    if run.by_hand and how not in ("total", "words"):
+    if run.by_hand and (how == "left" or not run.tracker.surely_finished):
         return "user"  # a program that is stopped prints how long it took, too
     if how not in ("", "left"):
         return None

@@ -90,6 +90,7 @@ class Raised(msgspec.Struct):
     root: str = ""  #: the chain's first exception with its message, where there is a chain
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched in the chain
+    heading: set[str] = set()  #: rules that matched in the words before its header: it is the reason for them
     group: bool = False  #: an exception group, whose parts follow behind a margin
     setting: Setting = "main"
     warned: bool = False  #: told by a logger with the level of a warning

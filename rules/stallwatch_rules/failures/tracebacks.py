@@ -48,7 +48,10 @@ CHAIN = lazy(
     r"During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception"
 )
-QUOTES_INNER = lazy(r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in ")
+QUOTES_INNER = lazy(
+    r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in "
+    r"|in the worker environment:$"  # ray 2.55, _private/function_manager.py
+)
 _IGNORED = lazy(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
     r"|--- Logging error ---|Call stack:$)"  # under the error, logging shows who called it
@@ -166,6 +169,7 @@ class _Open(msgspec.Struct):
     header: bool
     frames: list[Frame] = []
     rules: set[str] = set()
+    heading: set[str] = set()
     foreign: int = 0
     adjoining: bool = False  #: whether the line before belonged to it
     source: str = ""  #: the last frame's line of code
@@ -326,7 +330,7 @@ class TracebackReader:
         self._open = _Open(line, prefix, setting, chained, header=True, adjoining=True)
         self._open.group, self._open.named = GROUP_HEADER in line.text, named
         self._open.column, self._open.warned, self._open.quoted = max(0, corner), warned, quoted
-        self._open.rules.update(self._failures & set(rules))
+        (self._open.heading if prefix.strip() else self._open.rules).update(self._failures & set(rules))
         self._chained, self._lines = False, 0
         return None if inner else previous
 
@@ -369,7 +373,7 @@ class TracebackReader:
     ) -> None:
         name, message = final["inner"] or final["name"], (final["message"] or "")[:MAX_MESSAGE]
         raised = Raised(name, message, line, mark, begun.frames, source=begun.source)
-        raised.rules = begun.rules | set(rules)
+        raised.rules, raised.heading = begun.rules | set(rules), begun.heading
         if begun.chain is not None:
             raised.root = begun.chain.root
             if not raised.root and not begun.quoted:

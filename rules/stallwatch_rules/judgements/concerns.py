@@ -15,7 +15,7 @@ from stallwatch_rules.text.digest import counted
 
 SEEN = "seen"  #: the capture that names the warning, a key of ``CONCERNS``
 CHECKPOINT = "checkpoint"  #: the key of checkpoints that are broken
-LATE_RANK = "late-rank"  #: the key of a rank that the others wait for in each step
+SLOW_RANKS = ("slow-rank", "imbalance-rank")  #: the keys of a rank that the others wait for, by its kind
 NAN_LOSSES = "nan-losses"  #: the key of several losses in a row that are no numbers
 
 
@@ -66,9 +66,12 @@ CONCERNS: Mapping[str, Concern] = {
         lasting=True,
         fatal=True,
     ),
-    LATE_RANK: Concern(
-        "rank {rank} begins its backward pass {later} s after the others (median of {count} steps)",
-        names=("rank", "later", "share", "count"),
+    **dict.fromkeys(
+        SLOW_RANKS,
+        Concern(
+            "rank {rank} takes {share} longer than the others for its own part of a step ({count} steps)",
+            names=("rank", "host", "share", "cost", "count"),
+        ),
     ),
     "versions": Concern("{fault}", lasting=True),
 }

@@ -17,12 +17,6 @@ LEFT_EARLY = "rank-left-early"
 MISMATCH = "nccl-collective-mismatch"
 STEP_TIME = "step-time-degraded"
 STRAGGLER = "straggler-slow-node"
-DIVERGENCE = "loss-divergence"
-SPIKE = "loss-spike"
-FROZEN = "loss-frozen"
-NO_GRADIENT = "grad-norm-zero-no-learning"
 LOSS_NAN = "loss-nan"
 #: Rules that say that a run stands, rather than that it died.
 STANDSTILLS = frozenset((TRACE_CACHE, SILENT_HANG, EVALUATION_HANG, MOE_HANG, PEER_TO_PEER, LEFT_EARLY))
-#: What the end of a run by a signal looks like in its log.
-ENDED_BY_SIGNAL = frozenset(("secondary-sigterm-cascade", "host-oom-sigkill"))

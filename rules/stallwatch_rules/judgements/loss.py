@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from decimal import Decimal
+from itertools import groupby, pairwise
 from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
@@ -34,6 +35,8 @@ ZEROS_LATER = 10  #: the same where the gradients were not zero at first
 ZEROS_NEVER = 5  #: losses of zero from the first on, each with a gradient of zero
 ZEROS_AFTER_OVERFLOW = 50  #: skipped steps print zeros, too
 NO_MARGIN = 10  #: equal losses of a preference learner whose rewards are all zero: its model does not move
+COARSE = 20  #: units of its last printed digit; below that, a loss may change by much and print the same
+REPEATED = 3  #: times as often as ever before must a loss be printed that is only computed now and then
 ALL_EQUAL = 12  #: losses without steps that are all one number: a node has fewer ranks that repeat each other
 GUESSED = 12  #: losses at the level of guessing that are no chance …
 GUESSED_WITHIN = 3e-4  #: … all so near to the logarithm of a number of classes …
@@ -58,7 +61,8 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
     """The points of the last run, where one file holds several.
 
     Steps begin anew in each epoch, too, and a run that was resumed goes back: another run begins at its first
-    step, with losses well above the last ones and near those that the file's first run began with.
+    step, with losses well above the last ones and near those that the file's first run began with, or falling
+    since: a run on other data begins elsewhere, but what ran away does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step
@@ -69,7 +73,9 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
         first, last = _few(points[at : at + FEW]), _few(points[max(0, at - FEW) : at])
         begun = median(_few(points[:FEW]) or [math.inf])
         near = bool(first) and begun / ABOVE_ALL < median(first) < ABOVE_ALL * begun
-        if near and last and min(first) > ABOVE_ALL * median(last):
+        since = _few(points[at:])
+        falls = len(since) > 2 * FEW and median(first) > ABOVE_ALL * median(since[-FEW:])
+        if (near or falls) and last and min(first) > ABOVE_ALL * median(last):
             return points[at:]
     return points
 
@@ -203,6 +209,7 @@ def judge_frozen(
             break
         same += 1
     enough = _enough_equal(last.loss or 0.0, known[-same:], never_else=same == len(known))
+    enough = max(enough, REPEATED * _longest_equal(known[:-same]))
     if all(point.margin == 0 for point in known[-same:]):
         enough = min(enough, NO_MARGIN)
     enough *= 20 if bar else 1
@@ -211,7 +218,8 @@ def judge_frozen(
         never = same == len(known) and all(point.grad_norm == 0 for point in known)
         from_start = ZEROS_AFTER_OVERFLOW if overflowed else ZEROS_NEVER
         enough = len(known) + 1 if healthy else from_start if never else ZEROS_LATER
-    if last.loss is not None and math.isfinite(last.loss) and same >= enough:
+    rounded = 0 < same < len(known) and bool(last.loss) and _is_coarse(last.loss or 0.0, known)
+    if last.loss is not None and math.isfinite(last.loss) and same >= enough and not rounded:
         note = message("diagnosis.loss-same", loss=f"{last.loss:g}", count=same)
         return Judgement("degrading", note)
     classes = None if bar or rewarded else _guessing(known)
@@ -261,6 +269,18 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
         return enough
     # Several ranks may print each step.
     return max(enough, ALL_EQUAL) if never_else else 4 * enough
+
+
+def _longest_equal(known: Sequence[Point]) -> int:
+    """How many points in a row had one loss at most: some programs print a value again until the next."""
+    return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
+
+
+def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
+    """Whether a loss is so few units of the last digit that is printed that its changes are rounded away."""
+    printed = (Decimal(f"{point.loss:.12g}") for point in known if point.loss and math.isfinite(point.loss))
+    digits = [int(number.as_tuple().exponent) for number in printed]
+    return abs(loss) < COARSE * 10.0 ** min(digits, default=0)
 
 
 def judge_zero_gradients(

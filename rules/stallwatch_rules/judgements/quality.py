@@ -13,15 +13,15 @@ from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 
-from stallwatch_rules.judgements.conclusions import LOSS_NAN
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import message
+from stallwatch_rules.pages.page import Tag
 
-COLLAPSE = "rl-policy-collapse"
-EQUAL_REWARDS = "rl-rewards-all-equal"
-KL_EXPLOSION = "rl-kl-explosion"
-RATE_FROZEN = "learning-rate-frozen"
-EVALUATION_FROZEN = "evaluation-frozen"
+COLLAPSE: Tag = "policy-collapsed"
+EQUAL_REWARDS: Tag = "rewards-equal"
+KL_EXPLOSION: Tag = "kl-exploded"
+RATE_FROZEN: Tag = "rate-frozen"
+EVALUATION_FROZEN: Tag = "evaluation-same"
 
 Params = Mapping[str, str | int]
 Metrics = Mapping[str, Sequence[float]]  #: the values of each metric, oldest first
@@ -46,7 +46,7 @@ EVALUATIONS_ROUNDED = 8  #: with four
 class Quality(NamedTuple):
     """What a rule concludes from metrics."""
 
-    rule: str
+    tag: Tag  #: of the rule
     note: str  #: the message, in ``diagnosis``
     conditions: tuple[Condition, ...]
     under_way: bool = False  #: only of runs that are far from their end
@@ -230,7 +230,7 @@ QUALITIES: tuple[Quality, ...] = (
         under_way=True,
     ),
     Quality(RATE_FROZEN, "rate-gone", (ends_at_zero("learning_rate", WINDOW),), under_way=True),
-    Quality(LOSS_NAN, "evaluation-not-a-number", (not_a_number("eval_loss", 3),)),
+    Quality("nan-loss", "evaluation-not-a-number", (not_a_number("eval_loss", 3),)),
     Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_loss", "eval_accuracy"),)),
 )
 #: The metrics that are judged; the others are those of a ``Point``.
@@ -238,14 +238,14 @@ OF_TRACKS = ("reward", "reward_std", "advantage_min", "advantage_max", "entropy"
 OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 
 
-def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[str, Judgement]]:
-    """Give the rules that the metrics of a run show, each with its evidence.
+def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[Tag, Judgement]]:
+    """Give the tags of the rules that the metrics of a run show, each with its evidence.
 
     ``ending``: the run is near its last step, or past it, where schedules have ended.
     """
-    known: set[str] = set()
+    known: set[Tag] = set()
     for quality in QUALITIES:
-        if quality.rule in known or (quality.under_way and (ending or facts.complete)):
+        if quality.tag in known or (quality.under_way and (ending or facts.complete)):
             continue
         params: dict[str, str | int] = {}
         for condition in quality.conditions:
@@ -254,5 +254,5 @@ def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterato
                 break
             params |= found
         else:
-            known.add(quality.rule)
-            yield quality.rule, Judgement("degrading", message(f"diagnosis.{quality.note}", **params))
+            known.add(quality.tag)
+            yield quality.tag, Judgement("degrading", message(f"diagnosis.{quality.note}", **params))

@@ -1,8 +1,9 @@
-"""The host, or the rank, that all hosts of a run wait for: a sequential test over windows of steps.
+"""The host, or the rank, that all others of a run wait for: a sequential test over windows of steps.
 
-As in ``late_rank``, what counts is each rank's own time before the ranks meet in the collectives of the
-backward pass. A rank's number for a step is the logarithm of that time, less what its number of tokens
-explains. Its deviation is that number less the median of the other hosts' (or ranks') that do the same work.
+The times of whole steps are the same for all ranks of a synchronous training. What differs is when a rank
+begins its backward pass, in whose collectives the ranks meet: the others wait for the last one. A rank's
+number for a step is the logarithm of its own time until then, less what its number of tokens explains. Its
+deviation is that number less the median of the other hosts' (or ranks') that do the same work.
 A host is slow if the mean deviation of a window of steps is larger than the least slow-down that matters, and
 larger than the noise of the run can make it. The noise comes from differences of successive deviations, which
 a slow host hardly changes. It is taken to be autocorrelated of first order.
@@ -20,7 +21,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from stallwatch_rules.judgements.late_rank import Own
 from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.stacks.spans import ranks_in
 
@@ -30,6 +30,7 @@ LEAST = math.log(1.065)  #: mean deviation that matters
 Z = 6.5  #: standard errors that it must be above zero: so far, noise is one time in 2.5 × 10¹⁰
 POSITIVE = 0.8  #: of the steps must deviate upwards; in long windows fewer, see `least_positive`
 LEAST_COST = 0.01  #: of the throughput
+_WARM_UP = 2  # steps at the start that compile, allocate and record
 FIRST = 16  #: steps before the first verdict
 GROWN = 1.5  #: times the lag that was reported: it is reported anew
 OVER = 20  #: steps, at least, over which it must have caught up
@@ -39,9 +40,11 @@ _MEMORY = 64  # steps of the noise of all, at least
 _VALUES = 1024  # values that make it known well: of few hosts, more steps
 _QUICK = 512  # values that make it known roughly, as where a run becomes noisier: of many hosts, few steps
 _LEAST_QUICK = 5
+_USUAL_OF = 3  # steps: of two or three hosts, one that becomes slow changes what is usual, but once
 _OWN_MEMORY = 256  # steps of the noise of one
 _MOST_CORRELATED = 0.95
-_RECENT = 32  # steps whose times are known one by one
+_RECENT = 64  # steps whose times are known one by one
+_MEAN_OF = 4  # steps, about, of a rank's mean times: fewer than it takes to find that they changed
 _MOST_RANKS = 16_384
 _MOST_OPEN = 512  # steps that some rank has not reported yet; a rank so far from the others is gone
 _TOKENS_VARY = 0.05  # relative; where tokens vary less, time is taken to be proportional to them
@@ -49,6 +52,14 @@ _MOST_SLOPE = 2.0  # attention grows with the square of the length
 _MEDIAN_TO_SD = 0.6745
 
 _Key = TypeVar("_Key", bound=Hashable)
+
+
+class Own(NamedTuple):
+    """One step of one rank."""
+
+    own: float  #: seconds from the end of the step before to its backward pass
+    whole: float  #: seconds that the step took
+    tokens: float = 0.0  #: that it was of; 0: not counted
 
 
 class SlowHost(NamedTuple):
@@ -73,14 +84,15 @@ class Lag(NamedTuple, Generic[_Key]):
 class _Series:
     """The deviations of one host or rank."""
 
-    __slots__ = ("_positive", "_sums", "_times", "before", "noise", "recent", "seen", "steps")
+    __slots__ = ("_positive", "_sums", "before", "last", "noise", "recent", "seen", "steps")
 
     def __init__(self, most: int) -> None:
         self.steps = 0
         self._sums = array("d", bytes(8 * (most + 1)))  # of clipped deviations up to a step
         self._positive = array("q", bytes(8 * (most + 1)))  # how many were above zero
         self.recent: deque[float] = deque(maxlen=_RECENT)
-        self.before: tuple[float, float] | None = None  # the last two
+        self.last: float | None = None
+        self.before: float | None = None  # the last difference of successive ones, clipped
         self.noise = 0.0  # of its own: mean square of differences of successive ones …
         self.seen = 0  # … of so many, or more
 
@@ -115,9 +127,10 @@ class Comparison(Generic[_Key]):
         self._windows = windows
         self._series: dict[_Key, _Series] = {}
         self._steps = 0  # that there are differences of
-        self._one = 0.0  # mean square of differences of deviations one step apart …
-        self._two = 0.0  # … and two steps apart
-        self._quick = 0.0  # as `_one`, over fewer steps
+        self._square = 0.0  # mean square of differences of successive deviations …
+        self._product = 0.0  # … and mean product of two successive differences
+        self._quick = 0.0  # as `_square`, over fewer steps
+        self._usual: deque[float] = deque(maxlen=_USUAL_OF)  # squares of differences: of all, as a median
 
     def see(self, deviations: Mapping[_Key, float]) -> Lag[_Key] | None:
         """Take a step; return what lags most."""
@@ -156,34 +169,31 @@ class Comparison(Generic[_Key]):
 
     def _learn(self, deviations: Mapping[_Key, float]) -> None:
         """Learn how noisy the run is. Where a value is missing, as after a restart, none is made up."""
-        ones: list[tuple[_Series, float]] = []
-        twos: list[float] = []
+        seen: list[tuple[_Series, float]] = []
         for key, deviation in deviations.items():
             series = self._series[key]
-            if series.before is not None:
-                last, last_but_one = series.before
-                ones.append((series, (deviation - last) ** 2))
-                if not math.isnan(last_but_one):
-                    twos.append((deviation - last_but_one) ** 2)
-                series.before = deviation, last
-            else:
-                series.before = deviation, math.nan
-        if not ones:
+            if series.last is not None:
+                seen.append((series, deviation - series.last))
+            series.last = deviation
+        if not seen:
             return
-        usual = median(square for _, square in ones) / _MEDIAN_TO_SD**2
-        most = _CLIP**2 * max(self._one, usual)
+        self._usual.append(median(each * each for _, each in seen) / _MEDIAN_TO_SD**2)
+        most = _CLIP * math.sqrt(max(self._square, median(self._usual)))
+        clipped = [(series, max(-most, min(most, each))) for series, each in seen]
         self._steps += 1
-        mean = sum(min(square, most) for _, square in ones) / len(ones)
-        quick = max(_LEAST_QUICK, _QUICK // len(ones))
-        self._one += (mean - self._one) / min(self._steps, self._memory)
+        mean = sum(each * each for _, each in clipped) / len(clipped)
+        quick = max(_LEAST_QUICK, _QUICK // len(clipped))
+        self._square += (mean - self._square) / min(self._steps, self._memory)
         self._quick += (mean - self._quick) / min(self._steps, quick, _MEMORY)
-        if twos:
-            mean = sum(min(square, 2 * most) for square in twos) / len(twos)
-            self._two += (mean - self._two) / min(max(1, self._steps - 1), self._memory)
-        for series, square in ones:
-            most = _CLIP**2 * max(self._one, series.noise)
+        products = [each * series.before for series, each in clipped if series.before is not None]
+        if products:
+            mean = sum(products) / len(products)
+            self._product += (mean - self._product) / min(max(1, self._steps - 1), self._memory)
+        for (series, each), (_, difference) in zip(clipped, seen, strict=True):
+            series.before = each
+            most_own = _CLIP**2 * max(self._square, series.noise)
             series.seen = min(series.seen + 1, _OWN_MEMORY)
-            series.noise += (min(square, most) - series.noise) / series.seen
+            series.noise += (min(difference * difference, most_own) - series.noise) / series.seen
 
     @property
     def _memory(self) -> int:
@@ -194,15 +204,15 @@ class Comparison(Generic[_Key]):
         return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
 
     def _correlation(self) -> float:
-        """From one step to the next, as much as it may be. Squares of differences grow by 1 + it."""
-        if not self._one:
+        """From one step to the next, as much as it may be. Without any, half of each change is taken back."""
+        if not self._square:
             return 0.0
-        given = self._two / self._one - 1 + 3 / math.sqrt(self._samples())
+        given = 1 + 2 * self._product / self._square + 3 / math.sqrt(self._samples())
         return min(_MOST_CORRELATED, max(0.0, given))
 
     def _scale(self, own: float = 0.0) -> float:
         """Standard deviation of one value; `own`: the mean square of its own differences."""
-        square = max(self._one, self._quick, own)
+        square = max(self._square, self._quick, own)
         return math.sqrt(square / (2 * (1 - self._correlation())))
 
     def _judge(self, key: _Key, series: _Series) -> Lag[_Key] | None:
@@ -242,7 +252,9 @@ class Comparison(Generic[_Key]):
 class SlowHosts:
     """Takes the steps of all ranks, in any order, and knows whether a host holds the others up."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
+        """What costs a smaller share of the throughput, or less time a step, is not reported."""
+        self._least_cost, self._least_seconds = least_cost, least_seconds
         self._open: dict[int, dict[int, Own]] = {}  # by step, then by rank
         self._at: dict[int, int] = {}  # by rank: the last step that it reported
         self._host: dict[int, str] = {}
@@ -256,6 +268,11 @@ class SlowHosts:
         self._since = 0  # steps since something was found to be slow
         self.steps = 0  #: that were compared
         self.slow: SlowHost | None = None
+
+    @property
+    def compares(self) -> bool:
+        """Whether several ranks report their steps."""
+        return len(self._at) >= 2
 
     def layout(self, groups: Iterable[RankGroup]) -> None:
         """Take the process groups: only members of a data-parallel group do the same work."""
@@ -282,7 +299,7 @@ class SlowHosts:
         reported[rank] = own
         if len(self._open) > _MOST_OPEN:
             del self._open[next(iter(self._open))]  # the oldest; a restart may have gone back to lower ones
-        if len(self._at) >= 2 and len(reported) >= len(self._at):
+        if self.compares and len(reported) >= len(self._at):
             self._compare(self._open.pop(step))
         return self.slow != before
 
@@ -315,7 +332,9 @@ class SlowHosts:
         self.steps += 1
         for rank, one in step.items():
             for means, value in ((self._own, one.own), (self._whole, one.whole)):
-                means[rank] = means.get(rank, value) + (value - means.get(rank, value)) / 8
+                means[rank] = means.get(rank, value) + (value - means.get(rank, value)) / _MEAN_OF
+        if self.steps <= _WARM_UP:
+            return
         raw = {rank: math.log(one.own) for rank, one in step.items()}
         values = raw
         counted = all(one.tokens > 0 for one in step.values())
@@ -389,7 +408,7 @@ class SlowHosts:
         slow = self._sized(host, rank, more, lag.steps, kind)
         whole = median(self._whole.values())
         alone = median(self._whole[one] for one in self._who(slow)) - whole  # by so much, nobody waits for it
-        if alone < slow.cost * whole / 2 and slow.cost >= LEAST_COST:
+        if alone < slow.cost * whole / 2 and self._matters(slow.cost):
             self._since = 0
             self.slow = slow
 
@@ -399,6 +418,9 @@ class SlowHosts:
         slow = SlowHost(host, rank, math.exp(more) - 1, 0.0, steps, kind)
         later = median(self._own[one] for one in self._who(slow)) * (1 - math.exp(-more))
         return slow._replace(cost=min(1.0, later / median(self._whole.values())))
+
+    def _matters(self, cost: float) -> bool:
+        return cost >= self._least_cost and cost * median(self._whole.values()) >= self._least_seconds
 
     def _who(self, slow: SlowHost) -> list[int]:
         if slow.rank is not None:
@@ -412,14 +434,15 @@ class SlowHosts:
     def _look_again(self, slow: SlowHost) -> None:
         """Find out whether it has caught up, or become a lot slower."""
         steps = max(OVER, 2 * slow.steps)  # in noisy runs, a short time says little
-        lag = self._lag_of(slow, steps)
-        if lag is None or lag < LEAST / 2:
+        lag = self._lag_of(slow, steps) or 0.0
+        now = self._sized(slow.host, slow.rank, lag, slow.steps, slow.kind)
+        if lag < LEAST / 2 or not self._matters(2 * now.cost):
             self.slow = None
             self._hosts.restart([slow.host])
             self._raw.restart([slow.host])
             self._ranks.restart(self._who(slow._replace(rank=None)))
-        elif self._since % steps == 0 and math.exp(lag) - 1 >= GROWN * slow.share:
-            self.slow = self._sized(slow.host, slow.rank, lag, slow.steps, slow.kind)
+        elif self._since % steps == 0 and now.share >= GROWN * slow.share:
+            self.slow = now
 
     def _lag_of(self, slow: SlowHost, steps: int) -> float | None:
         if slow.kind == "imbalance":

@@ -79,11 +79,12 @@ def _digest(parts: object) -> str:
 
 @functools.cache
 def _makers() -> bytes:
-    """Return a digest of the code by which expressions are made and compiled."""
+    """Return a digest of the code by which pages are read, and expressions are made and compiled."""
     here, digest = Path(__file__).parent, hashlib.sha256()
     with contextlib.suppress(OSError):
-        for path in (here.parent / "pages" / "patterns.py", *filter(Path.is_file, sorted(here.iterdir()))):
-            digest.update(path.read_bytes())
+        for path in sorted((*here.iterdir(), *(here.parent / "pages").iterdir())):
+            if path.is_file():
+                digest.update(path.read_bytes())
     return digest.digest()
 
 

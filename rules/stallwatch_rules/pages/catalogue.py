@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -28,42 +29,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 
-#: What makes pages of files: with another version of it they are parsed again.
-_PARSERS = ("page.py", "page_body.py", "frontmatter.py", "patterns.py", "catalogue.py")
-_NAME = "catalogue.msgpack"
-
-
-class _Kept(msgspec.Struct):
-    stamp: str
-    pages: list[RulePage]
-
-
-def stamp_of(files: Iterable[Path]) -> str:
-    """Changes with every file that is added, removed or written, and with the package's version."""
-    seen = hashlib.sha256(cachefolder.MADE_BY.encode())
-    here = Path(__file__).parent
-    for path in (*files, *(here / name for name in _PARSERS)):
-        status = path.stat()
-        seen.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
-    return seen.hexdigest()
-
-
-def kept_pages(folder: Path, stamp: str) -> list[RulePage] | None:
-    """The pages that were kept of exactly these files."""
-    content = cachefolder.read(folder / _NAME)
-    if content is None:
-        return None
-    try:
-        kept = from_msgpack(content, _Kept)
-    except (msgspec.MsgspecError, ValueError):
-        return None
-    return kept.pages if kept.stamp == stamp else None
-
-
-def keep_pages(folder: Path, stamp: str, pages: Sequence[RulePage]) -> None:
-    """Keep them, if the folder lets us."""
-    cachefolder.write(folder / _NAME, msgspec.msgpack.encode(_Kept(stamp, list(pages))))
-
+_KEPT = 4  #: catalogues that are kept, each of other folders
 
 _PACKS = files("stallwatch_rules") / "packs"
 _PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # what readers of both languages get
@@ -126,29 +92,38 @@ def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None
     """
     store = DatabaseStore(cache)
     roots = [files("stallwatch_rules") / "catalogue", *extra_dirs]
-    stamp = _stamp(roots) if cache is not None else ""
-    if cache is not None and stamp:
-        kept = kept_pages(cache, stamp)
-        if kept is not None:
-            return Catalogue.of(kept, store=store)
-    catalogue = _parsed(roots, store)
-    if cache is not None and stamp and not catalogue.problems:
-        keep_pages(cache, stamp, list(catalogue.pages.values()))
-    return catalogue
+    read = _read_files(roots) if cache is not None else None
+    return cachefolder.kept(
+        cache if read is not None else None,
+        "catalogue-*.msgpack",
+        read,
+        _KEPT,
+        load=lambda content: _loaded(content, store),
+        make=lambda: _parsed(roots, store),
+        dump=_dumped,
+    )
 
 
-def _stamp(roots: Sequence[Traversable]) -> str:
-    """What the files of these folders are, if they are files."""
-    found: list[Path] = []
+def _loaded(content: bytes, store: DatabaseStore) -> Catalogue | None:
     try:
-        for root in roots:
-            if not isinstance(root, Path):
-                return ""
-            found += [file for file in _page_files(root) if isinstance(file, Path)]
-        found += [file for file in FOLDER.iterdir() if isinstance(file, Path)]
-        return stamp_of(found)
+        return Catalogue.of(from_msgpack(content, list[RulePage]), store=store)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _dumped(catalogue: Catalogue) -> bytes | None:
+    return None if catalogue.problems else msgspec.msgpack.encode(list(catalogue.pages.values()))
+
+
+def _read_files(roots: Sequence[Traversable]) -> list[tuple[bytes, int, int]] | None:
+    """Path, size and time of all files that a catalogue is made of; ``None`` if some are no files."""
+    try:
+        entries = [*(file for root in roots for file in _page_files(root)), *FOLDER.iterdir()]
+        paths = [entry for entry in entries if isinstance(entry, Path)]
+        found = [(os.fsencode(path), (status := path.stat()).st_size, status.st_mtime_ns) for path in paths]
     except OSError:
-        return ""
+        return None
+    return found if len(paths) == len(entries) else None
 
 
 def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:

@@ -22,6 +22,7 @@ from stallwatch_rules.text.reported import latest
 ALIVE = 5  #: lines after a silence that show that the run only did something without a word
 NOTIFIED = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
 STANDING = 1200.0  #: seconds that a bar may stand at a step: saves and evaluations take a while
+FIRST_LINES = 3  #: of a log, which a program prints when it starts
 MID_RUN = 10  #: a first step beyond so many steps was not the run's first
 ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of it
 BY_CHANCE = 300.0  #: seconds that a clock of another zone may be from such a multiple
@@ -91,6 +92,7 @@ def read_clock(
         signs.update(stream.activity)
     alive = sys.maxsize if by_hand else ALIVE
     silent = _falls_silent(max(times), end, signs, threshold, alive, between)
+    silent = silent and (now is not None or not _starts_again(leader, max(times), threshold))
     return RunClock(threshold, silence, silent, last_advance, max(times))
 
 
@@ -147,6 +149,16 @@ def _last_sign(stream: StreamReading) -> float | None:
     """
     done = stream.when(stream.last_advance)
     return done if done is not None else stream.after_time
+
+
+def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool:
+    """Whether one of the log's first lines came again after a silence: the program was started once more.
+
+    One that had hung would not have begun anew by itself, and how the one before ended nothing says.
+    """
+    first = (one for one in stream.templates.entries.values() if one.index < FIRST_LINES and one.count > 1)
+    again = (stream.when(one.last) for one in first)
+    return any(time is not None and time - since > threshold for time in again)
 
 
 def _falls_silent(

@@ -416,8 +416,15 @@ class ProgressTracker:
 
     @property
     def surely_finished(self) -> bool:
-        """The same without what is only said as at a run's end."""
+        """The same without what is only said as at a run's end, and without what may be the end of an epoch.
+
+        What reached its total may do so in each epoch, of which there is no last one, or be no training.
+        """
         finish = self.finish
+        if finish is not None and finish.how == "total" and not finish.text:
+            counters = [one for stream in self._streams.values() for one in stream.counters.values()]
+            endless = any(one.rounds and one.total is None and _counts(one) for one in counters)
+            return self.last_loss is not None and not endless
         return finish is not None and finish.how != "likely"
 
     @property

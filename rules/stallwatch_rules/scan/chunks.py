@@ -1,7 +1,7 @@
 """A source's bytes cut into chunks at offsets of their own, however the bytes come in.
 
 What is read of a source and what is left out is decided chunk by chunk, so that the decision depends on
-nothing but the source's bytes: not on the portions in which they came, nor on which process looks at them.
+nothing but the source's bytes, and not on the portions in which they came.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ChunkCutter:
     line is dropped by the reader of lines anyway.
     """
 
-    def __init__(self, size: int, start: int = 0, *, torn: bool = False) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
         self._held: list[bytes] = []  # portions of the chunk so far: put together once, at its end
         self.held = 0  #: bytes of the chunk that is not complete yet
-        self._start = start
-        self._torn = torn
+        self._start = 0
+        self._torn = False
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
         """The chunks that ``data`` completes."""

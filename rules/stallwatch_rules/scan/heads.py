@@ -37,7 +37,7 @@ def head_texts(head: bytes) -> tuple[str, ...]:
     return tuple(piece.decode() for piece in found)
 
 
-@functools.lru_cache(maxsize=16)  # the ranges of one file have the same
+@functools.lru_cache(maxsize=16)  # the logs of ranks begin alike
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
     """Return what looks for the texts; ``None`` if there are too few to tell a head by."""
     return (

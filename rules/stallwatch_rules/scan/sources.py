@@ -81,21 +81,6 @@ class SourceReading:
         while self._waiting and (behind := behind - len(self._waiting[0].data)) >= self._sizes.tail:
             self._take(self._waiting.popleft())
 
-    def pass_over(self, chunks: Iterable[Iterable[Skipped | Window]], size: int, torn: bool) -> None:
-        """Take ``size`` bytes that another scan looked through, of which it selected these parts.
-
-        They are whole sections and begin where the bytes fed so far end; the source's end is not among them,
-        nor right behind them. ``torn``: they end inside of a line that is longer than a line may be.
-        """
-        for chunk in self._waiting:
-            self._take(chunk)
-        self._waiting.clear()
-        self._select()
-        self.apply(itertools.chain.from_iterable(chunks))
-        self._whole = False
-        self.bytes += size
-        self._cutter = ChunkCutter(self._sizes.chunk, self.bytes, torn=torn)
-
     def finish(self) -> None:
         """The source has ended."""
         rest = self._decoded(b"", final=True)

@@ -1,7 +1,6 @@
 """How much of a source is read, and what a scan remembers within one section of it.
 
-A section is a part of the source at fixed offsets, so whoever starts at one decides as somebody who has read
-all before it.
+A section is a part of the source at fixed offsets: each has the same budgets, however long the source is.
 """
 
 from __future__ import annotations

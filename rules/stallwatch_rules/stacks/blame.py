@@ -10,31 +10,24 @@ ranks took different paths, and those are suspected that contradict most others.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, Why
-from stallwatch_rules.stacks.spans import MOST_RANKS, members_of, ranks_in
+from stallwatch_rules.stacks.records import RankGroup, StackGroup, Why
+from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph, passes
 
 AGREED = 0.97  #: the ranks' counters and stacks agree, or the kernel reports it
 COUNTED = 0.92  #: by the ranks' counters alone
 STACKS = 0.8  #: by the stacks of a small minority, by what is done, or by a cycle of ranks that count
 SILENT = 0.85  #: at most, if a host is silent
 UNSURE = 0.6  #: at most, if as many ranks do one as the other, or if ranks are unknown
-_FEW = 0.25  # of all ranks: a minority
 _ONE_HOST = 16  # ranks: more of them are seldom of one parallel group alone
 
-_WAITS = ("collective", "joining")
 # Kinds that depend on something that is no rank.
 _OUTSIDE = ("joining", "load", "save", "lock", "network", "data")
 _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
-_PASSES = ("send", "recv", "p2p")  # parts of the names of operations between two pipeline stages
-_Role = str | tuple[int, ...]  # what a group is for: its axis, or without a name its shape
-_ANYBODY, _UNKNOWN = -1, -2  # nodes: whoever waits for nobody; whoever did not report
 
 
 class Blame(msgspec.Struct, frozen=True):
@@ -58,95 +51,15 @@ def blame(
 
     `world`: ranks of the run, 0 if unknown. `hosts`: their folded ranks. `silent`: hosts that do not answer.
     """
-    run = _Run(groups, layout, world, hosts or {}, silent)
+    run = Run(groups, layout, world, hosts or {}, silent)
     found = _by_condition(run) or _by_waiting(run)
     if not found.confidence:
         return found
-    return msgspec.structs.replace(found, confidence=min(found.confidence, run.most))
+    most = UNSURE if run.unreported - run.silent else SILENT if silent else 1.0
+    return msgspec.structs.replace(found, confidence=min(found.confidence, most))
 
 
-class _Run:
-    """Facts about the ranks of a run, by group of equal ones."""
-
-    def __init__(
-        self,
-        groups: Sequence[StackGroup],
-        layout: Sequence[RankGroup],
-        world: int,
-        hosts: Mapping[str, str],
-        silent: Sequence[str],
-    ) -> None:
-        self.groups = [group for group in groups if group.ranks]
-        self.owner = {rank: at for at, group in enumerate(self.groups) for rank in group.ranks}
-        self.members: dict[str, Sequence[int]] = {**members_of(layout)}
-        self.roles: dict[str, _Role] = {
-            one.id: one.axis or _shape(self.members[one.id]) for one in layout if one.id in self.members
-        }
-        self.pipelines = [self.members.get(one.id, ()) for one in layout if one.axis == "pp"]
-        #: Ranks meet in several ways, so of those that all wait some may wait for other groups.
-        self.mixed = len({one.axis for one in layout if one.axis not in ("", "world", "dp")}) > 0
-        #: Groups whose members are not known: a rank that counts nothing may be a member.
-        self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
-        for id in self.open:
-            some = (each.ranks for each in self.groups if id in each.collectives or not each.collectives)
-            self.members[id] = [rank for ranks in some for rank in ranks]
-        named = {rank for host in silent for rank in ranks_in(hosts.get(host, ""))}
-        expected = named.union(range(min(world, MOST_RANKS)), *self.members.values())
-        self.unreported = expected - self.owner.keys()
-        if all(host in hosts for host in silent):
-            self.silent = named - self.owner.keys()
-        else:
-            there = {rank for host, spans in hosts.items() if host not in silent for rank in ranks_in(spans)}
-            self.silent = self.unreported - there
-        #: The most that anybody may be sure of.
-        self.most = UNSURE if self.unreported - self.silent else SILENT if silent else 1.0
-        self.is_silent = bool(silent)
-
-    @cached_property
-    def counts(self) -> dict[int, list[tuple[str, int]]]:
-        """How many collectives each rank has joined, by group."""
-        found: dict[int, list[tuple[str, int]]] = defaultdict(list)
-        for id, ranks in self.members.items():
-            for rank in ranks:
-                at = self.owner.get(rank)
-                count = self.groups[at].collectives.get(id) if at is not None else None
-                if count is not None:
-                    found[rank].append((id, count.joined))
-        return found
-
-    @cached_property
-    def passing(self) -> list[Sequence[int]]:
-        """The pipelines. If no group has a name, those may be some in which nobody is at a collective.
-
-        Frameworks put the stages of a pipeline furthest apart (Megatron-LM, DeepSpeed, torch's meshes).
-        """
-        if self.pipelines:
-            return self.pipelines
-        like: dict[tuple[int, ...], list[Sequence[int]]] = defaultdict(list)
-        for id, role in self.roles.items():
-            if isinstance(role, tuple) and 1 < len(self.members[id]) < len(self.owner):
-                like[role].append(self.members[id])
-        used: set[_Role | None] = set()
-        first: dict[str, int] = {}
-        for id, count in ((id, count) for group in self.groups for id, count in group.collectives.items()):
-            pending = count.operation or (count.done is not None and count.done < count.joined)
-            if pending or first.setdefault(id, count.joined) != count.joined:
-                used.add(self.roles.get(id))
-        idle = [role for role in like if role not in used]
-        return like[max(idle)] if idle else []
-
-    def waits(self, at: int) -> bool:
-        group = self.groups[at]
-        return group.kind in _WAITS and group.condition in ("alive", "blocked")
-
-    def ranks_where(self, of: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(rank for at in of for rank in self.groups[at].ranks))
-
-    def is_minority(self, ranks: Iterable[int], of: float = _FEW) -> bool:
-        return len(set(ranks)) <= of * len(self.owner)
-
-
-def _by_condition(run: _Run) -> Blame | None:
+def _by_condition(run: Run) -> Blame | None:
     """Judge by the state of processes in the kernel, the surest evidence."""
     conditions = {group.condition for group in run.groups}
     if not run.groups:
@@ -166,190 +79,9 @@ def _by_condition(run: _Run) -> Blame | None:
     return None
 
 
-class _Split(msgspec.Struct):
-    """A process group in which ranks have joined different numbers of collectives."""
-
-    id: str
-    late: set[int]
-    ahead: set[int]
-
-
-class _Graph:
-    """The wait-for graph: edges from ranks to collectives (negative), from those to absent ranks."""
-
-    def __init__(self, run: _Run) -> None:
-        self.run = run
-        self.edges: dict[int, list[int]] = defaultdict(list)
-        self.missed: set[int] = set()  # that counting ranks wait for
-        self.splits: list[_Split] = []
-        self.visible: set[int] = set()  # ranks that are known to wait in a collective that is counted
-        self._nodes = _UNKNOWN
-        for id, ranks in run.members.items():
-            self._add_group(id, ranks)
-        free = [
-            rank
-            for at, group in enumerate(run.groups)
-            if group.condition != "ended" and not run.waits(at)
-            for rank in group.ranks
-            if not self.edges.get(rank)
-        ]
-        self._add_uncounted(bool(free))
-        self.edges[_ANYBODY] = free
-
-    def _add_group(self, id: str, ranks: Sequence[int]) -> None:
-        run = self.run
-        here: dict[int, list[int]] = defaultdict(list)
-        for rank in ranks:
-            if (at := run.owner.get(rank)) is not None:
-                here[at].append(rank)
-        counts = {at: run.groups[at].collectives[id] for at in here if id in run.groups[at].collectives}
-        if not counts:
-            return
-        levels: dict[int, list[int]] = defaultdict(list)
-        for at, count in counts.items():
-            levels[count.joined].append(at)
-        # Who counts nothing, and does not wait, is missed; who waits may wait here.
-        late = [rank for at in here if at not in counts and not run.waits(at) for rank in here[at]]
-        missing = bool(run.unreported) if id in run.open else sum(map(len, here.values())) < len(ranks)
-        before: int | None = None
-        passed: set[int] = set(late)
-        for joined in sorted(levels):
-            pending = [at for at in levels[joined] if self._pends(at, counts[at])]
-            if passed:
-                self._nodes -= 1
-                node = self._nodes
-                self.edges[node] = late if before is None else [*late, before]
-                before, late = node, []
-                for at in pending:
-                    for rank in here[at]:
-                        self.edges[rank].append(node)
-                if pending:
-                    self.missed |= passed
-            for at in pending:
-                if counts[at].operation or counts[at].done is not None:
-                    self.visible.update(here[at])
-                if missing:
-                    for rank in here[at]:
-                        self.edges[rank].append(_UNKNOWN)
-            here_now = [rank for at in levels[joined] for rank in here[at]]
-            late = [*late, *here_now]
-            passed.update(here_now)
-        if len(levels) > 1:
-            ahead = {rank for at in levels[max(levels)] for rank in here[at]}
-            self.splits.append(_Split(id, passed - ahead, ahead))
-
-    def _pends(self, at: int, count: Collectives) -> bool:
-        """Return whether these ranks may wait for a collective of the group."""
-        if count.operation or (count.done is not None and count.done < count.joined):
-            return self.run.groups[at].condition in ("alive", "blocked")
-        return count.done is None and self.run.waits(at)
-
-    def _add_uncounted(self, somebody: bool) -> None:
-        """Add what no number shows: ranks wait for stages beside theirs, or for anybody who does not wait."""
-        run, stages = self.run, None
-        for at, group in enumerate(run.groups):
-            if not run.waits(at):
-                continue
-            if passes(group.what):
-                stages = _neighbours(run.passing) if stages is None else stages
-                for rank in group.ranks:
-                    beside = stages.get(rank, ())
-                    self.edges[rank] += (other if other in run.owner else _UNKNOWN for other in beside)
-                    if not beside and somebody:
-                        self.edges[rank].append(_ANYBODY)
-                    if not beside and run.unreported:
-                        self.edges[rank].append(_UNKNOWN)
-                continue
-            for rank in group.ranks:
-                if rank in self.visible or any(node != _UNKNOWN for node in self.edges.get(rank, ())):
-                    continue
-                if somebody:
-                    self.edges[rank].append(_ANYBODY)
-                if run.unreported:
-                    self.edges[rank].append(_UNKNOWN)
-
-    def ends(self) -> set[int]:
-        """Return the nodes that others wait for, and that wait for none."""
-        waited_for = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
-        new = [node for node in waited_for if node < 0]
-        while new:
-            others = [node for node in self.edges.get(new.pop(), ()) if node not in waited_for]
-            waited_for.update(others)
-            new += (node for node in others if node < 0)
-        return {node for node in waited_for if not self.edges.get(node)}
-
-    def circles(self) -> list[set[int]]:
-        """Return the ranks of each circle that no path leaves: Tarjan's components, without recursion."""
-        number: dict[int, int] = {}
-        low: dict[int, int] = {}
-        component: dict[int, int] = {}
-        stack: list[int] = []
-        found: list[set[int]] = []
-        for start in list(self.edges):
-            if start in number:
-                continue
-            work: list[tuple[int, Iterator[int]]] = []
-            entering: int | None = start
-            while entering is not None or work:
-                if entering is not None:
-                    number[entering] = low[entering] = len(number)
-                    stack.append(entering)
-                    work.append((entering, iter(self.edges.get(entering, ()))))
-                    entering = None
-                node, others = work[-1]
-                for other in others:
-                    if other not in number:
-                        entering = other
-                        break
-                    if other not in component:
-                        low[node] = min(low[node], number[other])
-                if entering is not None:
-                    continue
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == number[node]:
-                    members: set[int] = set()
-                    while node not in members:
-                        members.add(stack.pop())
-                    component.update(dict.fromkeys(members, len(found)))
-                    found.append(members)
-        leaving = {
-            component[node]
-            for node, others in self.edges.items()
-            for o in others
-            if component[o] != component[node]
-        }
-        return [
-            {node for node in members if node >= 0}
-            for at, members in enumerate(found)
-            if at not in leaving and len(members) > 1
-        ]
-
-
-def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return what groups of one kind have in common: how many they are, and how far apart."""
-    return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
-
-
-def passes(what: str) -> bool:
-    """Return whether an operation is between two pipeline stages."""
-    return any(part in what.lower() for part in _PASSES)
-
-
-def _neighbours(pipelines: Iterable[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the ranks of the stages before and after each rank's own."""
-    found: dict[int, list[int]] = defaultdict(list)
-    for stages in pipelines:
-        for one, next_one in pairwise(stages):
-            found[one].append(next_one)
-            found[next_one].append(one)
-    return found
-
-
-def _by_waiting(run: _Run) -> Blame:
+def _by_waiting(run: Run) -> Blame:
     waiting = [at for at in range(len(run.groups)) if run.waits(at)]
-    graph = _Graph(run)
+    graph = WaitGraph(run)
     ends = graph.ends()
     ranks = {node for node in ends if node >= 0}
     busy = {rank for rank in ranks if not run.waits(run.owner[rank])}
@@ -359,17 +91,17 @@ def _by_waiting(run: _Run) -> Blame:
         return _late(run, graph, ranks)
     if ranks:
         return Blame((), "", tuple(sorted(ranks)), UNSURE)
-    if run.silent and (_UNKNOWN in ends or not ends):
+    if run.silent and (UNKNOWN in ends or not ends):
         return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT) if waiting else Blame()
-    if _UNKNOWN not in ends and (circles := graph.circles()):
+    if UNKNOWN not in ends and (circles := graph.circles()):
         return _in_a_circle(graph, circles)
     counts = any(group.collectives for group in run.groups)
     if waiting:
-        return _different_operations(run, run.owner.keys()) or _together(run, graph, counts, _UNKNOWN in ends)
+        return _different_operations(run, run.owner.keys()) or _together(run, graph, counts, UNKNOWN in ends)
     return _other_places(run, range(len(run.groups)))
 
 
-def _elsewhere(run: _Run, busy: set[int], missed: set[int], *, somebody_waits: bool) -> Blame:
+def _elsewhere(run: Run, busy: set[int], missed: set[int], *, somebody_waits: bool) -> Blame:
     """Judge ranks that do not wait, and that others wait for: of several, those whom counting ranks miss."""
     counted = busy & missed
     chosen = counted or busy
@@ -385,7 +117,7 @@ def _elsewhere(run: _Run, busy: set[int], missed: set[int], *, somebody_waits: b
     return Blame(tuple(sorted(chosen)), "elsewhere" if somebody_waits else "behind", (), confidence)
 
 
-def _late(run: _Run, graph: _Graph, late: set[int]) -> Blame:
+def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
     """Judge ranks that wait, but for no rank, and that others miss."""
     different = _different_operations(run, late)
     if different is not None:
@@ -398,7 +130,7 @@ def _late(run: _Run, graph: _Graph, late: set[int]) -> Blame:
     return Blame(tuple(sorted(late)), why, (), COUNTED)
 
 
-def _not_done(run: _Run, late: set[int]) -> bool:
+def _not_done(run: Run, late: set[int]) -> bool:
     """Whether these wait in a collective that all joined; or others, in the same call, are done with it."""
     for at in {run.owner[rank] for rank in late}:
         group = run.groups[at]
@@ -420,8 +152,10 @@ def _not_done(run: _Run, late: set[int]) -> bool:
     return False
 
 
-def _in_a_circle(graph: _Graph, circles: Sequence[set[int]]) -> Blame:
+def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
     """Judge ranks that wait for each other, by how many others each of them contradicts."""
+    if odd := _called_otherwise(graph):
+        return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
     inside = set().union(*circles)
     splits = [split for split in graph.splits if split.late & inside and split.ahead & inside]
     missed = set().union(*(split.late for split in splits)) & inside
@@ -436,7 +170,25 @@ def _in_a_circle(graph: _Graph, circles: Sequence[set[int]]) -> Blame:
     return Blame((), "diverged", tuple(sorted(chosen or inside)), UNSURE)
 
 
-def _out_of_place(graph: _Graph, splits: Sequence[_Split], among: set[int]) -> set[int]:
+def _called_otherwise(graph: WaitGraph) -> set[int]:
+    """Return those that called another operation than most of the ranks that wait in the same collective.
+
+    Backends without names of operations do not show in which group a rank waits, unless it waits in one only.
+    """
+    called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for rank, nodes in graph.edges.items():
+        if rank >= 0 and len({*nodes}) == 1 and nodes[0] < UNKNOWN:
+            called[nodes[0]][graph.run.groups[graph.run.owner[rank]].what].add(rank)
+    odd: set[int] = set()
+    for operations in called.values():
+        most = max(operations.values(), key=len)
+        others = set().union(*operations.values()) - most
+        if len(others) < len(most):
+            odd |= others
+    return odd
+
+
+def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
     """Return those that are where others have joined another number of collectives of the same kind.
 
     Ranks of one stage run one program. Other stages count only if they confirm all the rest of `among`.
@@ -462,16 +214,16 @@ def _out_of_place(graph: _Graph, splits: Sequence[_Split], among: set[int]) -> s
     return set()
 
 
-def _contradictions(run: _Run, splits: Sequence[_Split]) -> Counter[int]:
+def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
     """Count for each rank the members of its groups that are ahead of it in one way and behind it in another.
 
     Ranks of one group run one program, so no order of their collectives allows both.
     """
     votes: Counter[int] = Counter()
     for split in splits:
-        sides: list[dict[tuple[tuple[_Role, int], ...], list[int]]] = []
+        sides: list[dict[tuple[tuple[Role, int], ...], list[int]]] = []
         for side in (split.late, split.ahead):
-            alike: dict[tuple[tuple[_Role, int], ...], list[int]] = defaultdict(list)
+            alike: dict[tuple[tuple[Role, int], ...], list[int]] = defaultdict(list)
             for rank in side:
                 alike[tuple((run.roles.get(id, id), joined) for id, joined in run.counts[rank])].append(rank)
             sides.append(alike)
@@ -483,13 +235,13 @@ def _contradictions(run: _Run, splits: Sequence[_Split]) -> Counter[int]:
     return votes
 
 
-def _is_further(one: Sequence[tuple[_Role, int]], other: Sequence[tuple[_Role, int]]) -> bool:
+def _is_further(one: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, int]]) -> bool:
     """Whether one rank has joined more collectives of some kind of group than another."""
     theirs = dict(other)
     return any(joined > theirs.get(role, joined) for role, joined in one)
 
 
-def _smaller_parts(splits: Sequence[_Split]) -> Counter[int]:
+def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
     """Count for each rank in how many split groups it is of the smaller part, less those where it is not."""
     votes: Counter[int] = Counter()
     for split in splits:
@@ -500,7 +252,7 @@ def _smaller_parts(splits: Sequence[_Split]) -> Counter[int]:
     return votes
 
 
-def _different_operations(run: _Run, among: Iterable[int]) -> Blame | None:
+def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
     """Judge ranks that joined another operation than most others as the same collective of a group."""
     within = set(among)
     called: dict[tuple[str, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
@@ -535,7 +287,7 @@ def _different_operations(run: _Run, among: Iterable[int]) -> Blame | None:
     return Blame((), "diverged", everybody, UNSURE)
 
 
-def _together(run: _Run, graph: _Graph, counts: bool, for_unknown: bool) -> Blame:
+def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
     """Judge ranks that all wait, and of which none misses another by number."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
@@ -552,7 +304,7 @@ def _together(run: _Run, graph: _Graph, counts: bool, for_unknown: bool) -> Blam
     return apart
 
 
-def _done_less(run: _Run) -> tuple[int, ...]:
+def _done_less(run: Run) -> tuple[int, ...]:
     """Return the few ranks that are done with fewer collectives of a group, of which all joined as many."""
     found: set[int] = set()
     for id, ranks in run.members.items():
@@ -571,7 +323,7 @@ def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
     return group.kind, group.what, group.place, group.step
 
 
-def _other_places(run: _Run, of: Iterable[int], *, level: bool = False) -> Blame:
+def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
     """Judge by stacks alone: those that do something else than most others; all, if it is a tie.
 
     If ranks meet in groups of several kinds, or in a pipeline, victims are at many places: nobody can say,

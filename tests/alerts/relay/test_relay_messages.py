@@ -44,7 +44,7 @@ def test_an_alert_is_told_with_the_diagnosis_of_its_incident(
     for fact in ("torch.OutOfMemoryError", "1. Lower micro_batch_size.", "exit code 1"):
         assert fact in body["text"]
     rule, page = body["text"].splitlines()[-2:]
-    assert rule.startswith("Rule: https://github.com/")
+    assert rule == "Rule: https://dash.example/rules?rule=cuda-oom"
     assert page == "Page: https://dash.example/run?run=myrun"
 
 
@@ -101,6 +101,21 @@ def test_an_alert_without_an_incident_is_told_by_its_own_words(start: Any, chat_
     assert "What the rule file says." in opened["text"]
     assert opened["text"].endswith("Rule: https://example.org/runbook")
     assert over["title"] == "[myrun] over: StallwatchAgentGone of myrun"
+
+
+def test_what_our_own_files_hold_instead_of_an_address_is_shown(start: Any, chat_server: Any) -> None:
+    gone = alert("StallwatchAgentGone")
+    gone["annotations"] = {"summary": "gone", "runbook": "docs/alerts.md#stallwatchagentgone"}
+    hostile = alert("StallwatchHostGone", run="other")
+    hostile["annotations"] = {"summary": "gone", "runbook": "docs/x @all"}
+    post = start()
+    post(group(gone))
+    chat_server.wait_for_requests(1)
+    post(group(hostile))
+    chat_server.wait_for_requests(2)
+    first, second = chat_server.bodies
+    assert first["text"].endswith("Rule: docs/alerts.md#stallwatchagentgone")
+    assert "Rule:" not in second["text"]
 
 
 def test_in_chinese_too(start: Any, chat_server: Any) -> None:

@@ -13,7 +13,7 @@ from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member, State
 from stallwatch_exporter.cluster.wire import AgentReport, Reply
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.judgements.late_rank import Own
+from stallwatch_rules.judgements.slow_hosts import Own
 from stallwatch_rules.stacks.patience import Ruling
 
 IDENTITY = RunIdentity(key="5f", job="8123.0", origin="slurm", node=1, agents=2)

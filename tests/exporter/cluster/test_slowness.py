@@ -13,7 +13,7 @@ from stallwatch_exporter.cluster.slowness import MOST_STEPS, PaceBook
 from stallwatch_exporter.cluster.wire import AgentReport, Paces, Post
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.judgements.late_rank import Own
+from stallwatch_rules.judgements.slow_hosts import Own
 from stallwatch_rules.locale import render as in_words
 
 STEPS = 10  # that a host reports at once, of a second each

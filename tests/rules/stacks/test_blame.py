@@ -374,6 +374,20 @@ def test_other_numbers_for_the_ranks_change_no_judgement(states: list[Any], othe
     assert (again.why, again.confidence) == (found.why, found.confidence)
 
 
+def test_of_two_that_wait_for_each_other_the_one_that_called_another_operation_is_named() -> None:
+    """Rank 3 gathers over all ranks, in the place of its data-parallel reduction with rank 7."""
+    shift = {rank: RankGroup(f"dp:{rank},{rank + 4}", f"{rank},{rank + 4}", "dp") for rank in range(4)}
+
+    def called(rank: int, what: str, joined: int, reduced: int) -> StackGroup:
+        counts = {WORLD.id: Collectives(joined), shift[rank % 4].id: Collectives(reduced)}
+        return group(str(rank), what=what, collectives=counts)
+
+    groups = [called(rank, "all_reduce", 123, 246) for rank in (0, 1, 2, 4, 5, 6)]
+    groups += [called(3, "all_gather", 123, 244), called(7, "all_reduce", 122, 245)]
+    found = blame(groups, [WORLD, *shift.values()], world=8)
+    assert (found.ranks, found.why, found.confidence) == ((3,), "diverged", COUNTED)
+
+
 def host(ranks: str, *groups: StackGroup, world: int = 16) -> StallStacks:
     return StallStacks(1.0, 0.1, [*groups], elsewhere=world - len(ranks_in(ranks)))
 

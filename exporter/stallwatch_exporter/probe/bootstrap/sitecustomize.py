@@ -1,7 +1,7 @@
 """Loaded by every Python of the command, because ``stallwatch run`` puts this folder on ``PYTHONPATH``.
 
-It starts the probe (``../imports.py``), takes its folder off ``sys.path`` again, and makes way for the
-``sitecustomize`` that would have been loaded without it. Whatever fails in here, the program starts as usual.
+It starts the probe (``../imports.py``), removes its folder from ``sys.path`` again, and loads the
+``sitecustomize`` that it hides. Whatever fails in here, the program starts as usual.
 """
 
 
@@ -35,9 +35,9 @@ def _start() -> None:
 
 
 def _follow_driver(facts: "list[str]") -> None:
-    """In a worker of Ray that no agent started, take over what the driver's agent set, if it is on this host.
+    """In a Ray worker that no agent started, apply the settings of the driver's agent, if on this host.
 
-    `facts`: where the driver is, and variables (``stallwatch.integrations.ray``).
+    `facts`: the driver's host and process namespace, and variables (``stallwatch.integrations.ray``).
     """
     import os
 

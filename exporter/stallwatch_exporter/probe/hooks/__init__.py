@@ -1,1 +1,1 @@
-"""One file per library: what is noticed of it, and how. Each is installed by ``imports`` or ``torch``."""
+"""One file per library with its hooks. Each is installed by ``imports`` or ``torch``."""

@@ -1,7 +1,7 @@
-"""Batches that a torch ``DataLoader`` hands out, and the epochs that it begins.
+"""Count the batches that a torch ``DataLoader`` yields, and the epochs that it begins.
 
 A ``for`` loop looks ``__next__`` up in the iterator's class for each batch, just before it waits for it
-(torch 2.1 to 2.13, ``utils/data/dataloader.py``). Workers count nothing: what they load is not handed out.
+(torch 2.1 to 2.13, ``utils/data/dataloader.py``). Workers count nothing: they load batches, but yield none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def install(module: Any, probe: Probe) -> None:
 
 
 class CountedBatches:
-    """Stands for ``__next__``, as a `NoticedMethod` that does no more than counting: it is asked often."""
+    """Stands for ``__next__``, like a `NoticedMethod` that only counts, because it is called often."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function
@@ -49,7 +49,7 @@ class CountedBatches:
         return MethodType(self.function, iterator)
 
     def epoch(self, _: Any, frame: FrameType) -> None:
-        """A loader's ``__iter__`` was looked up."""
+        """Count an epoch: a loader's ``__iter__`` was looked up."""
         if _in_worker():
             return
         row = self._probe.row

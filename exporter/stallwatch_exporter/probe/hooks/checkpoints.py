@@ -1,8 +1,8 @@
-"""Checkpoints that the first rank writes: where, so that the agent can look at them when they are done.
+"""Report the paths of checkpoints that the first rank writes, so that the agent can check them later.
 
-Nothing is read here. ``torch.save`` is reported as it opens a file; a model of transformers as it writes its
-configuration, which comes before the weights; a trainer's checkpoint when it is complete; DeepSpeed's as its
-tag is settled. ``safetensors.torch.save_file`` called directly is seen by nobody.
+Nothing is read here. ``torch.save`` is reported when it opens a file; a model of transformers when it writes
+its configuration, which precedes the weights; a trainer's checkpoint when it is complete; DeepSpeed's when
+its tag is set. Direct calls of ``safetensors.torch.save_file`` are not observed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..noticing import notice_method
 from .transformers import notice_event
 
 AGAIN_SECONDS = 30.0  #: the same path is reported at most this often
-FOLDER_SECONDS = 5.0  #: for a checkpoint's folder as its files are written; the agent looks later
-MOST_REPORTS = 2000  #: what comes after is counted as dropped
+FOLDER_SECONDS = 5.0  #: for a checkpoint's folder while its files are written; the agent checks later
+MOST_REPORTS = 2000  #: later ones are counted as dropped
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 
 
 def _on_first_rank(watch: Callable[[Any, Probe], None]) -> Callable[[Any, Probe], None]:
-    """Watch nothing on other ranks: checkpoints are reported by the first one."""
+    """Make a watch function do nothing on other ranks: the first rank reports checkpoints."""
 
     def maybe(module: Any, probe: Probe) -> None:
         if os.environ.get("RANK", "0") == "0":
@@ -37,7 +37,7 @@ def _on_first_rank(watch: Callable[[Any, Probe], None]) -> Callable[[Any, Probe]
 
 @_on_first_rank
 def watch_torch(module: Any, probe: Probe) -> None:
-    """Watch ``torch.save``: a ``with`` asks for ``__exit__`` as it begins."""
+    """Watch ``torch.save``: a ``with`` looks ``__exit__`` up when it begins."""
 
     def saved(writer: Any, _: FrameType) -> None:
         _written(probe).report(folder_of(Path(writer.name)), "torch.save")
@@ -59,7 +59,7 @@ def watch_engine(module: Any, probe: Probe) -> None:
 
 @_on_first_rank
 def watch_trainer(module: Any, probe: Probe) -> None:
-    """Watch checkpoints that a trainer of transformers says are complete."""
+    """Watch checkpoints that a trainer of transformers reports as complete."""
 
     def complete(state: Any, given: Mapping[str, Any]) -> None:
         folder = f"checkpoint-{state.global_step}"
@@ -82,7 +82,7 @@ def watch_models(module: Any, probe: Probe) -> None:
 
 
 def folder_of(file: Path) -> Path:
-    """The checkpoint that a file is a part of, by its folder's name: the file itself where that is none's."""
+    """Return the checkpoint folder of a file, by the folder's name; the file itself if it is in none."""
     return file.parent if _CHECKPOINT.fullmatch(file.parent.name) else file
 
 
@@ -115,7 +115,7 @@ _shared: Written | None = None
 
 
 def _written(probe: Probe) -> Written:
-    """One for all modules: a trainer's checkpoint is written by several of them."""
+    """Return the instance of all modules: several of them write a trainer's checkpoint."""
     global _shared
     if _shared is None:
         _shared = Written(probe)

@@ -1,7 +1,7 @@
 """DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, skipped steps.
 
 The engine counts its optimizer steps in ``global_steps`` (since its first release), so a step is done when
-that is set to one more. The loss is the argument of ``backward``, seen from a method that ``backward`` asks
+that is set to one more. The loss is the argument of ``backward``, read in a method that ``backward`` calls
 early on; which one differs between versions.
 """
 
@@ -16,7 +16,7 @@ from ..noticing import notice_attribute, notice_method
 from .leader import Leader
 from .reports import before_backward, tell_versions
 
-# 0.14 to 0.16 ask the first of these, then the last; 0.17 leaves that to the second; newer ones may begin
+# 0.14 to 0.16 call the first of these, then the last; 0.17 leaves that to the second; newer ones may begin
 # with the third.
 _ASKED_IN_BACKWARD = (
     "gradient_accumulation_steps",
@@ -24,13 +24,13 @@ _ASKED_IN_BACKWARD = (
     "managed_gradient_accumulation",
     "is_gradient_accumulation_boundary",
 )
-_NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")  # what an engine without optimizer holds in its place
+_NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")  # in place of the optimizer of an engine without one
 
 _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def install(module: Any, probe: Probe, engine: Any = None) -> None:
-    """Watch the engine class of ``deepspeed.runtime.engine``; `engine` is one that is there already."""
+    """Watch the engine class of ``deepspeed.runtime.engine``; `engine` is an existing one."""
     watch = EngineWatch(probe)
     if engine is not None:
         watch.counted(engine, engine.global_steps)
@@ -41,7 +41,7 @@ def install(module: Any, probe: Probe, engine: Any = None) -> None:
 
 
 def engines() -> list[Any]:
-    """The engines of this process."""
+    """Return the engines of this process."""
     return list(_engines)
 
 
@@ -54,7 +54,7 @@ def trains() -> bool:
 
 
 class EngineWatch:
-    """What is noticed of the engines of one process."""
+    """Observations of the engines of one process."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -64,7 +64,7 @@ class EngineWatch:
         self._backward: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def counted(self, engine: Any, steps: int) -> None:
-        """``global_steps`` was set: to 0 at first, to any number by a checkpoint, to one more by a step."""
+        """Handle a new ``global_steps``: 0 at first, any number by a checkpoint, one more by a step."""
         before = self._steps.get(engine)
         self._steps[engine] = steps
         _engines.add(engine)
@@ -83,7 +83,7 @@ class EngineWatch:
             self._probe.step(steps, **_numbers(engine))
 
     def asked(self, engine: Any, frame: FrameType) -> None:
-        """A method was called: in ``backward``, the first time in each, look at the loss."""
+        """Handle a call of a method: in ``backward``, the first time in each, look at the loss."""
         if frame.f_code.co_name != "backward":
             return
         micro = getattr(engine, "micro_steps", None)

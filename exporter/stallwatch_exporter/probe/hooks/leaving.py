@@ -1,13 +1,13 @@
-"""How a rank ends: with which exception, or without one.
+"""Report how a rank ends: with which exception, or without one.
 
-A program may put its own ``sys.excepthook`` in the place of ours (rich, loguru, a training script that cleans
-up). Python keeps an exception that ended the program in ``sys.last_value`` before it asks any hook
-(``_PyErr_PrintEx`` in CPython's ``pythonrun.c``), so what no hook of ours saw is found there at the exit.
-A ``SystemExit`` is not kept (``handle_system_exit`` there), so ``sys.exit`` itself is asked which code it was
-called with. Of a bare ``raise SystemExit(1)`` only those beside the process know (``rings/exits.py``).
+A program may replace our ``sys.excepthook`` by its own (rich, loguru, a training script that cleans up).
+Python stores an exception that ended the program in ``sys.last_value`` before it calls any hook
+(``_PyErr_PrintEx`` in CPython's ``pythonrun.c``), so an exception that our hook missed is found there at the
+exit. A ``SystemExit`` is not stored (``handle_system_exit`` there), so ``sys.exit`` itself records the code
+of its call. A bare ``raise SystemExit(1)`` is seen only from outside the process (``rings/exits.py``).
 
 A rank that ``multiprocessing`` forked (``torch.multiprocessing.start_processes(start_method="fork")``,
-Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends by ``os._exit``, which asks no ``atexit``.
+Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends by ``os._exit``, which runs no ``atexit``.
 It does run multiprocessing's own finalizers, while the exception that ends it is still being handled
 (``BaseProcess._bootstrap`` in CPython 3.8 to 3.13, ``multiprocessing/process.py``).
 """
@@ -26,13 +26,13 @@ from ..api import Probe
 from .reports import quietly, tell_versions
 
 _MOST_FRAMES = 40
-_LAST = -100  # of multiprocessing's finalizers: when the program's own have run
+_LAST = -100  # priority among multiprocessing's finalizers: after the program's own
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Report an exception that ends the process, and the end itself; both are shown as before."""
+    """Report an exception that ends the process, and the end itself; both are still shown as before."""
     reported: list[BaseException] = []
-    exits: list[bool] = []  # for each call of sys.exit whether its code says that something failed
+    exits: list[bool] = []  # whether the code of the last sys.exit means a failure
     before = sys.excepthook
     leave = sys.exit
 
@@ -43,7 +43,7 @@ def install(_: Any, probe: Probe) -> None:
 
     @functools.wraps(leave)
     def noting(*status: Any) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():  # another one ends nothing but itself
+        if threading.current_thread() is threading.main_thread():  # other threads end only themselves
             exits[:] = [_fails(status)]
         leave(*status)
 
@@ -57,7 +57,7 @@ def install(_: Any, probe: Probe) -> None:
             probe.failed()
 
     def leaving_fork() -> None:
-        """The end of a child: a rank only if it has reported something, as workers of a loader have not."""
+        """Report the end of a child if it has reported something: then it is a rank, no loader's worker."""
         error = sys.exc_info()[1]
         if probe.reports:
             if isinstance(error, SystemExit):
@@ -73,7 +73,7 @@ def install(_: Any, probe: Probe) -> None:
         sys.modules["multiprocessing.util"].Finalize(None, quietly(leaving_fork, probe), exitpriority=_LAST)
 
     def before_fork() -> None:
-        util = sys.modules.get("multiprocessing.util")  # the training's business to import
+        util = sys.modules.get("multiprocessing.util")  # left to the training to import
         if util is not None and not waiting:
             waiting.append(True)
             util.register_after_fork(stand_by_in_child, quietly(stand_by_in_child, probe))
@@ -87,7 +87,7 @@ def install(_: Any, probe: Probe) -> None:
 
 
 def _fails(status: tuple[Any, ...]) -> bool:
-    """Whether ``sys.exit`` of this ends the process with another code than 0."""
+    """Whether ``sys.exit`` with these arguments ends the process with another code than 0."""
     code = status[0] if status else None
     return bool(code % 256) if isinstance(code, int) else code is not None
 
@@ -104,7 +104,7 @@ def report(probe: Probe, error: BaseException, trace: TracebackType | None) -> N
 
 
 def frames_of(trace: TracebackType | None) -> list[str]:
-    """The innermost frames, as ``file:line function``, outermost first."""
+    """Return the innermost frames, as ``file:line function``, outermost first."""
     found: list[str] = []
     while trace is not None:
         code = trace.tb_frame.f_code

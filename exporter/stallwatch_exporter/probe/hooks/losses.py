@@ -1,10 +1,10 @@
-"""What ``loss.backward()`` is called on: the loss where a loop calls it itself, and how many tokens it is of.
+"""Observe calls of ``loss.backward()`` in plain loops: the loss, and its number of tokens.
 
 With gradient accumulation a loop divides each part by their number, so the sum is the step's loss. Only one
-step a second is looked at. A tensor on a device is neither waited for nor added up: of several parts there
-the last one stands for all.
+step a second is examined. A tensor on a device is neither waited for nor added up: there the last one of
+several parts represents all.
 
-Tokens are counted by shapes in the graph of the loss: no tensor is looked at, nothing copied or waited for.
+Tokens are counted by shapes in the graph of the loss: no tensor is read, nothing copied or waited for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .phases import TRAIN, doing_of
 
 _STEP, _PHASE, _OWN_SECONDS, _TOKENS = (INDEX[name] for name in ("step", "phase", "own_seconds", "tokens"))
 _MOST_NODES = 24  # of a graph
-# What takes the number of each token's label, or comes before that: in ``cross_entropy`` (torch 2.1 to 2.13)
+# Nodes that pick the value of each token's label, or precede that: in ``cross_entropy`` (torch 2.1 to 2.13)
 # and in the log-probabilities of TRL and verl.
 _OF_TOKENS = ("LogSoftmaxBackward", "GatherBackward")
 
@@ -32,7 +32,7 @@ def install(module: Any, probe: Probe) -> None:
 
 
 def watch_scaler(module: Any, probe: Probe) -> None:
-    """Watch who scales losses in ``torch.amp.grad_scaler``, by a number on the device."""
+    """Watch ``torch.amp.grad_scaler`` for losses scaled by a number on the device."""
 
     def scales(scaler: Any, _: FrameType) -> None:
         if scaler.is_enabled():
@@ -42,9 +42,9 @@ def watch_scaler(module: Any, probe: Probe) -> None:
 
 
 class NoticedBackward:
-    """Stands for ``Tensor.backward``, as a `NoticedMethod` that looks at the first step of each record.
+    """Stands for ``Tensor.backward``, like a `NoticedMethod` that looks at the first step of each record.
 
-    How late a rank comes to its backward pass matters only in steps so long that each has a record.
+    How late a rank reaches its backward pass matters only in steps so long that each has a record.
     """
 
     def __init__(self, function: Any, probe: Probe) -> None:
@@ -54,7 +54,7 @@ class NoticedBackward:
         self._step = -1.0  # the step whose parts are added up
         self._counted = -1.0  # the step whose tokens are added up
         self._parts: list[float] = []
-        self._look_at = 0.0  # when the next one is looked at
+        self._look_at = 0.0  # when the next step is examined
 
     def __get__(self, loss: Any, owner: Any = None) -> Any:
         if loss is None:
@@ -85,7 +85,7 @@ class NoticedBackward:
             self._step, self._look_at = probe.steps, now + SAMPLE_SECONDS
             self._parts.clear()
         if id(probe) in _scaled or (probe.told_by_user and not probe.averages_losses):
-            return  # whoever reports the loss knows it unscaled
+            return  # the code that reports the loss knows it unscaled
         if loss.numel() != 1 or is_spread(loss) or _is_an_engines(frame):
             return
         if loss.device.type == "cpu":
@@ -96,11 +96,11 @@ class NoticedBackward:
 
 
 def tokens_of(loss: Any) -> float:
-    """Return of how many tokens a loss is, padding included; NaN if its graph does not show it."""
+    """Return the number of tokens of a loss, padding included; NaN if its graph does not show it."""
     nodes = [getattr(loss, "grad_fn", None)]
-    for node in nodes:  # it grows meanwhile
+    for node in nodes:  # the list grows meanwhile
         if type(node).__name__.startswith(_OF_TOKENS):
-            about = getattr(node, "_input_metadata", None)  # of what the function returned (torch 2.1)
+            about = getattr(node, "_input_metadata", None)  # of the function's result (torch 2.1)
             return float(math.prod(about[0].shape[:-1])) if about else NAN
         if node is not None and len(nodes) < _MOST_NODES:
             nodes += [each for each, _ in node.next_functions]
@@ -108,7 +108,7 @@ def tokens_of(loss: Any) -> float:
 
 
 def _is_an_engines(frame: FrameType) -> bool:
-    """Whether DeepSpeed asks: its engine was told the loss before it scaled it."""
+    """Whether DeepSpeed calls: its engine got the loss before it scaled it."""
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 

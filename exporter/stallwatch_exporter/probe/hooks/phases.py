@@ -1,8 +1,8 @@
-"""What a rank does besides training: evaluating, saving, loading, sampling, handing weights over, compiling.
+"""Detect phases other than training: evaluating, saving, loading, sampling, syncing weights, compiling.
 
-Each is told when its function is looked up, just before the call. What ends it is the next sign of training:
-a batch (``training_step``), a backward pass, a step. Names that a version does not have are passed over.
-Evaluations of any trainer are told by the mode of its model (``model_modes``).
+Each is reported when its function is looked up, just before the call. The next sign of training ends it: a
+batch (``training_step``), a backward pass, a step. Names that a version does not have are skipped. The mode
+of the model shows the evaluations of any trainer (``model_modes``).
 
 ``imports.PHASES`` holds the names.
 """
@@ -20,7 +20,7 @@ from ..imports import PHASES
 from ..noticing import notice_method, notice_module_attribute
 from .reports import own_frame, quietly
 
-_ANY_FILE = ("torch.serialization", "safetensors.torch")  # what they write before training is no checkpoint
+_ANY_FILE = ("torch.serialization", "safetensors.torch")  # their writes before training are not checkpoints
 _MOST_FRAMES = 200
 _MOST_SAVES = 100  # functions that save
 TRAIN = float(layout.PHASES.index("train"))
@@ -29,11 +29,11 @@ _EVALUATES = (
     "predict",
     "prediction_step",
     "eval_batch",
-)  # what is sampled in these is no rollout
+)  # sampling in these is no rollout
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Notice what `module` has of `PHASES`."""
+    """Observe the functions of `PHASES` that `module` has."""
     doing = doing_of(probe)
     for owner, name, phase in PHASES[module.__name__]:
         begin = doing.beginning(phase, name, module.__name__ not in _ANY_FILE)
@@ -44,9 +44,9 @@ def install(module: Any, probe: Probe) -> None:
 
 
 def watch_compiler(module: Any, probe: Probe) -> None:
-    """Notice compilations by torch, which may take minutes in the middle of a run.
+    """Observe compilations by torch, which may take minutes in the middle of a run.
 
-    torch 2.4 and newer call back as the first of those that overlap begins, and as the last one ends.
+    torch 2.4 and newer call back when the first of overlapping compilations begins, and when the last ends.
     """
     doing = doing_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
@@ -54,28 +54,28 @@ def watch_compiler(module: Any, probe: Probe) -> None:
 
 
 class Doing:
-    """What this process does, by what it was seen to begin last."""
+    """The current phase of this process, by its last observed beginning."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._begun = False  # the first step is done
-        self._evaluating = False  # by a trainer: it goes on until the training does
+        self._evaluating = False  # by a trainer: it continues until the training does
         self._evaluated = False  # the model is in evaluation mode
         self._within = self._evaluates = ""  # the functions that began the phase and the trainer's evaluation
-        self.thread: int | None = None  #: the one that trains; it counts once a step was made
-        self._before = "train"  # a compilation
-        self._saving = ("", 0.0)  # the program's own function that asked for a save, and when
-        self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: takes in changes of models' modes
+        self.thread: int | None = None  #: the training thread; it counts once a step was made
+        self._before = "train"  # the phase before a compilation
+        self._saving = ("", 0.0)  # the program's own function that started a save, and when
+        self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: handles changes of models' modes
 
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
-        """What to call when `phase` begins by a call of `name`, in the form of a notice.
+        """Return the notice to call when `phase` begins by a call of `name`.
 
-        Unless `always`, only after the first step.
+        Unless `always`, it acts only after the first step.
         """
 
         def notice(_: Any, frame: FrameType) -> None:
             if frame.f_globals.get("__package__") == __package__:
-                return  # another hook looks at the object
+                return  # another hook reads the object
             if phase == "train":
                 self.train()
             elif always or self.has_stepped():
@@ -85,10 +85,10 @@ class Doing:
         return notice
 
     def train(self) -> None:
-        """A batch of the training. Until the first step is done this is still the beginning."""
+        """Handle a batch of the training. Until the first step is done this is still ``init``."""
         self._look()
         self._saved()
-        self.thread = threading.get_ident()  # here alone: whoever saves after the first step may be another
+        self.thread = threading.get_ident()  # only here: another thread may save after the first step
         self._evaluated = False
         phase = "train" if self._begun else "init"
         if self._evaluating or self._probe.doing != phase:
@@ -98,9 +98,9 @@ class Doing:
     def begin(
         self, phase: str, *, surely: bool = False, within: str = "", frame: FrameType | None = None
     ) -> None:
-        """Something else than training begins, or goes on, `within` a function of that name.
+        """Begin or continue another phase than training, `within` a function of that name.
 
-        Checkpoints are also written by threads beside the training, and servers sample in theirs.
+        Threads beside the training also write checkpoints, and servers sample in their threads.
         """
         self._look()
         if self._begun and self.thread is not None and threading.get_ident() != self.thread:
@@ -120,9 +120,9 @@ class Doing:
         self._probe.phase(phase)
 
     def switched(self, training: bool, frame: FrameType) -> None:
-        """The model that trains was switched to training or evaluation mode, by code at `frame`.
+        """Handle a switch of the training model's mode by the code at `frame`.
 
-        Who samples or saves may do that as well: it is still what it was.
+        Code that samples or saves may do that as well: the phase stays the same.
         """
         if self._probe.doing not in ("init", "train") and _runs(self._within, frame):
             return
@@ -133,7 +133,7 @@ class Doing:
             self._evaluated = self._probe.doing == "eval"
 
     def batch(self, frame: FrameType) -> None:
-        """A batch is asked for: what was saved is saved, and a trainer's evaluation may be over."""
+        """Handle a request for a batch: a save is over, and a trainer's evaluation may be."""
         self.compare_modes(frame)
         if self.thread is not None and threading.get_ident() != self.thread:
             return
@@ -157,23 +157,23 @@ class Doing:
                 known[function] = times + 1, max(longest, self._probe.clock() - began)
 
     def has_stepped(self) -> bool:
-        """Whether the first step is done."""
+        """Return whether the first step is done."""
         self._look()
         return self._begun
 
     def end(self) -> None:
-        """The training is over, as its trainer says; what comes now is told as it begins."""
+        """Handle the end of training that a trainer reports; later phases are reported as they begin."""
         self._evaluating = False
         self._probe.phase("idle")
 
     def _look(self) -> None:
-        if self._probe.doing == "train":  # so a step was made, and ended whatever was before
+        if self._probe.doing == "train":  # so a step was made, and ended the phase before it
             self._evaluating = False
             self._begun = True
-            self._saving = ("", 0.0)  # nobody saw when it was over
+            self._saving = ("", 0.0)  # its end was not observed
 
     def compiling(self, *_: Any) -> None:
-        """A compilation begins."""
+        """Handle the start of a compilation."""
         if self._probe.ends_listening is not None:
             self._probe.ends_listening()
         self._before = self._probe.doing
@@ -181,13 +181,13 @@ class Doing:
             self._probe.phase("init")
 
     def compiled(self, *_: Any) -> None:
-        """It is over."""
+        """Handle the end of a compilation."""
         if self._before == "train" and self._probe.doing == "init":
             self._probe.phase("train")
 
 
 def _runs(name: str, frame: FrameType | None) -> bool:
-    """Whether a function of this name is being called by now."""
+    """Return whether a function of this name is on the stack."""
     for _ in range(_MOST_FRAMES if name else 0):
         if frame is None:
             break
@@ -201,5 +201,5 @@ _known: dict[int, Doing] = {}
 
 
 def doing_of(probe: Probe) -> Doing:
-    """The one of this probe: all places tell the same."""
+    """Return the instance of this probe: all hooks share it."""
     return _known.setdefault(id(probe), Doing(probe))

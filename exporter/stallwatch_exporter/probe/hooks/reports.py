@@ -1,4 +1,4 @@
-"""What several hooks report: which versions take part, what is about to fail, and where in user code."""
+"""Reports that several hooks make: versions, coming failures, and places in user code."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
-    """Tell that `rule` is about to come true; `seen` names the sentence, what has the same `about` is one."""
+    """Report that `rule` is about to fire; `seen` names the sentence; one event for the same `about`."""
     texts = {name: str(value)[:300] for name, value in captures.items()}
     probe.event("concern", f"{rule} {about}", rule=rule, seen=seen, step=int(probe.steps), **texts)
 
 
 def tell_versions(probe: Probe) -> None:
-    """Versions of what is imported by now; nothing is imported for it."""
+    """Report the versions of imported packages; nothing is imported for it."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     versions = {name: str(version) for name, version in found.items() if version is not None}
     probe.event("versions", "versions", python=sys.version.split()[0], **versions)
 
 
 def place_of(frame: FrameType | None) -> str:
-    """``file:line`` of the innermost call that is no library's; of `frame` itself where all are."""
+    """Return ``file:line`` of the innermost call outside libraries; of `frame` itself if there is none."""
     shown = own_frame(frame) or frame
     return f"{shown.f_code.co_filename}:{shown.f_lineno}" if shown is not None else ""
 
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost call that is no library's."""
+    """Return the innermost call outside libraries."""
     for _ in range(_MOST_FRAMES):
         if frame is None or is_own(frame.f_code.co_filename):
             return frame
@@ -58,7 +58,7 @@ def is_own(path: str) -> bool:
 
 
 def quietly(call: Callable[..., None], probe: Probe) -> Callable[..., None]:
-    """Return the same function, for other code to call: it never raises, and what fails is counted."""
+    """Wrap a function that other code calls: it never raises, and failures are counted."""
 
     def quiet(*given: Any) -> None:
         try:

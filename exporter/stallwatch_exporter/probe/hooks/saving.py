@@ -1,9 +1,9 @@
-"""Weights that will not be saved: reported as a training begins, or as they are asked for.
+"""Warn of weights that will not be saved, when a training begins, or when they are requested.
 
-Two things fail at the first checkpoint only, hours later: a trainer whose ``save_model`` puts a bare model in
+Two things fail only at the first checkpoint, hours later: a trainer whose ``save_model`` puts a bare model in
 the engine's place (TRL's PPO trainers, 0.11 to 0.19), and ZeRO-3 that is not set to gather weights.
-``save_16bit_model`` returns ``False`` where ZeRO-3 does not gather, and says so at a level that nobody sees;
-accelerate asks whatever model it is given what only an engine can answer.
+``save_16bit_model`` returns ``False`` if ZeRO-3 does not gather, and logs that at a level that is not shown;
+accelerate calls a method of any given model that only an engine has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GATHERS = "zero_gather_16bit_weights_on_model_save"
 
 
 def watch_engine(module: Any, probe: Probe) -> None:
-    """Watch ``save_16bit_model`` of ``deepspeed.runtime.engine``, which asks whether weights are gathered."""
+    """Watch ``save_16bit_model`` of ``deepspeed.runtime.engine``, which checks if weights are gathered."""
 
     def asked(engine: Any, frame: FrameType) -> None:
         if frame.f_code.co_name != "save_16bit_model":
@@ -38,7 +38,7 @@ def watch_engine(module: Any, probe: Probe) -> None:
 
 
 def watch_accelerator(module: Any, probe: Probe) -> None:
-    """Watch ``get_state_dict`` of accelerate, which asks for its kind before anything else."""
+    """Watch ``get_state_dict`` of accelerate, which reads its distributed type first."""
 
     def prepares(accelerator: Any, frame: FrameType) -> None:
         if frame.f_code.co_name != "get_state_dict":
@@ -55,27 +55,27 @@ def watch_accelerator(module: Any, probe: Probe) -> None:
 
 
 def watch_trainer(module: Any, probe: Probe) -> None:
-    """Watch ``transformers.trainer``: a trainer looks its handler up and announces that a training begins."""
-    asked: list[weakref.ref[Any]] = []  # the trainer that did so last
+    """Watch ``transformers.trainer``: a trainer looks its handler up and announces the start of training."""
+    last: list[weakref.ref[Any]] = []  # the trainer that last did so
 
     def looked_up(trainer: Any, _: FrameType) -> None:
-        if not asked or asked[0]() is not trainer:
-            asked[:] = [weakref.ref(trainer)]
+        if not last or last[0]() is not trainer:
+            last[:] = [weakref.ref(trainer)]
 
     def begins(handler: Any, _: FrameType) -> None:
-        trainer = asked[0]() if asked else None
+        trainer = last[0]() if last else None
         if trainer is not None and vars(trainer).get(_HANDLER) is handler:
             tell_versions(probe)
             introduce(trainer, probe)
             look(trainer, probe)
 
-    # Not ``self`` in the frame that asks: it lasts for the whole training (see ``transformers``).
+    # Not ``self`` in the calling frame: that lasts for the whole training (see ``transformers``).
     notice_attribute(module.Trainer, _HANDLER, probe.failed, looked_up=looked_up)
     notice_method(module.CallbackHandler, "on_train_begin", begins, probe.failed)
 
 
 def introduce(trainer: Any, probe: Probe) -> None:
-    """Tell what trains: some versions fit some trainers only."""
+    """Report what trains: some versions work with some trainers only."""
     classes = [each.__name__ for each in type(trainer).__mro__][:10]
     engine = engine_of(trainer)
     accumulation = getattr(trainer.args, "gradient_accumulation_steps", None)
@@ -84,7 +84,7 @@ def introduce(trainer: Any, probe: Probe) -> None:
 
 
 def look(trainer: Any, probe: Probe) -> None:
-    """Warn of what will fail when `trainer` saves."""
+    """Warn of failures to come when `trainer` saves."""
     engine = engine_of(trainer)
     if engine is None or engine.zero_optimization_stage() != 3:
         return
@@ -101,7 +101,7 @@ def look(trainer: Any, probe: Probe) -> None:
 
 
 def engine_of(trainer: Any) -> Any:
-    """The engine that a trainer trains with: TRL's PPO trainers name it so only after training began."""
+    """Return a trainer's engine: TRL's PPO trainers set that name only after training began."""
     for name in ("deepspeed", "model_wrapped", "model"):
         engine = getattr(trainer, name, None)
         if hasattr(engine, _GATHERS) and hasattr(engine, "zero_optimization_stage"):
@@ -110,19 +110,19 @@ def engine_of(trainer: Any) -> Any:
 
 
 def swaps_engine(save_model: Any) -> CodeType | None:
-    """The code of a ``save_model`` that sets ``self.model`` and ``self.deepspeed`` and calls another's."""
+    """Return the code of a ``save_model`` that sets ``self.model`` and ``self.deepspeed``, else ``None``."""
     function = inspect.unwrap(getattr(save_model, "__func__", save_model))
     code = getattr(function, "__code__", None)
     if code is None or not {"save_model", "deepspeed", "model"} <= {*code.co_names}:
         return None
-    import dis  # the standard library's, and torch has it already
+    import dis  # of the standard library, and torch has it already
 
     stored = {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_ATTR"}
     return code if {"deepspeed", "model"} <= stored else None
 
 
 def _gathers_adapters(trainer: Any) -> bool:
-    """Whether adapters are gathered all the same: transformers 5 does so, whatever the configuration says."""
+    """Whether adapters are gathered anyway: transformers 5 does so, whatever the configuration."""
     code = getattr(getattr(trainer.save_model, "__func__", None), "__code__", None)
     return hasattr(trainer.model, "peft_config") and "_zero3_consolidated_16bit_state_dict" in getattr(
         code, "co_names", ()
@@ -130,13 +130,13 @@ def _gathers_adapters(trainer: Any) -> bool:
 
 
 def _first_save(trainer: Any, saves: str) -> dict[str, str | int]:
-    """When the first checkpoint is due, as far as the trainer says."""
+    """Return when the first checkpoint is due, as far as the trainer shows it."""
     steps = getattr(trainer.args, "save_steps", None)
     return {"saves": f"step {int(steps)}" if saves == "steps" and steps and steps >= 1 else saves}
 
 
 def _within(path: str) -> str:
-    """A library's file from its package on."""
+    """Return a library's file, from its package on."""
     for part in ("site-packages", "dist-packages"):
         path = path.rpartition(f"{part}/")[2]
     return path

@@ -1,4 +1,4 @@
-"""torch itself: steps of a plain loop's optimizer, and memory."""
+"""torch itself: steps of the optimizer in a plain loop, and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEMORY = {
     "allocation_retries": ("num_alloc_retries",),
     "out_of_memory": ("num_ooms",),
 }
-# Windows has neither: what it cannot read there, it leaves out, and the rest of the hook is installed.
+# Windows has neither: unreadable values are left out there, and the rest of the hook is installed.
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 _OPENED = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _STATM_BYTES = 256  # seven numbers
@@ -29,7 +29,7 @@ _MOST_TRAININGS = 100  # in one process
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Watch optimizers, with the hook that ``torch.optim.optimizer`` has for it, and memory."""
+    """Watch optimizers, by the hook of ``torch.optim.optimizer`` for that, and memory."""
     probe.samplers += [accelerator_memory, resident_memory]
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is not None:
@@ -39,10 +39,10 @@ def install(module: Any, probe: Probe) -> None:
 
 
 def count_steps(probe: Probe) -> Callable[..., None]:
-    """Return a hook that counts the steps of the optimizer that leads."""
+    """Return a hook that counts the steps of the leading optimizer."""
     leader = Leader()
-    leads = leader.leader  # in a variable of its own: every step asks for it
-    told: list[bool] = []
+    leads = leader.leader  # in a variable of its own: every step reads it
+    reported: list[bool] = []
 
     def stepped(optimizer: Any, *_: Any) -> None:
         nonlocal leads
@@ -53,7 +53,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 return
             else:
                 now = probe.monotonic() + probe.offset
-                if now < probe.due_at:  # a step that shares a record: this is all
+                if now < probe.due_at:  # a step that shares a record needs no more
                     row = probe.row
                     probe.steps = row[_STEP] = probe.steps + 1.0
                     row[TIME] = now
@@ -64,10 +64,10 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 leader.leave()
             elif leader.steps(optimizer, probe.steps):
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
-                    probe.event("training")  # a fold or a trial, maybe of another size
+                    probe.event("training")  # a fold or a trial, possibly of another size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
-                if not told:
-                    told.append(True)
+                if not reported:
+                    reported.append(True)
                     tell_versions(probe)
             leads = leader.leader
         except Exception:
@@ -83,10 +83,10 @@ def _is_an_engines() -> bool:
 
 
 def accelerator_memory() -> dict[str, float]:
-    """The allocator's own figures, which ask no device; nothing before the device is in use.
+    """Return the allocator's own figures, without querying a device; nothing before it is in use.
 
-    They are taken as they come from it: ``memory_stats`` flattens and sorts more than a hundred numbers for
-    the five (torch 2.13, ``torch/cuda/memory.py``; torch_npu follows it).
+    They are taken in their original form: ``memory_stats`` flattens and sorts more than a hundred numbers for
+    these five (torch 2.13, ``torch/cuda/memory.py``; torch_npu follows it).
     """
     torch = sys.modules.get("torch")
     for name in ("cuda", "npu"):
@@ -107,10 +107,10 @@ def _inner(stats: Any, keys: tuple[str, ...]) -> Any:
 
 
 def resident_memory() -> dict[str, float]:
-    """Resident memory of this process in bytes, where the system has ``/proc``.
+    """Return the resident memory of this process in bytes, if the system has ``/proc``.
 
-    Three system calls and nothing around them: a path and a buffered file made this two to three times as
-    dear, and it is a step that waits for it.
+    Three system calls and nothing else: a path and a buffered file made this two to three times as expensive,
+    and a step waits for it.
     """
     try:
         status = os.open("/proc/self/statm", _OPENED)

@@ -1,9 +1,9 @@
-"""The Trainer of transformers and what builds on it: its own count of steps, and the numbers that it logs.
+"""The Trainer of transformers and its derivatives: its step count, and the numbers that it logs.
 
-A trainer tells its callbacks through one handler, whose functions hand their arguments on to ``call_event``
-(transformers 4.40 to 5.23: ``trainer_callback.py``). They are noticed there: the frame that asks is the
+A trainer notifies its callbacks through one handler, whose functions pass their arguments to ``call_event``
+(transformers 4.40 to 5.23: ``trainer_callback.py``). They are observed there: the calling frame is the
 handler's own and lasts for the event. The trainer's frames are left alone: until Python 3.12 ``f_locals``
-leaves a copy on the frame that keeps all its locals alive, a whole evaluation's predictions too.
+leaves a copy on the frame that keeps all its locals alive, even a whole evaluation's predictions.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def install(module: Any, probe: Probe) -> None:
 def notice_event(
     handler: type, calls: Mapping[str, Callable[[Any, Mapping[str, Any]], None]], probe: Probe
 ) -> None:
-    """Call each of `calls` at its event, with the trainer's state and all that the handler was given."""
+    """Call each of `calls` at its event, with the trainer's state and all arguments of the handler."""
 
     def notice(_: Any, frame: FrameType) -> None:
         call = calls.get(frame.f_code.co_name)
         if call is None:
-            return  # somebody else's frame, or an event that tells nothing
+            return  # a frame of other code, or an event of no interest
         given = frame.f_locals
         state = given.get("state")
         if hasattr(state, "global_step"):
@@ -44,14 +44,14 @@ def notice_event(
 
 
 class TrainerWatch:
-    """Hands to the probe what a trainer reports at its events."""
+    """Passes a trainer's reports at its events to the probe."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._doing = doing_of(probe)
 
     def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
-        """The trainer counts the steps from here on: it knows where a checkpoint left off."""
+        """Let the trainer count the steps from here on: it knows the step of a loaded checkpoint."""
         self._probe.told_by_user = True
         # Its averages leave NaN out (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
         self._probe.averages_losses = True
@@ -60,15 +60,15 @@ class TrainerWatch:
             self._probe.value("target_steps", state.max_steps)
 
     def on_step_begin(self, *_: Any) -> None:
-        """The first batch of a step."""
+        """Handle the first batch of a step."""
         self._doing.train()
 
     def on_step_end(self, state: Any, _: Mapping[str, Any]) -> None:
-        """An optimizer step is done."""
+        """Record an optimizer step."""
         self._probe.step(state.global_step)
 
     def on_log(self, _: Any, given: Mapping[str, Any]) -> None:
-        """Numbers of the last steps; transformers 5 writes some as text."""
+        """Take the numbers of the last steps; transformers 5 writes some as text."""
         logs = given.get("logs")
         for name in _LOGGED:
             if logs and name in logs:
@@ -79,10 +79,10 @@ class TrainerWatch:
                     continue
 
     def on_prediction_step(self, *_: Any) -> None:
-        """A batch of an evaluation."""
+        """Handle a batch of an evaluation."""
         self._doing.begin("eval", surely=True)
 
     def on_train_end(self, *_: Any) -> None:
-        """Whatever steps now is not this trainer's."""
+        """Stop following this trainer: later steps are not its own."""
         self._probe.told_by_user = self._probe.averages_losses = False
         self._doing.end()

@@ -1,7 +1,7 @@
-"""Python warnings that are shown, and log records at WARNING and above; each wording once, with its count.
+"""Report shown Python warnings, and log records at WARNING and above; each text once, with its count.
 
 No handler is added to any logger: with a handler at the root, ``logging.basicConfig`` would do nothing, and
-messages that show up today would not.
+messages that are shown today would not be.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MOST_TEXT = 1000
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Watch both, as far as the training has imported them."""
-    import warnings  # the interpreter has it from its start
+    """Watch both modules, as far as the training has imported them."""
+    import warnings  # the interpreter loads it at its start
 
     if probe.is_rank:
-        probe.add("warnings", 0.0)  # none so far, which is more than not known
+        probe.add("warnings", 0.0)  # none so far, which differs from unknown
 
     before = getattr(warnings, "_showwarnmsg_impl", None)
     if before is not None:

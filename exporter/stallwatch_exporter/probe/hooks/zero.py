@@ -1,24 +1,24 @@
-"""DeepSpeed's ZeRO-3: what fails, or slows a run down, and is said too late or not at all.
+"""DeepSpeed's ZeRO-3: failures and slowdowns that are reported too late or not at all.
 
 **Modules in evaluation mode that take part in a backward pass.** DeepSpeed refused that until 0.15.3 (an
-assertion in ``runtime/zero/parameter_offload.py``); since 0.15.4 it says nothing, and the model trains
-without its dropout. When a backward pass begins, the model is looked through for such modules, at most once a
+assertion in ``runtime/zero/parameter_offload.py``); since 0.15.4 it reports nothing, and the model trains
+without its dropout. When a backward pass begins, the model is searched for such modules, at most once a
 second and for a thousandth of the time. Only if there are any, the modules are watched as the backward pass
 reaches them: a teacher that runs without gradients is never reached.
 
 **Sums over parameters in the loss, made while these were partitioned.** Such a parameter is an empty tensor
-outside of its module's forward pass. Autograd keeps the shape of what was summed: the gradient of a sum over
-nothing is empty, and the backward pass fails at it. The graph is looked at from the loss down, through
-arithmetic only and a bounded number of nodes; no number is read, no device asked.
+outside of its module's forward pass. Autograd stores the shape of the summed tensor: the gradient of a sum
+over nothing is empty, and the backward pass fails at it. The graph is searched from the loss down, through
+arithmetic only and a bounded number of nodes; no number is read, no device queried.
 
 **``deepspeed.initialize`` that got no model.** From 0.14 to 0.19 it leaves any ``zero.Init`` context through
 ``zero.partition_parameters`` first, and then asserts that there is a model (``deepspeed/__init__.py``).
-Locals are read through ``f_locals``, which until Python 3.12 leaves a copy of them on the frame. Of
-``initialize`` these are its arguments, which its caller holds as well; frames further out are read
-only where it fails at once.
+Locals are read through ``f_locals``, which until Python 3.12 leaves a copy of them on the frame. In
+``initialize`` these are its arguments, which its caller holds as well; outer frames are read only if it fails
+at once.
 
-**The trace of the order of modules**: each time it is thrown away, why, and which modules it was about. Newer
-versions print nothing of it unless asked to, and nothing if the cause lies outside the forward pass.
+**The trace of the order of modules**: each invalidation of it, its reason, and the modules involved. Newer
+versions print nothing of it unless configured to, and nothing if the cause is outside the forward pass.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from .reports import before_backward, place_of, warn
 
 RULE_EVAL = "zero3-backward-in-eval-mode"
 LOOK_SECONDS = 1.0
-_SHARE = 1000  # at most this part of the time (1/1000) goes into looking at modes
+_SHARE = 1000  # at most this part of the time (1/1000) is spent on looking at modes
 _MOST_WARNINGS = 8
 _TRAINS_ON_SINCE = (0, 15, 4)
 RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
-_ALWAYS = 3  # backward passes of an engine whose losses are looked at; then the 4th, 8th, 16th …
+_ALWAYS = 3  # backward passes of an engine whose losses are examined; then the 4th, 8th, 16th …
 _REDUCTIONS = ("Sum", "Mean")
-#: Nodes that a term of a loss may lie under, by the beginnings of their names.
+#: Nodes above a term of a loss, by the beginnings of their names.
 _ARITHMETIC = (
     *("Sum", "Mean", "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Pow", "Abs", "Square", "Sqrt", "Clamp"),
     *("Where", "NanToNum", "Stack", "Cat", "View", "UnsafeView", "Reshape", "Unsqueeze", "Squeeze", "Expand"),
@@ -53,7 +53,7 @@ _ARITHMETIC = (
 RULE_MODEL = "deepspeed-initialize-model-none"
 _MODELS = ("model", "ref_model", "ref_policy", "reward_model", "value_model", "policy_model", "teacher_model")
 _MOST_FRAMES = 12
-_MOST_NAMED = 32  # pairs of modules whose names are looked up: that walks through the model
+_MOST_NAMED = 32  # pairs of modules whose names are looked up, which walks through the model
 _PRIVATE = "_PartitionedParameterCoordinator__"
 
 
@@ -72,11 +72,11 @@ def watch_backward(module: Any, probe: Probe) -> None:
 
 
 class EvalWatch:
-    """What is known of the engines' modules.
+    """Modes of the engines' modules.
 
-    `arm` begins and ends the watching of a backward pass, which is done without while no module is suspect.
-    `refused` says whether this DeepSpeed refuses such a module. Without it, DeepSpeed's version decides,
-    which is not known yet while DeepSpeed is being imported.
+    `arm` starts and stops the watching of a backward pass, which is off while no module is suspect. `refused`
+    is whether this DeepSpeed refuses such a module. Without it, DeepSpeed's version decides, which is not
+    known yet while DeepSpeed is being imported.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class EvalWatch:
         self._clock = clock
         self._due: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._suspects: dict[Any, str] = {}  # in evaluation mode as this backward pass began, by module
+        self._suspects: dict[Any, str] = {}  # in evaluation mode when this backward pass began, by module
         self._place = ""
         self._armed = False
         self._told = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """A backward pass of `engine` begins: look at its modules, if it is time."""
+        """Handle the start of a backward pass of `engine`: look at its modules, if it is time."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
@@ -120,7 +120,7 @@ class EvalWatch:
             self._arm(True)
 
     def reached(self, _: Any, frame: FrameType) -> None:
-        """The backward pass has come to a module, the caller's ``sub_module``."""
+        """Handle a module that the backward pass has reached, the caller's ``sub_module``."""
         if not self._suspects:
             return
         module: Any = frame.f_locals.get("sub_module")
@@ -136,10 +136,10 @@ class EvalWatch:
 
 
 def in_evaluation(model: Any, *, strict: bool) -> dict[Any, str]:
-    """The modules of a model that are in evaluation mode, with their paths.
+    """Return the modules of a model that are in evaluation mode, with their paths.
 
-    Unless `strict`, only those that have parameters to train themselves, and not those with running
-    statistics: frozen parts and batch normalisation are kept in evaluation mode on purpose.
+    Unless `strict`, only modules that have trainable parameters themselves, and no running statistics: frozen
+    parts and batch normalization are kept in evaluation mode on purpose.
     """
     found = {}
     for name, module in model.named_modules():
@@ -158,21 +158,21 @@ def _keeps_statistics(module: Any) -> bool:
 
 
 def _version() -> tuple[int, ...]:
-    """DeepSpeed's version as numbers; a very high one where it cannot be read."""
+    """Return DeepSpeed's version as numbers; a very high one if it cannot be read."""
     text = str(getattr(sys.modules.get("deepspeed"), "__version__", ""))
     parts = text.split("+")[0].split(".")[:3]
     return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else (999,)
 
 
 class SumWatch:
-    """Looks at some of the losses of each engine."""
+    """Examines some of the losses of each engine."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def begins(self, engine: Any, loss: Any, frame: FrameType) -> None:
-        """A backward pass of `engine` begins at `loss`."""
+        """Handle the start of a backward pass of `engine` at `loss`."""
         passes = self._passes[engine] = self._passes.get(engine, 0) + 1
         if passes > _ALWAYS and passes & (passes - 1):
             return
@@ -183,7 +183,7 @@ class SumWatch:
 
 
 def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
-    """The first parameter of ZeRO-3 below this node of a graph that was summed while it was empty."""
+    """Return ZeRO-3's first parameter below this node of a graph that was summed while it was empty."""
     waiting, seen = [(root, False)], set()
     while waiting and most > 0:
         node, empty = waiting.pop()
@@ -205,7 +205,7 @@ def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
 
 
 def _summed_shape(node: Any) -> tuple[int, ...]:
-    """The shape of what a sum or a mean was taken of; torch 2 calls it the first, torch 1 the second."""
+    """Return the shape of the operand of a sum or a mean; torch 2 uses the first name, torch 1 the second."""
     for name in ("_saved_self_sym_sizes", "_saved_self_sizes"):
         shape = getattr(node, name, None)
         if shape is not None:
@@ -214,7 +214,7 @@ def _summed_shape(node: Any) -> tuple[int, ...]:
 
 
 def _parameter_name(model: Any, parameter: Any) -> str:
-    """The parameter's path in the model."""
+    """Return the parameter's path in the model."""
     for name, each in model.named_parameters():
         if each is parameter:
             return str(name)
@@ -222,7 +222,7 @@ def _parameter_name(model: Any, parameter: Any) -> str:
 
 
 def watch_initialize(module: Any, probe: Probe) -> None:
-    """Watch ``partition_parameters``, which ``deepspeed.initialize`` asks for before it needs a model."""
+    """Watch ``partition_parameters``, which ``deepspeed.initialize`` looks up before it needs a model."""
     package, _, name = module.__name__.rpartition(".")
 
     def looked_up(_: Any, frame: FrameType) -> None:
@@ -239,7 +239,7 @@ def watch_initialize(module: Any, probe: Probe) -> None:
 
 
 def who_lacks_one(frame: FrameType | None) -> tuple[str, str]:
-    """The trainer that is being made, and which of its models are ``None``; nothing where there is none."""
+    """Return the trainer under construction, and its models that are ``None``; "" without a trainer."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -268,11 +268,11 @@ def watch_trace(module: Any, probe: Probe) -> None:
     cls = module.PartitionedParameterCoordinator
     notice_method(cls, "_invalidate_trace", invalidated, probe.failed)
     for how in ("mismatch", "short", "external"):
-        probe.add(f"invalidations_{how}", 0.0)  # none so far, which is more than not known
+        probe.add(f"invalidations_{how}", 0.0)  # none so far, which differs from unknown
 
 
 def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Mismatch (another module than last time), short (more modules than then) or external; and details."""
+    """Return mismatch (another module than before), short (more modules than before) or external; details."""
     if frame.f_code.co_name != "trace_prologue":
         return "external", {"called_by": frame.f_code.co_name}, {}
     got = frame.f_locals.get("sub_module")
@@ -286,13 +286,13 @@ def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[
 
 
 def _id(module: Any) -> int:
-    """The number that DeepSpeed gave the module: ``ds_id``, before 0.17 ``id``; -1 without one."""
+    """Return the module's number from DeepSpeed: ``ds_id``, before 0.17 ``id``; -1 without one."""
     number = getattr(module, "ds_id", getattr(module, "id", -1))
     return number if isinstance(number, int) else -1
 
 
 def name_of(module: Any) -> str:
-    """The module's path in its model and its class."""
+    """Return the module's path in its model, and its class."""
     kind = type(module).__name__
     for engine in engines():
         for name, each in engine.module.named_modules():

@@ -61,7 +61,8 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     for late in now.fatal:
         if not late.tagged("follows-failure") or not late.hits:
             continue
-        others, raised = {*run.catalogue.tagged("follows-failure"), SIGTERM}, now.exceptions.fatal
+        others = {*run.catalogue.tagged("follows-failure"), *run.catalogue.tagged(SIGTERM)}
+        raised = now.exceptions.fatal
         if late.tagged("sigsegv"):
             own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, run.streams)
             others |= wreckage(now.found, own)
@@ -122,7 +123,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     rank, code = first
     fatal = [one for one in now.found if one.is_failure]
     itself = {rule for tag in ITSELF for rule in catalogue.tagged(tag)}
-    known = {SIGTERM, *itself, *wreckage(now.found, (rank, None))}
+    known = {*catalogue.tagged(SIGTERM), *itself, *wreckage(now.found, (rank, None))}
     others = [one for one in now.exceptions.fatal if not one.shows_teardown or one.stream[1] in (rank, None)]
     if others or not lost_peers(fatal, (rank, None)) or any(one.rule not in known for one in fatal):
         return
@@ -175,7 +176,7 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> Iterator[Change]:
         yield from (one.with_judgement(harmless, seen=True) for one in fatal)
         return
     abort = next((one for one in fatal if one.tagged("sigabrt")), None)
-    others = [one for one in fatal if one is not abort and one.role != "wrapper" and one.rule != SIGTERM]
+    others = [one for one in fatal if one is not abort and one.role != "wrapper" and not one.tagged(SIGTERM)]
     if abort is None or others:
         return
     only_words = bool(abort.hits) and not facts.died and all(map(_HEAP.match, abort.texts()))

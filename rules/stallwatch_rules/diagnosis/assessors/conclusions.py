@@ -8,22 +8,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import named
-from stallwatch_rules.diagnosis.exits import SIGTERM
+from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM
 from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, Found, concluded
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
 from stallwatch_rules.failures.flight import all_flights, different_gathers, first_work, mismatched
 from stallwatch_rules.judgements.conclusions import (
-    DIVERGENCE,
-    ENDED_BY_SIGNAL,
     EVALUATION_HANG,
-    FROZEN,
     LEFT_EARLY,
     MISMATCH,
     MOE_HANG,
-    NO_GRADIENT,
     PEER_TO_PEER,
     SILENT_HANG,
-    SPIKE,
     STANDSTILLS,
     STEP_TIME,
     STRAGGLER,
@@ -76,11 +71,12 @@ def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: no step for 7 hours in a run of 12 s a step: silent-hang-no-error.
     """
+    catalogue = run.catalogue
     if run.context.stalled and run.context.kind != "oom-killed":
-        ends = Ends(now.ends | ENDED_BY_SIGNAL)
+        ends = Ends(now.ends | catalogue.tagged(SIGTERM) | catalogue.tagged(SIGKILL))
         yield ends
         now = now.after([ends])
-    pages = run.catalogue.pages
+    pages = catalogue.pages
     known: dict[str, Any] = {"where": run.clock.last_advance, "step": run.tracker.last_step}
     for conclude in (_standstills, _mismatches, _slow_steps, _losses, _quality, _silence):
         found = [
@@ -181,29 +177,30 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     if lead is None:
         return
     curve, place = lead
+    rule = run.catalogue.rule_tagged
     stream = list(run.streams.values())[place]
     points = curve.points
     nan = any(one.harm != "harmless" for one in now.found if _not_a_number(one))
     overflowed = stream.lowest_scale is not None
     zeros = judge_zero_gradients(points, exact=curve.exact, rewarded=curve.rewarded, overflowed=overflowed)
     if zeros is not None:
-        yield NO_GRADIENT, zeros, {}
+        yield rule("no-gradient"), zeros, {}
         return
     scales = [point.loss_scale for point in points]
     falling = judge_falling_scale(scales, now.facts, excerpt=run.context.now is None and is_excerpt(points))
     falling = falling or _skipped(run, points, now.facts)
     if falling is not None:
-        yield OVERFLOW, falling, {}
+        yield rule(OVERFLOW), falling, {}
     latest = last_run(points)
     divergence = judge_divergence(latest, nan_follows=nan, rewarded=curve.rewarded)
     if divergence is not None:
-        yield DIVERGENCE, divergence, {}
+        yield rule("loss-diverged"), divergence, {}
         return
     if nan:
         return
     spike = judge_spike(latest)
     if spike is not None:
-        yield SPIKE, spike, {}
+        yield rule("loss-spiked"), spike, {}
     frozen = judge_frozen(
         points,
         stream.unlogged,
@@ -214,7 +211,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         overflowed=overflowed,
     )
     if frozen is not None:
-        yield FROZEN, frozen, {}
+        yield rule("loss-same"), frozen, {}
 
 
 def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
@@ -227,13 +224,13 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         points = lead[0].points
         metrics["loss"] = [point.loss for point in points if point.loss is not None]
         metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
-        if lead[0].exact and now.get(NO_GRADIENT) is None:  # else a small rate is printed as 0
+        if lead[0].exact and now.tagged("no-gradient") is None:  # else a small rate is printed as 0
             rates = [point.learning_rate for point in points if point.learning_rate is not None]
             metrics["learning_rate"] = rates
     last, total = run.tracker.last_step, run.tracker.total_steps
     ending = last is not None and total is not None and last > NEARLY_DONE * total
-    for rule, judgement in judge_quality(metrics, now.facts, ending=ending):
-        yield rule, judgement, {}
+    for tag, judgement in judge_quality(metrics, now.facts, ending=ending):
+        yield run.catalogue.rule_tagged(tag), judgement, {}
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
@@ -285,10 +282,10 @@ def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if not one.hits and one.harm == "fatal" and one.rule in STANDSTILLS:  # a judged one
             others = (rule for rule in symptoms if rule != one.rule)
             explains = (*others, STEP_TIME, TRACE_CACHE, *now.ends)
-        if one.rule == DIVERGENCE:
+        if one.tagged("loss-diverged"):
             explains = tuple(other.rule for other in now.found if _not_a_number(other))
         if one.role == "wrapper" and by_itself:
-            explains = (SIGTERM,)
+            explains = tuple(run.catalogue.tagged(SIGTERM))
         if one.rule == TRACE_CACHE and one.judged and one.harm in ("fatal", "degrading"):
             explains = (*(symptoms if one.harm == "fatal" else ()), STEP_TIME)
         if explains != one.explains:

@@ -34,6 +34,8 @@ _OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of what a rank d
 _HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
+#: Kinds of endings that the agent knows for certain.
+_ENDINGS: dict[str, Tag] = {"oom-killed": SIGKILL, "time-limit": "time-limit"}
 #: Signals that a process brings upon itself, and the tags of the rules that they are.
 SIGNALS: dict[str, Tag] = {
     "SIGSEGV": "sigsegv",
@@ -67,9 +69,8 @@ def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
     context, pages = run.context, run.catalogue.pages
     if context.ending is None:
         return
-    rule = SIGKILL if context.kind == "oom-killed" else ""
-    if context.kind == "time-limit":
-        rule = run.catalogue.rule_tagged("time-limit")
+    tag: Tag | None = _ENDINGS.get(context.kind)
+    rule = run.catalogue.rule_tagged(tag) if tag is not None else ""
     if rule in pages and now.get(rule) is None:
         judgement = Judgement("fatal", context.ending.detail)
         yield concluded(pages[rule], judgement).with_facts("ending-counted")
@@ -147,9 +148,9 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
     if signal == "SIGTERM" or says(ending.detail, "run.passed-on"):
-        rule, fact, key = SIGTERM, "ending-told-to-stop", "told-to-stop"
+        rule, fact, key = catalogue.rule_tagged(SIGTERM), "ending-told-to-stop", "told-to-stop"
     elif signal == "SIGKILL":
-        rule, fact, key = SIGKILL, "ending-killed", "killed-silently"
+        rule, fact, key = catalogue.rule_tagged(SIGKILL), "ending-killed", "killed-silently"
     else:
         known = signal in SIGNALS or signal in _OTHERS
         rule = catalogue.rule_tagged(SIGNALS.get(signal, "other-signal")) if known else ""
@@ -176,7 +177,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher's.
     """
-    exceptions, one = now.exceptions, now.get(SIGTERM)
+    exceptions, one = now.exceptions, now.tagged(SIGTERM)
     if one is None or one.harm != "fatal":
         return
     survived = [] if exceptions.fatal else exceptions.records()
@@ -193,18 +194,19 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: asked to end, harmless.
     """
-    pages, tracker, context = run.catalogue.pages, run.tracker, run.context
-    if context.failed or context.now is not None or tracker.told_finished or SIGTERM not in pages:
+    rule, tracker, context = run.catalogue.rule_tagged(SIGTERM), run.tracker, run.context
+    if context.failed or context.now is not None or tracker.told_finished or not rule:
         return
     if not tracker.progressed:
         return  # servers and other programs are asked to end, too
     failed = now.exceptions.fatal or any(one.role != "notice" for one in now.fatal)
     lines = _asked(run.streams)
-    if failed or not lines or now.get(SIGTERM) is not None:
+    if failed or not lines or now.tagged(SIGTERM) is not None:
         return
     judgement = Judgement("harmless", message(f"diagnosis.{ASKED}"))
     where, step = earliest(lines), tracker.last_step
-    yield concluded(pages[SIGTERM], judgement, seen=True, where=where, step=step).with_facts(ASKED)
+    page = run.catalogue.pages[rule]
+    yield concluded(page, judgement, seen=True, where=where, step=step).with_facts(ASKED)
 
 
 def _asked(streams: Streams) -> list[Line]:

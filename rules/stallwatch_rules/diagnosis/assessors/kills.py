@@ -27,7 +27,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: known by its signal only.
     """
-    kill = now.get(SIGKILL)
+    kill = now.tagged(SIGKILL)
     if kill is None or not kill.hits or kill.harm != "fatal" or run.context.kind == "oom-killed":
         return
     proof = tells_of_memory(kill)
@@ -41,7 +41,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
         left = one.tagged("follows-failure") and came_before(kill, one)
         gave_up = one.role == "symptom" and "timeout" in one.rule and came_before(one, kill)
         if (one.tagged("ends-from-outside") and not left) or gave_up:
-            yield replace(one, explains=(*one.explains, SIGKILL))
+            yield replace(one, explains=(*one.explains, kill.rule))
             note = note or message("diagnosis.killed-afterwards", rule=one.rule)
     yield replace(kill, proof=(), note=note).with_facts("signal-only")
 
@@ -51,12 +51,12 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were held: process-killed-from-outside.
     """
-    context, memory, kill = run.context, run.context.memory, now.get(SIGKILL)
+    context, memory, kill = run.context, run.context.memory, now.tagged(SIGKILL)
     if kill is None or kill.harm != "fatal" or memory is None:
         return
     if tells_of_memory(kill) or "ending-counted" in kill.facts:
         return
-    if any(SIGKILL in one.all_explained for one in now.fatal):
+    if any(kill.rule in one.all_explained for one in now.fatal):
         return  # it is how the run was ended, and by whom is known
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
     if memory.counted or context.kind == "oom-killed":
@@ -73,7 +73,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
         yield replace(for_memory.with_facts("memory-near-limit"), note=note)
     elif memory.speaks in ("far", "against"):
         here = _was_here(kill, run, memory)
-        if here and memory.speaks == "against" and FROM_OUTSIDE in run.catalogue.pages:
+        if here and memory.speaks == "against" and run.catalogue.tagged(FROM_OUTSIDE):
             yield from _by_another(kill, run, now, message("diagnosis.killed-from-outside", **numbers))
         elif here is not False:
             yield kill.with_facts("memory-far-from-limit")
@@ -117,11 +117,11 @@ def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
 def _by_another(kill: Found, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
     """Put the other rule in the place of the kill, with its lines."""
     yield LeftOut(kill.rule)
-    other = now.get(FROM_OUTSIDE)
+    other = now.tagged(FROM_OUTSIDE)
     if other is not None:
         yield replace(other, note=other.note or note)
         return
-    page = run.catalogue.pages[FROM_OUTSIDE]  # its memory was measured
+    page = run.catalogue.pages[run.catalogue.rule_tagged(FROM_OUTSIDE)]  # its memory was measured
     one = concluded(page, Judgement("fatal", note), seen=True).with_facts("killed-not-counted")
     lines = {"hits": kill.hits, "occurrences": kill.occurrences, "followed": kill.followed}
     yield replace(one, count=kill.count, **lines)

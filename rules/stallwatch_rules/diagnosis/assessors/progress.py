@@ -51,7 +51,7 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
             continue
         if one.rule == TRACE_CACHE:
             yield one.with_judgement(judge_trace_cache(trace_of(one, streams), facts))
-        elif one.rule == OVERFLOW:
+        elif one.tagged(OVERFLOW):
             judgement = judge_overflow(trace_of(one, streams), _scale(streams, one), facts)
             yield one.with_judgement(judgement)
         elif one.followed >= 3 or facts.complete:

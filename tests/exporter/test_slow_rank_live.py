@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.member import Member
@@ -13,14 +17,29 @@ from stallwatch_exporter.watching.agent import Agent
 from stallwatch_rules.locale import render
 
 
-def train(probed: tuple[Any, list[Probe]], steps: int, later: float, seconds: float = 2.0) -> None:
+def train(
+    probed: tuple[Any, list[Probe]],
+    steps: int,
+    later: float,
+    seconds: float = 2.0,
+    *,
+    own: float = 0.5,
+    more_tokens: float = 0.0,
+) -> None:
     """Steps of so many seconds; rank 1 begins its backward pass this much later."""
     run, probes = probed
     for _ in range(steps):
         run.wait(seconds)
         for rank, probe in enumerate(probes):
-            probe.row[INDEX["own_seconds"]] = 0.5 + later * rank
+            probe.row[INDEX["own_seconds"]] = own + later * rank
+            probe.row[INDEX["tokens"]] = 4096 * (1 + more_tokens * rank)
             probe.step(loss=0.5)
+
+
+def cost_in(note: str) -> float:
+    found = re.search(r"costs (\d+)%", note)
+    assert found is not None
+    return int(found[1]) / 100
 
 
 def test_the_rank_is_named_and_the_incident_closes_when_it_keeps_up(
@@ -33,7 +52,8 @@ def test_the_rank_is_named_and_the_incident_closes_when_it_keeps_up(
     (incident,) = run.told
     assert (incident.rule, incident.severity, incident.rank) == ("straggler-slow-node", "warning", 1)
     assert incident.host == run.folder.info.host
-    assert "rank 1" in (note := render(incident.note)) and "40%" in note
+    assert (note := render(incident.note)).startswith(f"Rank 1 on {incident.host} takes 1")
+    assert cost_in(note) == pytest.approx(0.4, abs=0.03)
     train(probed, 60, 0.0)
     assert (run.told[-1].status, run.told[-1].resolution) == ("resolved", "recovered")
 
@@ -66,3 +86,37 @@ def test_slower_steps_of_all_ranks_are_reported_as_such(probed: tuple[Any, list[
     train(probed, 60, 0.0)
     train(probed, 40, 0.0, seconds=5.0)
     assert {incident.rule for incident in run.told} == {"step-time-degraded"}
+
+
+@pytest.mark.parametrize(("later", "seconds"), [(0.3, 2.0), (0.04, 0.15)])
+def test_a_little_later_is_no_slow_rank(
+    later: float, seconds: float, probed: tuple[Any, list[Probe]]
+) -> None:
+    """A rank that logs is later than the others, by a large share of very short steps."""
+    run, _ = probed
+    train(probed, 60, later, seconds, own=0.1)
+    assert run.told == []
+
+
+def test_more_tokens_are_an_imbalance(probed: tuple[Any, list[Probe]]) -> None:
+    run, _ = probed
+    train(probed, 60, 0.8, more_tokens=1.6)
+    (incident,) = run.told
+    assert incident.rank == 1
+    assert render(incident.note).startswith(f"Rank 1 on {incident.host} gets more tokens than the others")
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_late_rank_that_left_is_none_if_the_others_go_on(
+    goes_on: bool, probed: tuple[Any, list[Probe]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, probes = probed
+    up = {rank: frozenset({Path(f"{rank}.ring")}) for rank in range(2)}
+    monkeypatch.setattr(run.agent._probing, "ranks_up", lambda: up)
+    train(probed, 40, 0.8)
+    del up[1]
+    run.wait(1.0)
+    if goes_on:
+        train((run, probes[:1]), 3, 0.0)
+    findings = [one.rule for one in run.end("finished", 0).findings]
+    assert ("straggler-slow-node" in findings) is not goes_on

@@ -1,0 +1,280 @@
+"""The wait-for graph of a run: what its ranks wait for, over the collectives of their process groups."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import msgspec
+
+from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup
+from stallwatch_rules.stacks.spans import MOST_RANKS, members_of, ranks_in
+
+ANYBODY, UNKNOWN = -1, -2  #: nodes: any rank that waits for no other; ranks that did not report
+Role = str | tuple[int, ...]  #: what a group is for: its axis, or without a name its shape
+
+_FEW = 0.25  # of all ranks: a minority
+_WAITS = ("collective", "joining")
+_PASSES = ("send", "recv", "p2p")  # parts of the names of operations between two pipeline stages
+
+
+class Run:
+    """Facts about the ranks of a run, by group of equal ones."""
+
+    def __init__(
+        self,
+        groups: Sequence[StackGroup],
+        layout: Sequence[RankGroup],
+        world: int,
+        hosts: Mapping[str, str],
+        silent: Sequence[str],
+    ) -> None:
+        self.groups = [group for group in groups if group.ranks]
+        self.owner = {rank: at for at, group in enumerate(self.groups) for rank in group.ranks}
+        self.members: dict[str, Sequence[int]] = {**members_of(layout)}
+        self.roles: dict[str, Role] = {
+            one.id: one.axis or _shape(self.members[one.id]) for one in layout if one.id in self.members
+        }
+        self.pipelines = [self.members.get(one.id, ()) for one in layout if one.axis == "pp"]
+        #: Ranks meet in several ways, so of those that all wait some may wait for other groups.
+        self.mixed = len({one.axis for one in layout if one.axis not in ("", "world", "dp")}) > 0
+        #: Groups whose members are not known: a rank that counts nothing may be a member.
+        self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
+        for id in self.open:
+            some = (each.ranks for each in self.groups if id in each.collectives or not each.collectives)
+            self.members[id] = [rank for ranks in some for rank in ranks]
+        named = {rank for host in silent for rank in ranks_in(hosts.get(host, ""))}
+        expected = named.union(range(min(world, MOST_RANKS)), *self.members.values())
+        self.unreported = expected - self.owner.keys()
+        if all(host in hosts for host in silent):
+            self.silent = named - self.owner.keys()
+        else:
+            there = {rank for host, spans in hosts.items() if host not in silent for rank in ranks_in(spans)}
+            self.silent = self.unreported - there
+        self.is_silent = bool(silent)
+
+    @cached_property
+    def counts(self) -> dict[int, list[tuple[str, int]]]:
+        """How many collectives each rank has joined, by group."""
+        found: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        for id, ranks in self.members.items():
+            for rank in ranks:
+                at = self.owner.get(rank)
+                count = self.groups[at].collectives.get(id) if at is not None else None
+                if count is not None:
+                    found[rank].append((id, count.joined))
+        return found
+
+    @cached_property
+    def passing(self) -> list[Sequence[int]]:
+        """The pipelines. If no group has a name, those may be some in which nobody is at a collective.
+
+        Frameworks put the stages of a pipeline furthest apart (Megatron-LM, DeepSpeed, torch's meshes).
+        """
+        if self.pipelines:
+            return self.pipelines
+        like: dict[tuple[int, ...], list[Sequence[int]]] = defaultdict(list)
+        for id, role in self.roles.items():
+            if isinstance(role, tuple) and 1 < len(self.members[id]) < len(self.owner):
+                like[role].append(self.members[id])
+        used: set[Role | None] = set()
+        first: dict[str, int] = {}
+        for id, count in ((id, count) for group in self.groups for id, count in group.collectives.items()):
+            pending = count.operation or (count.done is not None and count.done < count.joined)
+            if pending or first.setdefault(id, count.joined) != count.joined:
+                used.add(self.roles.get(id))
+        idle = [role for role in like if role not in used]
+        return like[max(idle)] if idle else []
+
+    def waits(self, at: int) -> bool:
+        group = self.groups[at]
+        return group.kind in _WAITS and group.condition in ("alive", "blocked")
+
+    def ranks_where(self, of: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(rank for at in of for rank in self.groups[at].ranks))
+
+    def is_minority(self, ranks: Iterable[int], of: float = _FEW) -> bool:
+        return len(set(ranks)) <= of * len(self.owner)
+
+
+class Split(msgspec.Struct):
+    """A process group in which ranks have joined different numbers of collectives."""
+
+    id: str
+    late: set[int]
+    ahead: set[int]
+
+
+class WaitGraph:
+    """The wait-for graph: edges from ranks to collectives (negative), from those to absent ranks."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.edges: dict[int, list[int]] = defaultdict(list)
+        self.missed: set[int] = set()  # that counting ranks wait for
+        self.splits: list[Split] = []
+        self.visible: set[int] = set()  # ranks that are known to wait in a collective that is counted
+        self._nodes = UNKNOWN
+        for id, ranks in run.members.items():
+            self._add_group(id, ranks)
+        free = [
+            rank
+            for at, group in enumerate(run.groups)
+            if group.condition != "ended" and not run.waits(at)
+            for rank in group.ranks
+            if not self.edges.get(rank)
+        ]
+        self._add_uncounted(bool(free))
+        self.edges[ANYBODY] = free
+
+    def _add_group(self, id: str, ranks: Sequence[int]) -> None:
+        run = self.run
+        here: dict[int, list[int]] = defaultdict(list)
+        for rank in ranks:
+            if (at := run.owner.get(rank)) is not None:
+                here[at].append(rank)
+        counts = {at: run.groups[at].collectives[id] for at in here if id in run.groups[at].collectives}
+        if not counts:
+            return
+        levels: dict[int, list[int]] = defaultdict(list)
+        for at, count in counts.items():
+            levels[count.joined].append(at)
+        # Who counts nothing, and does not wait, is missed; who waits may wait here.
+        late = [rank for at in here if at not in counts and not run.waits(at) for rank in here[at]]
+        missing = bool(run.unreported) if id in run.open else sum(map(len, here.values())) < len(ranks)
+        before: int | None = None
+        passed: set[int] = set(late)
+        for joined in sorted(levels):
+            pending = [at for at in levels[joined] if self._pends(at, counts[at])]
+            if passed:
+                self._nodes -= 1
+                node = self._nodes
+                self.edges[node] = late if before is None else [*late, before]
+                before, late = node, []
+                for at in pending:
+                    for rank in here[at]:
+                        self.edges[rank].append(node)
+                if pending:
+                    self.missed |= passed
+            for at in pending:
+                if counts[at].operation or counts[at].done is not None:
+                    self.visible.update(here[at])
+                if missing:
+                    for rank in here[at]:
+                        self.edges[rank].append(UNKNOWN)
+            here_now = [rank for at in levels[joined] for rank in here[at]]
+            late = [*late, *here_now]
+            passed.update(here_now)
+        if len(levels) > 1:
+            ahead = {rank for at in levels[max(levels)] for rank in here[at]}
+            self.splits.append(Split(id, passed - ahead, ahead))
+
+    def _pends(self, at: int, count: Collectives) -> bool:
+        """Return whether these ranks may wait for a collective of the group."""
+        if count.operation or (count.done is not None and count.done < count.joined):
+            return self.run.groups[at].condition in ("alive", "blocked")
+        return count.done is None and self.run.waits(at)
+
+    def _add_uncounted(self, somebody: bool) -> None:
+        """Add what no number shows: ranks wait for stages beside theirs, or for anybody who does not wait."""
+        run, stages = self.run, None
+        for at, group in enumerate(run.groups):
+            if not run.waits(at):
+                continue
+            if passes(group.what):
+                stages = _neighbours(run.passing) if stages is None else stages
+                for rank in group.ranks:
+                    beside = stages.get(rank, ())
+                    self.edges[rank] += (other if other in run.owner else UNKNOWN for other in beside)
+                    if not beside and somebody:
+                        self.edges[rank].append(ANYBODY)
+                    if not beside and run.unreported:
+                        self.edges[rank].append(UNKNOWN)
+                continue
+            for rank in group.ranks:
+                if rank in self.visible or any(node != UNKNOWN for node in self.edges.get(rank, ())):
+                    continue
+                if somebody:
+                    self.edges[rank].append(ANYBODY)
+                if run.unreported:
+                    self.edges[rank].append(UNKNOWN)
+
+    def ends(self) -> set[int]:
+        """Return the nodes that others wait for, and that wait for none."""
+        waited_for = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
+        new = [node for node in waited_for if node < 0]
+        while new:
+            others = [node for node in self.edges.get(new.pop(), ()) if node not in waited_for]
+            waited_for.update(others)
+            new += (node for node in others if node < 0)
+        return {node for node in waited_for if not self.edges.get(node)}
+
+    def circles(self) -> list[set[int]]:
+        """Return the ranks of each circle that no path leaves: Tarjan's components, without recursion."""
+        number: dict[int, int] = {}
+        low: dict[int, int] = {}
+        component: dict[int, int] = {}
+        stack: list[int] = []
+        found: list[set[int]] = []
+        for start in list(self.edges):
+            if start in number:
+                continue
+            work: list[tuple[int, Iterator[int]]] = []
+            entering: int | None = start
+            while entering is not None or work:
+                if entering is not None:
+                    number[entering] = low[entering] = len(number)
+                    stack.append(entering)
+                    work.append((entering, iter(self.edges.get(entering, ()))))
+                    entering = None
+                node, others = work[-1]
+                for other in others:
+                    if other not in number:
+                        entering = other
+                        break
+                    if other not in component:
+                        low[node] = min(low[node], number[other])
+                if entering is not None:
+                    continue
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == number[node]:
+                    members: set[int] = set()
+                    while node not in members:
+                        members.add(stack.pop())
+                    component.update(dict.fromkeys(members, len(found)))
+                    found.append(members)
+        leaving = {
+            component[node]
+            for node, others in self.edges.items()
+            for o in others
+            if component[o] != component[node]
+        }
+        return [
+            {node for node in members if node >= 0}
+            for at, members in enumerate(found)
+            if at not in leaving and len(members) > 1
+        ]
+
+
+def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return what groups of one kind have in common: how many they are, and how far apart."""
+    return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
+
+
+def passes(what: str) -> bool:
+    """Return whether an operation is between two pipeline stages."""
+    return any(part in what.lower() for part in _PASSES)
+
+
+def _neighbours(pipelines: Iterable[Sequence[int]]) -> dict[int, list[int]]:
+    """Return the ranks of the stages before and after each rank's own."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for stages in pipelines:
+        for one, next_one in pairwise(stages):
+            found[one].append(next_one)
+            found[next_one].append(one)
+    return found
