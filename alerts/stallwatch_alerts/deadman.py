@@ -1,7 +1,7 @@
-"""A dead-man's switch: pings that stop when we cannot see, so that somebody else notices.
+"""A dead-man's switch: pings that stop when Stallwatch is blind, so that another service raises an alert.
 
-The address is that of a healthchecks.io check or of anything that follows it: a request to it says "all is
-well", to ``/start`` that a run began, to ``/fail`` that it went wrong (healthchecks.io/docs/http_api).
+The address is that of a healthchecks.io check or of a compatible service: a plain request means success,
+``/start`` means that a run began, ``/fail`` that it failed (healthchecks.io/docs/http_api).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from stallwatch_exporter.incident import Incident
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
-_SILENT_SECONDS = 30.0  # an agent that was not heard for so long hangs, or is stopped
+_SILENT_SECONDS = 30.0  # an agent that is silent for longer hangs or is stopped
 
 
 class Deadman:
-    """Pings `url` every `seconds` for as long as `blind` has nothing to say.
+    """Pings `url` every `seconds` for as long as `blind` returns "".
 
-    `blind` returns why we cannot see, "" if we can; it is called from the thread that pings. What goes
-    wrong is reported to `report` when it begins, without the secret in the address.
+    `blind` returns why monitoring does not work, "" if it does; it is called from the thread that pings. Each
+    new problem is passed to `report` when it begins, without the secret in the address.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Deadman:
         self._thread.start()
 
     def close(self, last: Signal | None, timeout: float = _TIMEOUT) -> None:
-        """Stop, after one more signal where `last` names one; it has `timeout` seconds to leave."""
+        """Stop, after one more signal if `last` names one; it has `timeout` seconds to leave."""
         self._last = last
         self._ended.set()
         self._thread.join(timeout)
@@ -67,7 +67,7 @@ class Deadman:
     def _look(self) -> None:
         try:
             wrong = self._blind()
-        except Exception as error:  # who cannot tell whether it sees does not see
+        except Exception as error:  # a check that fails counts as a problem
             wrong = f"{type(error).__name__}: {error}"
         if wrong:
             self._say(f"the dead-man's switch gets no ping: {wrong}")
@@ -91,7 +91,7 @@ class Deadman:
 
 
 def ping_healthchecks(url: str, signal: Signal) -> None:
-    """One request; an `OSError` where it was not taken."""
+    """Send one request; raise `OSError` if it is not accepted."""
     parts = urlsplit(url)
     path = parts.path if signal == "ok" else f"{parts.path.rstrip('/')}/{signal}"
     address = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
@@ -101,7 +101,7 @@ def ping_healthchecks(url: str, signal: Signal) -> None:
 
 
 class DeadmanSink:
-    """The agent's switch: a sink that hears once a second that the agent is ``alive``, and pings as long."""
+    """The switch of an agent: a sink that pings while the agent calls ``alive`` about once a second."""
 
     def __init__(
         self,
@@ -119,21 +119,21 @@ class DeadmanSink:
         self._deadman = Deadman(url, self.blind, seconds=seconds, report=report, ping=ping)
 
     def __call__(self, incident: Incident) -> None:
-        """A run that ended badly ends with the signal for it."""
+        """Remember a failed run, so that `close` sends the signal for it."""
         if incident.kind == "ended":
             self._failed = True
 
     def alive(self, problem: str) -> None:
-        """The agent looked at its run; `problem` is what it could not see, or empty."""
+        """Record that the agent checked its run; `problem` is why it could not read it, or empty."""
         self._heard, self._problem = self._clock(), problem
 
     def blind(self) -> str:
-        """Why the agent does not see; "" where it does."""
+        """Return why the agent cannot monitor the run; "" if it can."""
         silent = self._clock() - self._heard
         if silent > _SILENT_SECONDS:
             return f"the agent has not looked at the run for {silent:.0f} s"
         return self._problem
 
     def close(self, timeout: float) -> None:
-        """The run is over: say how."""
+        """Send the final signal: whether the run failed."""
         self._deadman.close("fail" if self._failed else "ok", timeout)

@@ -1,4 +1,4 @@
-"""Chat URLs for people's eyes: enough to tell which one is meant, nothing that is a secret."""
+"""Mask chat URLs for display: enough to recognize which URL is meant, without its secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import also_schemes
 
-# In these the host is an address; elsewhere (slack://TokenA/…) the place of the host may hold a token.
+# The host of these schemes is an address; for others (slack://TokenA/…) it may be a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
 _URL = lazy(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _HOST = lazy(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
@@ -20,12 +20,12 @@ _MASK = "****"
 
 
 def mask_url(url: str) -> str:
-    """``slack://TokenA/TokenB`` as ``slack://****``; a webhook of one's own as ``json://host:port/****``."""
+    """Return a URL without secrets: ``slack://****``, or ``json://host:port/****`` for a generic webhook."""
     found = _URL.match(url.strip())
     if found is None:
         return _MASK
     scheme = found["scheme"].lower()
-    # An @ behind the first slash may end a password with a slash in it: then nothing before it is a host.
+    # An @ after the first slash may end a password that contains a slash: no text before it is then a host.
     place, *path = re.split(r"[/?#]", found["rest"], maxsplit=1)
     host = place.rpartition("@")[2]
     doubtful = "@" in "".join(path).partition("?")[0]
@@ -35,10 +35,10 @@ def mask_url(url: str) -> str:
 
 
 def hide_secrets(text: str, url: str) -> str:
-    """The text without the URL or any piece of it, for what a library says about a failure.
+    """Return the text without the URL or any piece of it, for error messages of libraries.
 
-    Short pieces may be words of the text as well: they go where they stand as in an address or in quotes, or
-    could be no word. So do the first and last character of a piece, as Apprise writes it (``T...x``).
+    Short pieces may be ordinary words: they are masked only in an address or in quotes, or if they cannot be
+    words. The first and last character of a piece, as Apprise writes it (``T...x``), are masked too.
     """
     shown = mask_url(url).lower()
     for piece in sorted(_pieces(url), key=len, reverse=True):
@@ -57,7 +57,7 @@ def hide_secrets(text: str, url: str) -> str:
 
 @functools.cache
 def learn_schemes() -> None:
-    """Have all that is redacted from now on know the chats of the Apprise that is installed. Imports it."""
+    """Make redaction recognize the URL schemes of the installed Apprise from now on. Imports Apprise."""
     from apprise.manager_plugins import NotificationManager
 
     manager: Any = NotificationManager  # has no types
@@ -65,7 +65,7 @@ def learn_schemes() -> None:
 
 
 def _pieces(url: str) -> set[str]:
-    """The URL, all behind its scheme, its parts, and each as a library may have written it."""
+    """Return the URL, the part after its scheme, its components, and the forms a library may write."""
     _, _, rest = url.strip().partition("://")
     place, slash, path = rest.partition("/")
     found = {url.strip(), rest, place.rpartition("@")[0], slash + path if path else "", path}

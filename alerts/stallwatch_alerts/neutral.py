@@ -1,6 +1,6 @@
-"""Log text made safe to show in a chat: it can mention nobody, link nowhere and change no layout.
+"""Make log text safe to show in a chat: no mentions, no links, no change of the layout.
 
-Evidence comes from whatever a training printed. A line with ``<!channel>`` in it must not wake a company.
+Evidence is whatever a training printed. A line that contains ``<!channel>`` must not notify a whole company.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stallwatch_rules.text.controls import without_controls
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
-# Look-alikes instead of escapes: every chat has other escapes, none reads meaning into these.
+# Look-alikes instead of escapes: escapes differ between chats, and no chat interprets these.
 _LOOK_ALIKES = str.maketrans(
     {
         "<": "‹",  # <!channel>, <at id=all>, HTML
@@ -30,9 +30,9 @@ _BREAKS = lazy(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
 def neutralise(text: str, limit: int = 0) -> str:
-    """One line of plain text: no secret, mention, markup, link or control character; cut at `limit`."""
+    """Return one plain line: no secret, mention, markup, link or control character; cut at `limit`."""
     if limit:
-        text = text[: 4 * limit]  # the rest would be cut anyway; a log line may be a gigabyte
+        text = text[: 4 * limit]  # the rest is cut anyway; a log line may be a gigabyte
     text = _BREAKS.sub(" ", redact(text))
     text = without_controls(text).translate(_LOOK_ALIKES)
     text = _ENTITY.sub("＆", _MENTION.sub("＠", text))
@@ -45,9 +45,9 @@ def _break_link(found: re.Match[str]) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """At most `limit` characters, the last an ellipsis where something is missing.
+    """Return at most `limit` characters, the last an ellipsis if something is missing.
 
-    What is one character to the eye (an accent, an emoji's colour) stays one.
+    Never cut within a character as users see it (with an accent, with an emoji's color).
     """
     if len(text) <= limit:
         return text

@@ -1,4 +1,4 @@
-"""A notification on its way: its words, its facts, the channel it takes, and the keys that say who got it."""
+"""A notification on its way: text, facts, channel, and the keys that record who received it."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ class Notice:
 
     message: Message
     level: Level
-    facts: dict[str, Fact]  #: keys of the JSON body that generic webhooks get, besides title and text
-    key: str = ""  #: under which it is noted who was told; empty where nobody need know
+    facts: dict[str, Fact]  #: keys of a generic webhook's JSON body, besides title and text
+    key: str = ""  #: records who was notified; empty if that is not recorded
 
 
 class Channel(Protocol):
-    """Where notices go; see ``channels``."""
+    """A destination of notices; see ``channels``."""
 
     name: str
 
     def send(self, notice: Notice) -> None:
         """Deliver, or raise with a reason that holds no secret.
 
-        The exception may have an attribute ``retry_after``: the seconds for which the chat asked to be left
-        alone, or ``None``.
+        The exception may have an attribute ``retry_after``: the seconds to wait that the chat requested, or
+        ``None``.
         """
 
 
 class EditingChannel(Channel, Protocol):
-    """A channel that may be able to edit what it sent."""
+    """A channel that may be able to edit the messages that it sent."""
 
     def has_message(self, incident: str) -> bool:
-        """Return whether it sent a message of this open incident that can be edited."""
+        """Whether the channel sent a message of this open incident that can be edited."""
 
     def edit(self, notice: Notice) -> None:
-        """Bring that message up to date, or raise."""
+        """Update that message, or raise."""
 
 
 def facts_of(**known: Fact) -> dict[str, Fact]:
-    """Return the facts of a notice: every key, with what is `known`."""
+    """Return the facts of a notice: every key, with the `known` values filled in."""
     unknown: dict[str, Fact] = {
         "id": "",
         "run": "stallwatch",
@@ -86,18 +86,18 @@ def _level(incident: Incident) -> Level:
         if incident.outcome == "crashed":
             return "failure"
         if incident.unwatched or incident.resolution == "unmended":
-            return "warning"  # nothing is known to be well
+            return "warning"  # not known to be resolved well
         return "info" if incident.outlasted else "success"
     return level_of(incident.severity)
 
 
 def level_of(severity: str) -> Level:
-    """Return the level of something open with this severity."""
+    """Return the level of an open incident or alert of this severity."""
     return _LEVELS.get(severity, "info")
 
 
 def linked(notice: Notice, page: RulePage | None, run: str, settings: AlertSettings) -> Notice:
-    """Return the notice with links to the rule's page and, if there is a dashboard, to the run's."""
+    """Return the notice with links to the rule's page and, if there is a dashboard, to the run's page."""
     runbook = "" if page is None else runbook_of(page, settings)
     lines = link_lines(runbook, run, settings.dashboard_url, settings.language)
     return replace(notice, message=Message(notice.message.title, with_links(notice.message.text, lines)))
@@ -110,29 +110,29 @@ def runbook_of(page: RulePage, settings: AlertSettings) -> str:
 
 
 def test_notice(language: str) -> Notice:
-    """Return a notice with every key of a real one, for trying a channel."""
+    """Return a notice with every key of a real one, for testing a channel."""
     facts = facts_of(id="stallwatch/test/test-message/1", kind="test", rule="test-message")
     return Notice(render_test(language), "info", facts)
 
 
-# ---------------------------------------------------------------- who got what
+# ---------------------------------------------------------------- keys of the delivery records
 
 
 def stage_key(incident: Incident, stage: str = "") -> str:
-    """Return the key of a stage of the incident, by default the present one.
+    """Return the key of a stage of the incident, by default the current stage.
 
-    The time is part of it: a run's name, and with it all ids, may come again once the old run was pruned.
+    The time is part of the key: a run's name, and with it every id, can recur after the old run was pruned.
     """
     return f"{incident.id}/{incident.opened_at:.0f}/{stage or incident.stage}"
 
 
 def opening_keys(incident: Incident) -> tuple[str, str]:
-    """Return the keys of the stages whose message says that the incident began."""
+    """Return the keys of the stages whose message reports that the incident began."""
     return stage_key(incident, "open"), stage_key(incident, "worse")
 
 
 def escalated_key(key: str) -> str:
-    """Return the key for: a chat was called because nobody had acknowledged the incident."""
+    """Return the key that records an escalation to a chat because the incident was not acknowledged."""
     return f"{key}/escalated"
 
 
@@ -140,12 +140,12 @@ _PLANNED = "/planned"
 
 
 def planned_key(key: str) -> str:
-    """Return the key for: a message is kept for later, and another may still be the first to deliver it."""
+    """Return the key of a message kept for later, which another process may still deliver first."""
     return f"{key}{_PLANNED}"
 
 
 def key_of_planned(key: str) -> str:
-    """Return the key behind a ``planned_key``; "" if it is none."""
+    """Return the key behind a ``planned_key``; "" if `key` is no planned key."""
     return key.removesuffix(_PLANNED) if key.endswith(_PLANNED) else ""
 
 
@@ -155,7 +155,7 @@ _LENGTH = 16
 
 @functools.lru_cache(maxsize=256)
 def fingerprint(url: str) -> str:
-    """Return a chat's name in the database: the same for a URL everywhere, and no way back to it.
+    """Return a chat's name in the database: the same for a URL everywhere, and not reversible.
 
     32 hexadecimal digits. Slow on purpose (50 ms, once per URL): a password in a URL may be weak.
     """

@@ -1,4 +1,4 @@
-"""What people say about incidents: that somebody cares, that it shall be quiet, and notes."""
+"""User input about incidents: acknowledgements, silences and notes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEPT_SECONDS = 30 * 86400.0
 
 @dataclass(frozen=True)
 class Silence:
-    """Nothing that fits is told between these times. "" fits everything, names may hold * and ?."""
+    """A period without notifications of matching incidents. "" matches everything, names may hold * and ?."""
 
     starts_at: float
     ends_at: float
@@ -29,7 +29,7 @@ class Silence:
     id: int = 0
 
     def fits(self, run: str, rule: str, severity: str, now: float) -> bool:
-        """Whether it keeps such an incident quiet now."""
+        """Whether the silence applies to such an incident now."""
         return (
             self.starts_at <= now < self.ends_at
             and fnmatchcase(run, self.run or "*")
@@ -38,9 +38,9 @@ class Silence:
         )
 
     def quiets(self, incident: Incident, now: float) -> bool:
-        """Whether it keeps this one quiet now; a stall by the rule that it was told as at first, too.
+        """Whether the silence applies to this incident now; for a stall, also by the rule that it began with.
 
-        What somebody silenced is the stall, whatever is known of it since. An end is another thing.
+        The user silenced the stall itself, whatever is known about it since. The end of a run is separate.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
         return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)
@@ -54,7 +54,7 @@ class People:
         migrate(engine)
 
     def silence(self, silence: Silence) -> int:
-        """Keep it; its number."""
+        """Store the silence; return its number."""
         values = {name: getattr(silence, name) for name in SILENCES.c.keys() if name != "id"}  # noqa: SIM118
         with writing(self._engine) as connection:
             connection.execute(delete(SILENCES).where(SILENCES.c.ends_at < silence.starts_at - _KEPT_SECONDS))
@@ -62,19 +62,19 @@ class People:
         return int(key[0]) if key is not None else 0
 
     def expire(self, silence: int, now: float) -> bool:
-        """End it now; whether there was one."""
+        """End the silence now; return whether there was one in force or to come."""
         with writing(self._engine) as connection:
             mine = and_(SILENCES.c.id == silence, SILENCES.c.ends_at > now)
             return connection.execute(update(SILENCES).where(mine).values(ends_at=now)).rowcount > 0
 
     def silences(self, now: float) -> list[Silence]:
-        """Those that are in force, or will be."""
+        """Return the silences that are in force, or will be."""
         query = select(SILENCES).where(SILENCES.c.ends_at > now).order_by(SILENCES.c.id)
         with self._engine.connect() as connection:
             return [Silence(**row._asdict()) for row in connection.execute(query)]
 
     def acknowledge(self, incident: str, who: str, now: float) -> bool:
-        """Somebody cares: nobody else is called. False where there is no such incident."""
+        """Acknowledge the incident, withdraw its escalations; return False if there is no such incident."""
         with writing(self._engine) as connection:
             opened = connection.scalar(select(INCIDENTS.c.opened_at).where(INCIDENTS.c.id == incident))
             if opened is None:
@@ -91,7 +91,7 @@ class People:
         return True
 
     def acknowledge_alerts(self, name: str) -> list[str]:
-        """Call nobody because of alerts that have no incident: of this id, or of a run. Which these were."""
+        """Withdraw escalations of alerts without an incident, by alert id or run; return the alert ids."""
         mine = and_(
             or_(MESSAGES.c.about == name, MESSAGES.c.run == name), MESSAGES.c.about.startswith("alert/")
         )
@@ -99,7 +99,7 @@ class People:
             return withdraw_escalations(connection, mine, "acknowledged")
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Whether somebody cares for it, as it was opened last."""
+        """Whether someone acknowledged the incident since it was last opened."""
         same = and_(
             ACKNOWLEDGEMENTS.c.incident == incident,
             INCIDENTS.c.id == incident,
@@ -109,7 +109,7 @@ class People:
             return connection.execute(select(ACKNOWLEDGEMENTS.c.at).where(same)).first() is not None
 
     def note(self, incident: str, who: str, text: str, now: float) -> bool:
-        """Keep a remark with the incident. False where there is no such incident."""
+        """Store a note on the incident; return False if there is no such incident."""
         with writing(self._engine) as connection:
             known = select(INCIDENTS.c.id).where(INCIDENTS.c.id == incident)
             if connection.execute(known).first() is None:

@@ -1,8 +1,8 @@
-"""Which chats hear of an incident, when, and who is called where nobody cares for it.
+"""Routing: which chats are notified of an incident and when, and which are called if it is not acknowledged.
 
-Routes are asked in their order; the first that fits decides, unless it says `go_on`. Without any that fits,
-the chats of ``[alerts] urls`` hear it. A mistake in a route must not keep news from everybody: a broken
-one sends what it may be about to every chat.
+Routes are checked in order; the first match decides, unless it sets `go_on`. If none matches, the chats of
+``[alerts] urls`` are notified. A mistake in a route must not suppress notifications: a broken route sends
+every incident that it may match to every chat.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class QuietHours(msgspec.Struct, frozen=True):
-    """From one time of the day to another, also over midnight, where people live."""
+    """A time range of the day in the users' time zone; may span midnight."""
 
     begin: time
     end: time
     zone: ZoneInfo
-    but: str = "critical"  #: from this severity on, it is sent nevertheless
+    but: str = "critical"  #: incidents of this severity or a higher one are sent nevertheless
 
     def until(self, now: float) -> float:
-        """When they end, as Unix time; `now` itself where they are not."""
+        """Return when the quiet hours end, as Unix time; `now` itself outside of them."""
         here = datetime.fromtimestamp(now, self.zone)
         for day in (-1, 0):
             begins = datetime.combine(here.date() + timedelta(days=day), self.begin, self.zone)
@@ -41,7 +41,7 @@ class QuietHours(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """For incidents that fit: all that is given must."""
+    """A route for the incidents that match all of the given conditions."""
 
     runs: tuple[str, ...] = ()  #: names with * and ?
     severities: tuple[str, ...] = ()
@@ -52,13 +52,13 @@ class Route(msgspec.Struct, frozen=True):
     escalate_after: float = 0.0  #: seconds without an acknowledgement; 0: never
     escalate_urls: tuple[str, ...] = ()  #: secrets
     go_on: bool = False
-    broken: bool = False  #: not all of it could be read: what could narrows it, and every chat hears it
+    broken: bool = False  #: partly unreadable: the readable conditions apply, and every chat is notified
 
     def __repr__(self) -> str:
         return f"Route({', '.join((*self.runs, *self.severities, *self.families, *self.rules))})"
 
     def fits(self, run: str, severity: str, family: str, rule: str) -> bool:
-        """Whether it is about such an incident."""
+        """Whether an incident with these properties matches."""
         return (
             _matches(self.runs, run)
             and (not self.severities or severity in self.severities)
@@ -68,18 +68,18 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """One chat that hears of an incident."""
+    """One chat to notify of an incident."""
 
     url: str
     not_before: float = 0.0
     escalation: bool = False
-    waited: float = 0.0  #: for how long nobody will have acknowledged it, then
+    waited: float = 0.0  #: seconds without an acknowledgement at that time
 
 
 def stops(
     urls: Sequence[str], routes: Iterable[Route], run: str, severity: str, family: str, rule: str, now: float
 ) -> list[Stop]:
-    """Where news of such an incident go, each chat once; the earliest of its times."""
+    """Return the chats to notify of such an incident, each chat once and at the earliest of its times."""
     routes = tuple(routes)
     found: dict[tuple[str, bool], Stop] = {}
     decided = False
@@ -104,7 +104,7 @@ def stops(
 
 
 def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
-    """The chats of everyday news; those to call somebody only where there are no others."""
+    """Return the chats for ordinary notifications; the escalation chats only if there are no others."""
     found = dict.fromkeys(urls)
     for route in (routes := tuple(routes)):
         found.update(dict.fromkeys(route.urls or ()))
@@ -112,7 +112,7 @@ def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
 
 
 def all_urls(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
-    """Every chat that may ever be notified."""
+    """Return every chat that may ever be notified."""
     found = dict.fromkeys(urls)
     for route in routes:
         found.update(dict.fromkeys((*(route.urls or ()), *route.escalate_urls)))

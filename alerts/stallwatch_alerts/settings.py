@@ -1,4 +1,4 @@
-"""Settings of the alerts. The command line reads file, environment and flags and hands them over."""
+"""Settings of the alerts. The command line reads file, environment and flags and passes them in."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Language = Literal["en", "zh"]
 class AlertSettings:
     """Who is notified, in which language, and from which severity on."""
 
-    urls: tuple[str, ...] = ()  #: Apprise URLs; secrets, so out of every log and message
+    urls: tuple[str, ...] = ()  #: Apprise URLs; secrets: keep them out of every log and message
     language: Language = "en"
     min_severity: Severity = "warning"
     routes: tuple[Route, ...] = ()
-    keep_days: int = 90  #: incidents that are over, and messages, are forgotten after this
+    keep_days: int = 90  #: resolved incidents and messages are deleted after this
     dashboard_url: str = ""  #: for links to the pages of runs and rules
     docs_url: str = ""  #: of the documentation site, for links to rules if there is no dashboard
-    deadman_url: str = ""  #: pinged while we can see; a secret
-    deadman_seconds: float = 60.0  #: how often
+    deadman_url: str = ""  #: pinged while monitoring works; a secret
+    deadman_seconds: float = 60.0  #: interval of the pings
 
     @property
     def all_urls(self) -> tuple[str, ...]:
@@ -37,11 +37,11 @@ class AlertSettings:
 
 @dataclass(frozen=True)
 class RelaySettings:
-    """Where ``stallwatch relay`` listens, who may post, whom it notifies and whom it pings."""
+    """Where ``stallwatch relay`` listens, which clients may post, and which chats and checks it notifies."""
 
     host: str = "127.0.0.1"
     port: int = 19401  #: 0 lets the system choose
-    token: str = field(default="", repr=False)  #: with it, Alertmanager must send it as a bearer token
-    watchdog_seconds: float = 300.0  #: without StallwatchWatchdog for so long we are blind
+    token: str = field(default="", repr=False)  #: if set, Alertmanager must send it as a bearer token
+    watchdog_seconds: float = 300.0  #: without StallwatchWatchdog for this long, the relay is blind
     alerts: AlertSettings = field(default_factory=AlertSettings)
     server: ServerSettings = field(default_factory=ServerSettings)

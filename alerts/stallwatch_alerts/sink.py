@@ -1,4 +1,4 @@
-"""Incidents to chats: one thread per URL, so that a dead chat neither delays another nor the run."""
+"""Send incidents to chats: one thread per URL, so that a dead chat delays neither others nor the run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _REMEMBERED = 10_000
 
 
 class ChatSink(DeliveryQueue):
-    """A delivery queue that takes every change of an incident; sends on open and on resolve.
+    """A delivery queue that takes every change of an incident and sends messages on open and on resolve.
 
-    Never blocks, never raises. A warning that the next steps decide waits for `warning_seconds`.
+    Never blocks, never raises. A warning that the next steps decide is held for `warning_seconds`.
     """
 
     def __init__(
@@ -34,23 +34,23 @@ class ChatSink(DeliveryQueue):
         warning_seconds: float = 0.0,
         **delivery: Any,
     ) -> None:
-        """`delivery` has the options of a `DeliveryQueue`."""
+        """Take the options of a `DeliveryQueue` in `delivery`."""
         super().__init__(settings, **delivery)
         self._catalogue = catalogue
         self._sent_stages: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._shown: dict[str, tuple[object, ...]] = {}  # of open incidents: what was sent last
+        self._shown: dict[str, tuple[object, ...]] = {}  # of open incidents: the shape that was sent last
         self._warning_seconds = warning_seconds
-        self._held: dict[str, tuple[float, Incident]] = {}  # warnings, and since when
+        self._held: dict[str, tuple[float, Incident]] = {}  # held warnings, and since when
 
     def __call__(self, incident: Incident) -> None:
-        """Queue a message where this change deserves one."""
+        """Queue a message if this change deserves one."""
         if self._holds(incident):
             return
         self._held.pop(incident.id, None)
         self._send(incident)
 
     def alive(self, _problem: str) -> None:
-        """The agent looked at its run: send the warnings that waited long enough."""
+        """Send the warnings that were held long enough; called by the agent each time it reads its run."""
         now = time.monotonic()
         for since, incident in list(self._held.values()):
             if now - since >= self._warning_seconds:
@@ -58,7 +58,7 @@ class ChatSink(DeliveryQueue):
                 self._send(incident)
 
     def adopt(self, incident: Incident) -> None:
-        """Learn that another agent of the run sent this stage of an incident: it is not sent again."""
+        """Record that another agent of the run sent this stage of an incident, so it is not sent again."""
         self._sent_stages[(incident.id, "open")] = None
         self._sent_stages[(incident.id, incident.stage)] = None
         try:
@@ -67,7 +67,7 @@ class ChatSink(DeliveryQueue):
             self._lost += 1
 
     def has_sent(self, incident: str) -> bool:
-        """Return whether no message about this incident, by its id, waits to leave now."""
+        """Whether no message about this incident, given by its id, is waiting to leave now."""
         return incident not in self._held and super().has_sent(incident)
 
     def _letter(self, incident: Incident) -> Letter:
@@ -77,7 +77,7 @@ class ChatSink(DeliveryQueue):
         return Letter(msgspec.structs.replace(incident), notice, page.family if page else "")
 
     def _holds(self, incident: Incident) -> bool:
-        """Whether it warns of what the next steps decide: with a stall that follows it is one message."""
+        """Whether to hold a warning that the next steps decide: a stall that follows shares its message."""
         warns = (incident.status, incident.kind, incident.severity) == ("open", "finding", "warning")
         if not warns or not self._warning_seconds or (incident.id, "open") in self._sent_stages:
             return False
@@ -102,21 +102,21 @@ class ChatSink(DeliveryQueue):
             self._lost += 1
 
     def close(self, timeout: float) -> bool:
-        """Send what is queued within `timeout` seconds in all; return whether everything left."""
+        """Send the queued messages within `timeout` seconds in all; return whether all of them left."""
         for _, incident in self._held.values():
             self._send(incident)
         self._held.clear()
         return super().close(timeout)
 
     def _changes_message(self, incident: Incident) -> bool:
-        """Whether an open incident that was sent has another cause, more of a history, or stacks now."""
+        """Whether an open incident that was sent now has another cause, a longer history, or stacks."""
         if incident.status != "open" or incident.id not in self._shown:
             return False
         before, self._shown[incident.id] = self._shown[incident.id], _shape(incident)
         return before != self._shown[incident.id]
 
     def _deserves_message(self, incident: Incident) -> bool:
-        """Once per stage and incident. An end goes to whoever got the beginning; a crash to everybody."""
+        """Whether to send this stage: once, and below `min_severity` only if the opening was sent."""
         key = (incident.id, incident.stage)
         if key in self._sent_stages:
             return False
@@ -133,6 +133,6 @@ class ChatSink(DeliveryQueue):
 
 
 def _shape(incident: Incident) -> tuple[object, ...]:
-    """What of an incident is worth an edit: not its durations and counts."""
+    """Return the parts of an incident that are worth an edit: not its durations and counts."""
     known = incident.stacks is not None
     return incident.rule, incident.severity, incident.rank, known, len(incident.history)

@@ -1,4 +1,4 @@
-"""Incidents of all runs in one database: SQLite beside the runs by default, any SQLAlchemy URL instead."""
+"""Incidents of all runs in one database: SQLite beside the runs by default, or any SQLAlchemy URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Change:
-    """What became of an incident: ``open``, ``worse``, ``better``, ``resolved``, or people's words."""
+    """A change of an incident: ``open``, ``worse``, ``better``, ``resolved``, or a user's action or note."""
 
     at: float
     what: str
@@ -41,18 +41,18 @@ class IncidentStore:
 
     @classmethod
     def at_home(cls, home: Path) -> IncidentStore:
-        """The default store: ``incidents.db`` in Stallwatch's state folder."""
+        """Open the default store: ``incidents.db`` in Stallwatch's state folder."""
         return cls.in_file(home, "incidents.db")
 
     @classmethod
     def in_file(cls, home: Path, name: str) -> IncidentStore:
-        """A database of this name in the state folder; both are made for those who may enter the folder."""
+        """Open a database of this name in the state folder; create both, private to the folder's users."""
         make_home(home)
         make_file(home / name)
         return cls(f"sqlite:///{home / name}")
 
     def upsert(self, incident: Incident) -> None:
-        """Insert the incident, or replace what is known of it."""
+        """Insert the incident, or replace its stored state."""
         try:
             self._write(incident)
         except IntegrityError:  # another agent inserted it in between
@@ -61,7 +61,7 @@ class IncidentStore:
     def list(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Incidents, newest first; of one run or status only, where asked."""
+        """Return incidents, newest first; only those of one run or status if given."""
         query = select(INCIDENTS.c.payload).order_by(INCIDENTS.c.opened_at.desc(), INCIDENTS.c.id)
         if run is not None:
             query = query.where(INCIDENTS.c.run == run)
@@ -73,32 +73,32 @@ class IncidentStore:
             return _readable(connection.scalars(query))
 
     def get(self, incident: str) -> Incident | None:
-        """The incident of this id; none as well where it cannot be read."""
+        """Return the incident with this id; ``None`` if it does not exist or cannot be read."""
         with self._engine.connect() as connection:
             payload = connection.scalar(select(INCIDENTS.c.payload).where(INCIDENTS.c.id == incident))
         return next(iter(_readable([] if payload is None else [payload])), None)
 
     def beginning_with(self, text: str, limit: int) -> Sequence[Incident]:
-        """Incidents whose id begins with the text, newest first."""
+        """Return incidents whose id begins with the text, newest first."""
         mine = INCIDENTS.c.id.startswith(text, autoescape=True)
         query = select(INCIDENTS.c.payload).where(mine).order_by(INCIDENTS.c.opened_at.desc()).limit(limit)
         with self._engine.connect() as connection:
             found = _readable(connection.scalars(query))
-        return [one for one in found if one.id.startswith(text)]  # SQLite's LIKE minds no case
+        return [incident for incident in found if incident.id.startswith(text)]  # SQLite's LIKE ignores case
 
     def history(self, incident: str) -> tuple[Change, ...]:
-        """What became of it, oldest first."""
+        """Return the changes of the incident, oldest first."""
         query = select(HISTORY).where(HISTORY.c.incident == incident).order_by(HISTORY.c.id)
         with self._engine.connect() as connection:
             return tuple(Change(row.at, row.what, row.who, row.text) for row in connection.execute(query))
 
     @property
     def engine(self) -> Engine:
-        """The database, for what else is kept in it."""
+        """The database engine, for the other tables in the same database."""
         return self._engine
 
     def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         self._engine.dispose()
 
     def _write(self, incident: Incident) -> None:
@@ -118,11 +118,11 @@ class IncidentStore:
 
 
 def _incident(payload: Any) -> Incident:
-    return convert(payload, Incident, str_keys=True)  # as JSON has them, also where they are ranks
+    return convert(payload, Incident, str_keys=True)  # JSON keys are strings, ranks included
 
 
 def _readable(payloads: Iterable[Any]) -> list[Incident]:
-    """Without what cannot be read, such as what a newer version wrote: it must not hide the others."""
+    """Return the readable incidents: an unreadable row, as of a newer version, must not hide others."""
     found = []
     for payload in payloads:
         try:
@@ -142,7 +142,7 @@ def _note(connection: Connection, incident: Incident, before: Any) -> None:
 
 
 def _changes(incident: Incident, before: Any) -> tuple[str, ...]:
-    """What of the change deserves a line: not each step and count."""
+    """Return the changes that deserve a line of history: not each step and count."""
     if before is None or before.opened_at != incident.opened_at:
         return ("open",) if incident.status == "open" else ("open", "resolved")
     if before.status != incident.status:

@@ -1,4 +1,4 @@
-"""Incidents into the store, behind the agent's back."""
+"""Write incidents to the store in the background."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from stallwatch_alerts.store import IncidentStore
 
 
-_CAPACITY = 20_000  # while the database is away; the run's folder has them all, too
+_CAPACITY = 20_000  # while the database is down; the run's folder has all of them, too
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
 class _Notified(msgspec.Struct, frozen=True):
-    """A chat took a message."""
+    """A record that a chat accepted a message."""
 
     channel: str
     keys: tuple[str, ...]
@@ -35,8 +35,8 @@ class StoreSink:
     """Writes every change of an incident from a thread of its own: a slow disk must not hold up the agent.
 
     The store is opened there too, on the first incident: most runs have none, and SQLAlchemy takes a second
-    to import. What was over `keep_days` ago is forgotten then. `report` gets the first failure, without
-    the secrets of the database's `url`.
+    to import. Incidents that ended more than `keep_days` ago are pruned then. `report` gets the first
+    failure, without the secrets of the database's `url`.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class StoreSink:
         )
 
     def __call__(self, incident: Incident) -> None:
-        """Queue the incident as it is now."""
+        """Queue a copy of the incident's current state."""
         self._worker.put(msgspec.structs.replace(incident))
 
     def note_notified(self, channel: str, keys: Sequence[str]) -> None:
-        """Queue a note of what this chat (a fingerprint) was notified of, so that no relay repeats it."""
+        """Queue a record of the notifications to this chat (a fingerprint), so that no relay repeats them."""
         if keys:
             self._worker.put(_Notified(channel, tuple(keys), time.time()))
 
     @property
     def failed(self) -> int:
-        """Changes that could not be written."""
+        """Number of changes that could not be written."""
         return self._worker.failed + self._worker.dropped
 
     def close(self, timeout: float) -> bool:
-        """Write what is queued within `timeout` seconds; whether all was written."""
+        """Write the queued changes within `timeout` seconds; return whether all changes were written."""
         done = self._worker.close(timeout)
         if done and self._store is not None:
             self._store.close()
@@ -124,6 +124,6 @@ class StoreSink:
                 prune(store.engine, time.time(), self._keep_days)
 
     def _reason(self, error: Exception) -> str:
-        """Its first line: below it, SQLAlchemy shows the statement."""
-        said = hide_secrets(str(error), self._url).strip().splitlines()
-        return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+        """Return the first line of the error: SQLAlchemy shows the statement below it."""
+        lines = hide_secrets(str(error), self._url).strip().splitlines()
+        return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

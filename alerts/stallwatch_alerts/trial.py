@@ -1,4 +1,4 @@
-"""``stallwatch alerts test``: one message to every URL, and what became of it."""
+"""``stallwatch alerts test``: send one message to every URL and report the result."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stallwatch_alerts.notice import test_notice
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of a test message."""
+    """The result of a test message."""
 
     url: str  #: masked
     delivered: bool
     reason: str = ""  #: why not, without secrets
-    remedy: str = ""  #: what to do about it, where that is known
+    remedy: str = ""  #: how to fix it, if known
 
 
 def test_message(urls: Sequence[str], language: str) -> list[Delivery]:
-    """Send one test message to each URL, once; a failure of one says nothing of the others."""
+    """Send one test message to each URL, once; a failure of one URL does not affect the others."""
     return [_try(url, language) for url in urls]
 
 

@@ -1,4 +1,4 @@
-"""One thread with a bounded queue: whoever puts something in returns at once, whatever the handler does."""
+"""A thread with a bounded queue: `put` returns at once, whatever the handler does."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Item = TypeVar("Item")
 
 
 class _End:
-    """The last thing in a queue."""
+    """The end marker of a queue."""
 
 
 class Worker(Generic[Item]):
-    """Hands items to `handle` one after the other, in the order they came.
+    """Passes items to `handle` one after the other, in the order of arrival.
 
-    `handle` gets an event that is set once ``close`` has waited long enough; it should then give up soon.
-    What it raises is counted in ``failed``; items that find the queue full, and those that ``close`` has to
-    leave, are counted in ``dropped``. `begin` is called in the thread before the first item.
+    `handle` also gets an event that is set once ``close`` has waited long enough; it should then give up
+    soon. Its exceptions are counted in ``failed``; items that find the queue full or that ``close`` has to
+    abandon, in ``dropped``. `begin` is called in the thread before the first item.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Worker(Generic[Item]):
         self._thread.start()
 
     def put(self, item: Item) -> bool:
-        """Queue the item; False where there is no room or the worker is closed."""
+        """Queue the item; return False if the queue is full or the worker is closed."""
         if not self._closing.is_set():
             try:
                 self._queue.put_nowait(item)
@@ -56,7 +56,7 @@ class Worker(Generic[Item]):
         return False
 
     def close(self, timeout: float) -> bool:
-        """Take nothing more, finish what is queued within `timeout` seconds; whether all was finished."""
+        """Accept no more items, finish the queue within `timeout` seconds; return whether all finished."""
         deadline = time.monotonic() + timeout
         if not self._closing.is_set():
             self._closing.set()
@@ -71,7 +71,7 @@ class Worker(Generic[Item]):
         return not self._thread.is_alive() and not self._left
 
     def _leave(self) -> None:
-        """Take what is still queued out of it, and count it; also what the thread does not get done."""
+        """Remove and count the items left in the queue; also count an unfinished item of the thread."""
         left = 0
         with contextlib.suppress(queue.Empty):
             while True:

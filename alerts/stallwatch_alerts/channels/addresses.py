@@ -1,6 +1,6 @@
-"""Addresses as chats show them, for people to copy, as Apprise URLs where Apprise 2.2.0 does not know them.
+"""Convert addresses that users copy from chats to Apprise URLs, if Apprise 2.2.0 does not recognize them.
 
-Apprise reads those of Slack, Discord, Teams, WeCom and Lark itself.
+Apprise itself recognizes the addresses of Slack, Discord, Teams, WeCom and Lark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DINGTALK = lazy(r"https://oapi\.dingtalk\.com/robot/send\?(?P<query>.+)", re.IG
 
 
 def apprise_url(url: str) -> str:
-    """The URL as Apprise reads it; unchanged where there is nothing to do."""
+    """Return the URL in the form that Apprise reads; unchanged if no conversion is needed."""
     url = url.strip()
     found = _FEISHU.fullmatch(url)
     if found is not None:
@@ -37,7 +37,7 @@ def apprise_url(url: str) -> str:
 
 
 def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
-    """Why Apprise takes the URL for none of its channels, and the reason's code (see ``errors.remedy``)."""
+    """Return why Apprise finds no channel for the URL, and the reason's code (see ``errors.remedy``)."""
     scheme, found, _ = url.strip().partition("://")
     if not found:
         return "not a URL: it has no scheme such as slack://", "url"
@@ -46,8 +46,8 @@ def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
     if scheme.lower() not in (known := _schemes()):
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
         return f"there is no channel {scheme!r}" + (f"; did you mean {near[0]!r}?" if near else ""), "url"
-    # That it could not load the URL, it says in a second sentence, with pieces of the URL.
-    said = [one for one in dict.fromkeys(said) if not one.startswith(("Could not load", "Unparseable"))]
+    # Apprise adds that it could not load the URL, with pieces of the URL.
+    said = [line for line in dict.fromkeys(said) if not line.startswith(("Could not load", "Unparseable"))]
     return "; ".join(said) or "not a URL that Apprise understands", "url"
 
 

@@ -1,4 +1,4 @@
-"""One chat behind an Apprise URL. A channel is one URL, so that each fails, waits and retries by itself."""
+"""A chat behind an Apprise URL. A channel has a single URL, so that each fails and retries by itself."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class AppriseChannel:
     """Delivers notices to one Apprise URL. Used by one thread at a time."""
 
     def __init__(self, url: str) -> None:
-        """`ChannelError` where Apprise does not understand the URL."""
+        """Raise `ChannelError` if Apprise does not understand the URL."""
         silence_libraries()
         learn_schemes()
         self.name = mask_url(url)
         self._url = url
-        # No image mask: the pictures would be loaded from somewhere else.
+        # No image mask: images would be loaded from another server.
         asset = apprise.AppriseAsset(
             app_id="Stallwatch", app_desc="Stallwatch", image_url_mask="", async_mode=False
         )
@@ -59,7 +59,7 @@ class AppriseChannel:
         self._plugin: Any = plugin
         self._chat = chat_of(plugin, url)
         self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
-        # The notice in hand, and where it is by now, target by target.
+        # The current notice, and its places at the targets that accepted it so far.
         self._taken: tuple[Notice | None, list[Place | None]] = (None, [])
         self._places: OrderedDict[str, list[Place]] = OrderedDict()  # of open incidents, by id
         self._own_fields = dict(plugin.payload_extras) if isinstance(plugin, NotifyJSON) else {}
@@ -83,17 +83,17 @@ class AppriseChannel:
                 self._notify(notice)
         except ChannelError as error:
             failure = error
-        except Exception as error:  # of a library: what it says, and what hangs on it, may hold the URL
+        except Exception as error:  # of a library: its message and its chain may hold the URL
             failure = ChannelError(f"not sent ({type(error).__name__})", code="internal")
         if failure is not None:
             raise self._masked(failure)
 
     def has_message(self, incident: str) -> bool:
-        """Whether we sent the chat a message of this open incident that can be edited."""
+        """Whether this channel sent a message of this open incident that can be edited."""
         return incident in self._places
 
     def edit(self, notice: Notice) -> None:
-        """Bring that message up to date. `ChannelError` where the chat refuses it."""
+        """Update that message. Raise `ChannelError` if the chat refuses it."""
         failure: ChannelError | None = None
         if self._chat is not None:
             for request in self._chat.edits(notice, self._places.get(_incident_of(notice), [])):
@@ -105,7 +105,7 @@ class AppriseChannel:
             raise self._masked(failure)
 
     def _masked(self, failure: ChannelError) -> ChannelError:
-        """Return the same failure without secrets. Raise it where no exception is being handled."""
+        """Return the same failure without secrets. Raise it outside of any exception handler."""
         return ChannelError(
             hide_secrets(redact(str(failure)), self._url)[:_LONGEST_REASON],
             chat=failure.chat,
@@ -114,7 +114,7 @@ class AppriseChannel:
         )
 
     def _post(self, chat: Chat, notice: Notice) -> None:
-        """Send it to all targets; a second try goes on where the first one stopped."""
+        """Send the notice to all targets; a second try continues after the last target that accepted it."""
         incident, grouped = _incident_of(notice), "count" in notice.facts
         before, taken = self._taken
         if before != notice:
@@ -125,7 +125,7 @@ class AppriseChannel:
             answer = post(request, self._line)
             failure = chat.failure(answer)
             if failure is not None:
-                if failure.retry_after is None:  # such as a thread that is gone: the next try needs none
+                if failure.retry_after is None:  # for example, the thread is gone: the next try needs none
                     self._places.pop(incident, None)
                 raise failure
             taken = [*taken, chat.place(answer)]
@@ -134,7 +134,7 @@ class AppriseChannel:
         if notice.facts.get("status") == "resolved":
             self._places.pop(incident, None)
         elif taken and not grouped and None not in taken:
-            # A later message of the open incident is an answer to this one.
+            # A later message of the open incident is a reply to this message.
             self._places.setdefault(incident, [place for place in taken if place is not None])
         while len(self._places) > _MOST_PLACES:
             self._places.popitem(last=False)
@@ -155,13 +155,13 @@ class AppriseChannel:
     def _words(self, notice: Notice) -> tuple[str, str, apprise.NotifyFormat]:
         title, text = headline(notice), notice.message.text
         if isinstance(self._plugin, NotifyJSON):
-            # The `:key=value` part of a json:// URL, filled in here; what the user wrote there wins.
+            # The `:key=value` part of a json:// URL, filled in here; the user's own values win.
             self._plugin.payload_extras = {**notice.facts, "text": text, **self._own_fields}
             return notice.message.title, text, apprise.NotifyFormat.TEXT
         if isinstance(self._plugin, NotifyNtfy):
             if not self._own_priority:
                 self._plugin.priority = _PRIORITIES[notice.level]
-            # Apprise attaches what is longer than this once it is JSON with escapes for all but ASCII.
+            # Apprise attaches longer text, measured as JSON with escapes for non-ASCII characters.
             room = self._plugin.ntfy_json_upstream_size_limit - len(json.dumps(title)) - _NTFY_REST
             return title, _for_ntfy(text, room), apprise.NotifyFormat.TEXT
         if isinstance(self._plugin, NotifyEmail):

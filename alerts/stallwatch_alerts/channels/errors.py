@@ -1,10 +1,10 @@
-"""Why a chat did not take a message, in a few words of our own, and what to do about it.
+"""Explain in a few words why a chat refused a message, and how to fix it.
 
-What libraries say is long, and holds the URL. The texts looked for are those of urllib3 2
+Error messages of libraries are long, and hold the URL. The patterns match the texts of urllib3 2
 (``urllib3/exceptions.py``: NameResolutionError, NewConnectionError, MaxRetryError), of ``http.client``
 (RemoteDisconnected), of OpenSSL through ``ssl`` (``[SSL: WRONG_VERSION_NUMBER]``), and of the system's
-``strerror``, whose words are those of its language: the numbers of ECONNREFUSED on Linux and Windows stand
-beside them.
+``strerror``, which are in the language of the system: so the numbers of ECONNREFUSED on Linux and Windows are
+listed, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stallwatch_rules.text.lazy import lazy
 
 _CERTIFICATE = lazy(r"certificate verify failed:? ?(?P<why>[^'\"]*?)(?: \(_ssl|['\")]|$)", re.IGNORECASE)
 _SSL = lazy(r"\[SSL: (?P<code>\w+)\]")
-# In this order: what stands behind a proxy's error says "refused", too.
+# The order matters: the cause of a proxy's error contains "refused", too.
 _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"ProxyError|Tunnel connection failed|Cannot connect to proxy", "the proxy refuses", "proxy"),
     (
@@ -46,7 +46,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (r"Failed to parse|InvalidURL|Port out of range", "no such host or port can be", "address"),
 )
-#: What servers with TLS answer to a request without: nginx, Go's net/http, Apache.
+#: Answers of TLS servers to a plain HTTP request: nginx, Go's net/http, Apache.
 _WANTS_TLS = lazy(
     r"HTTP request was sent to HTTPS port|HTTP request to an HTTPS server|speaking plain HTTP to an SSL",
     re.IGNORECASE,
@@ -56,11 +56,11 @@ _SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
 
 
 class ChannelError(Exception):
-    """What went wrong, without any secret of the URL; never raised with another exception behind it.
+    """A failed delivery, without any secret of the URL; never raised with another exception behind it.
 
-    Exceptions of HTTP libraries hold the URL, so they must not hang on the chain that a traceback prints.
-    `chat` is a section of ``advice.json``; `code` the chat's own error code, "http-404", or what failed below
-    HTTP, such as "dns"; `retry_after` the seconds for which the chat asked to be left alone.
+    Exceptions of HTTP libraries hold the URL, so they must not be part of the chain that a traceback prints.
+    `chat` is a section of ``advice.json``; `code` the chat's own error code, "http-404", or a failure below
+    HTTP, such as "dns"; `retry_after` the seconds to wait that the chat requested.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ChannelError(Exception):
 
 
 def reason_of(said: str) -> tuple[str, str] | None:
-    """Return the reason behind what a library said, and its code (see ``remedy``); ``None`` if unknown."""
+    """Return the reason in a library's error text and its code (see ``remedy``); ``None`` if unknown."""
     if (found := _CERTIFICATE.search(said)) is not None:
         why = found["why"].strip(" :")
         return f"the server's certificate is not accepted{f' ({why[:80]})' if why else ''}", "tls"
@@ -86,7 +86,7 @@ def reason_of(said: str) -> tuple[str, str] | None:
 
 
 def wants_tls(answer: str) -> bool:
-    """Return whether a server says that its port takes HTTPS only."""
+    """Return whether a server answered that its port takes HTTPS only."""
     return _WANTS_TLS.search(answer) is not None
 
 
@@ -104,7 +104,7 @@ def _advice() -> dict[str, dict[str, str]]:
 
 
 def remedy(chat: str, code: str, language: str) -> str:
-    """Return what to do; empty if there is no advice. A code without an entry may itself name advice."""
+    """Return how to fix the error; empty if there is no advice. A code without an entry may name advice."""
     known = _advice()
     name = known.get(chat, {}).get(code) or known["any"].get(code, code)
     if f"chat-{name}" not in templates("en", "alerts"):

@@ -1,4 +1,4 @@
-"""One HTTP request to a chat and its answer. Failures are reported without the URL, which is a secret."""
+"""Send one HTTP request to a chat. Failures are reported without the URL, which is a secret."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stallwatch_alerts.channels.errors import ChannelError, reason_of
 from stallwatch_rules.text.foreign_json import read_json
 
 _TOO_MANY = 429
-_MOST_BYTES = 65_536  # of an answer: chats send the message back; error pages of proxies are no use
-_LONGEST = 30.0  # seconds for the whole answer: the time-out of the library starts anew with every byte
+_MOST_BYTES = 65_536  # of an answer: chats echo the message; error pages of proxies are useless
+_LONGEST = 30.0  # seconds for the whole answer: the library's time-out restarts with every byte
 
 
 @dataclass(frozen=True)
 class Request:
-    """JSON to send. Nothing of it is shown by ``repr``: tracebacks with variables must not leak it."""
+    """JSON to send. ``repr`` shows nothing of it: tracebacks with variables must not leak it."""
 
     url: str = field(repr=False)
     body: Mapping[str, Any] = field(repr=False)
@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """A chat's response."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -40,17 +40,17 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether HTTP calls it a success; chats tell of errors in a 200, too."""
+        """Whether the HTTP status is a success; chats report errors in a 200, too."""
         return 200 <= self.status < 300
 
     def code(self, said: object = None) -> str:
-        """The chat's own number for an error where it `said` one, else what HTTP says, or ``malformed``."""
+        """Return `said` if it is the chat's own error number, else the HTTP status, or ``malformed``."""
         if isinstance(said, int):
             return str(said)
         return "malformed" if self.ok else f"http-{self.status}"
 
     def json(self) -> dict[str, Any]:
-        """The JSON object in it; empty where it holds none."""
+        """Return the JSON object in the body; empty if there is none."""
         try:
             found = read_json(self.text)
         except ValueError:
@@ -60,20 +60,20 @@ class Answer:
 
 @dataclass(frozen=True)
 class Line:
-    """How to reach a host: what an Apprise URL can say of it."""
+    """Connection options: those that an Apprise URL can hold."""
 
-    verify: bool = True  #: ``?verify=no``: any certificate will do
+    verify: bool = True  #: ``?verify=no``: accept any certificate
     timeout: tuple[float, float] = (4.0, 4.0)  #: ``?cto=``, ``?rto=``: seconds to connect, seconds to answer
     redirects: bool = False
 
 
 def post(request: Request, line: Line) -> Answer:
-    """Send it; `ChannelError` where no answer comes."""
+    """Send the request; raise `ChannelError` if there is no answer."""
     try:
         return _post(request, line)
     except requests.RequestException as error:
         failure = failure_of(error, line)
-    raise failure  # out here, so that the library's exception does not hang on it
+    raise failure  # outside, so that the library's exception is not chained to it
 
 
 def _post(request: Request, line: Line) -> Answer:
@@ -92,7 +92,7 @@ def _post(request: Request, line: Line) -> Answer:
     ) as response:
         end = time.monotonic() + _LONGEST
         content = bytearray()
-        for piece in response.iter_content(1):  # by bytes: a slow answer must not hold us up
+        for piece in response.iter_content(1):  # byte by byte: a slow answer must not block the sender
             content += piece
             if len(content) >= _MOST_BYTES or time.monotonic() > end:
                 break
@@ -100,7 +100,7 @@ def _post(request: Request, line: Line) -> Answer:
 
 
 def failure_of(error: Exception, line: Line) -> ChannelError:
-    """The library's exception in words of our own: its own hold the URL."""
+    """Return the library's exception in our own words: its message holds the URL."""
     text = str(error)
     if isinstance(error, requests.Timeout):
         return ChannelError(f"no answer within {max(line.timeout):g} s", code="timeout")
@@ -113,26 +113,26 @@ def failure_of(error: Exception, line: Line) -> ChannelError:
 
 
 def retry_after(answer: Answer) -> float | None:
-    """The seconds for which a server asks to be left alone; the longer of two.
+    """Return the seconds to wait that a server requests; the longest if there are several.
 
-    ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3); a 429 may tell them in its body,
-    as Telegram's does in ``parameters.retry_after`` and Discord's in ``retry_after``. Feishu's gateway has a
-    header of its own (open.feishu.cn, "Rate limits": with a 429, in older interfaces with a 400).
+    ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3); a 429 may have them in its body:
+    Telegram in ``parameters.retry_after``, Discord in ``retry_after``. Feishu's gateway has a header of its
+    own (open.feishu.cn, "Rate limits": with a 429, in older interfaces with a 400).
     """
     headers = {name.lower(): value for name, value in answer.headers.items()}
     date = headers.get("date", "")
-    asked = [_of_header(headers.get("retry-after", "").strip(), date)]
+    requested = [_of_header(headers.get("retry-after", "").strip(), date)]
     if answer.status in (400, _TOO_MANY):
-        asked.append(_of_header(headers.get("x-ogw-ratelimit-reset", "").strip(), date))
+        requested.append(_of_header(headers.get("x-ogw-ratelimit-reset", "").strip(), date))
     if answer.status == _TOO_MANY:
-        said = answer.json()
-        parameters = said.get("parameters")
-        asked.append(_seconds((parameters if isinstance(parameters, dict) else said).get("retry_after")))
-    return max((seconds for seconds in asked if seconds is not None), default=None)
+        body = answer.json()
+        parameters = body.get("parameters")
+        requested.append(_seconds((parameters if isinstance(parameters, dict) else body).get("retry_after")))
+    return max((seconds for seconds in requested if seconds is not None), default=None)
 
 
 def _of_header(value: str, date: str) -> float | None:
-    """The seconds that a header asks for; until a moment, those from the answer's own `date`."""
+    """Return the seconds that a header requests; a date counts from the answer's own `date`."""
     try:
         return _seconds(float(value))
     except ValueError:

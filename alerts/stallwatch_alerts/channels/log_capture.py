@@ -1,7 +1,7 @@
-"""What Apprise logs and gets while it sends: it returns only whether it sent, not the reasons.
+"""Capture Apprise's log and its servers' answers: Apprise itself returns only whether it sent.
 
-Both hold URLs, and so secrets: the log is kept away from everybody else's handlers, and what is captured goes
-no further than ``apprise_channel``, which masks it.
+Both hold URLs, and so secrets: the log is hidden from all other handlers, and captured text goes no further
+than ``apprise_channel``, which masks it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _capturing: ContextVar[Captured | None] = ContextVar("stallwatch_capturing", def
 
 @contextmanager
 def capture() -> Iterator[Captured]:
-    """Collect what is logged and answered within."""
+    """Collect the log messages and answers inside the context."""
     captured = Captured()
     token = _capturing.set(captured)
     try:
@@ -45,29 +45,29 @@ def capture() -> Iterator[Captured]:
 
 
 def silence_libraries() -> None:
-    """Keep what Apprise and its HTTP library log to ourselves."""
+    """Keep the log messages of Apprise and its HTTP library from all other handlers."""
     logger = logging.getLogger("apprise")
     logger.propagate = False
-    logger.setLevel(logging.DEBUG)  # what an SMTP server said comes at DEBUG only
+    logger.setLevel(logging.DEBUG)  # an SMTP server's reply is logged at DEBUG only
     logger.addFilter(_FILTER)
-    # "POST /services/<token> HTTP/1.1" would come at DEBUG.
+    # "POST /services/<token> HTTP/1.1" would be logged at DEBUG.
     logging.getLogger("urllib3").setLevel(logging.WARNING)
 
 
 class _CaptureFilter(logging.Filter):
     """Captures Apprise's warnings, and the exceptions that it logs at DEBUG only.
 
-    A filter, as nothing may pass on to handlers: to one of the user's, or of a tool's that collects all logs.
+    A filter, because no message may reach a handler of the user, or of a tool that collects all logs.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         captured = _capturing.get()
         if captured is not None:
-            said = record.getMessage().strip()
+            text = record.getMessage().strip()
             if record.levelno >= logging.WARNING:
-                captured.said.append(said)
-            elif said.startswith(_DEBUG_PREFIX):
-                captured.said.append(said.removeprefix(_DEBUG_PREFIX)[:_MOST])
+                captured.said.append(text)
+            elif text.startswith(_DEBUG_PREFIX):
+                captured.said.append(text.removeprefix(_DEBUG_PREFIX)[:_MOST])
         return False
 
 
@@ -75,11 +75,11 @@ _FILTER = _CaptureFilter()
 
 
 def capture_answers(plugin: object) -> None:
-    """From now on, what a server answers to this plugin is captured.
+    """Capture the servers' answers to this plugin from now on.
 
-    Every plugin of Apprise calls functions of the module ``requests``, and keeps of the answer at most its
-    status: the plugin's own module gets a ``requests`` that remembers. Nothing else in the process sees a
-    difference.
+    Every plugin of Apprise calls functions of the module ``requests``, and keeps at most the status of the
+    answer: the plugin's own module gets a ``requests`` that captures answers. The rest of the process is not
+    affected.
     """
     module = sys.modules[type(plugin).__module__]
     real = getattr(module, "requests", None)
@@ -88,7 +88,7 @@ def capture_answers(plugin: object) -> None:
 
 
 class _CapturingRequests:
-    """The module ``requests``; it captures what servers answer."""
+    """The module ``requests``, with calls that capture the servers' answers."""
 
     def __init__(self, real: Any) -> None:
         self._real = real

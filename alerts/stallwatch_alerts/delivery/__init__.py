@@ -1,1 +1,1 @@
-"""Messages on their way, and which chat was notified of what, in the incident database."""
+"""Delivery of messages to chats, with records of past notifications in the incident database."""

@@ -1,9 +1,9 @@
-"""Which messages are tried next, and by whom.
+"""Choose which messages to try next, and claim them for one process.
 
-A claim names its holder, so that one whose holder died on this host need not run out. It has 32 characters:
-a digest of where process numbers mean the same (``process_namespace``), the holder's process number and
-birth, and some that no other claim has. Those of older versions are all chance: they are taken for
-somebody's elsewhere.
+A claim names its holder, so that the claim of a process that died on this host need not expire. It has 32
+characters: a digest of the namespace in which its process id is valid (``process_namespace``), the holder's
+process id and start time, and random characters. Claims of older versions are all random: they count as
+claims of processes elsewhere.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _PART = 8
 
 
 def new_claim() -> str:
-    """One of this process; where it cannot be distinguished from others', of somebody elsewhere."""
+    """Return a claim of this process; all random if the process cannot be identified."""
     try:
-        who = f"{_here()}{os.getpid():08x}{int(psutil.Process().create_time()):08x}"
+        holder = f"{_here()}{os.getpid():08x}{int(psutil.Process().create_time()):08x}"
     except (psutil.Error, OSError):
-        who = ""
-    return (who if len(who) == 3 * _PART else secrets.token_hex(12)) + secrets.token_hex(_PART // 2)
+        holder = ""
+    return (holder if len(holder) == 3 * _PART else secrets.token_hex(12)) + secrets.token_hex(_PART // 2)
 
 
 def holder_is_gone(claim: str) -> bool:
-    """Whether the process that claimed has ended; not of one in another container or on another host."""
+    """Whether the claiming process has ended; False for one in another container or on another host."""
     if len(claim) != 4 * _PART or not _here() or not claim.startswith(_here()):
         return False
     pid, born = (int(claim[at : at + _PART], 16) for at in (_PART, 2 * _PART))
@@ -41,7 +41,7 @@ def holder_is_gone(claim: str) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # another user's, whom psutil may not see (proc(5): hidepid)
+    except OSError:  # another user's process, which psutil may not see (proc(5): hidepid)
         return False
     return not is_there(pid, born)
 
@@ -53,9 +53,9 @@ def _here() -> str:
 
 
 LOOKED_AT = 500
-# A message that was refused so often takes no other one with it: it may be the message that the chat does not
-# like. If the chat took others meanwhile, it holds up only news of its own incident. Else others are tried
-# right behind it, and at no other time: after an outage the oldest comes first.
+# A message that was refused this many times is sent alone: the chat may reject that very message. If the chat
+# accepted others meanwhile, the message holds up only news of its own incident. Otherwise others are tried
+# right after it, and at no other time: after an outage the oldest comes first.
 IN_ORDER = 5
 _RIGHT_BEHIND = 5.0  # seconds
 _ONE_BY_ONE = 3  # up to this many are sent as separate messages
@@ -63,22 +63,22 @@ _ONE_BY_ONE = 3  # up to this many are sent as separate messages
 
 @dataclass(frozen=True)
 class Row:
-    """What is minded of a message that waits."""
+    """The properties of a waiting message that decide its turn."""
 
     attempts: int
     is_due: bool
-    is_claimed: bool  #: somebody is trying it
-    about: str = ""  #: whose news must come in their order
+    is_claimed: bool  #: a process is trying it
+    about: str = ""  #: the incident or run whose news must stay in order
     alone: bool = False
     created_at: float = 0.0
     tried_at: float = 0.0
-    is_disliked: bool = False  #: the chat took others since this one came
+    is_disliked: bool = False  #: the chat accepted others since this message was created
 
 
 def chosen(rows: Sequence[Row], now: float) -> slice:
-    """Which of the `rows`, the oldest first, to send; empty where order or patience forbid it."""
+    """Return which of the `rows`, oldest first, to send; empty if their order or a wait forbids it."""
     passed: set[str] = set()
-    tried = math.inf  # the oldest try of those before
+    tried = math.inf  # the oldest try among the earlier rows
     for at, row in enumerate(rows):
         if row.is_claimed:
             return slice(0)
@@ -88,7 +88,7 @@ def chosen(rows: Sequence[Row], now: float) -> slice:
         if is_next and row.about not in passed:
             return slice(at, at + _together(rows[at:], passed))
         if row.attempts < IN_ORDER and row.about not in passed:
-            return slice(0)  # those after it wait, too
+            return slice(0)  # later rows wait, too
         passed.add(row.about)
         if not row.is_disliked:
             tried = min(tried, row.tried_at)

@@ -1,7 +1,7 @@
-"""One message for many: the worst one whole, the others by their titles, and counts of all of them.
+"""Join several messages into one: the worst in full, the others by their titles, with counts of all.
 
-A chat that takes 20 messages a minute, or was down for an hour, gets a burst at once, not for hours. On
-disk, too: of some thousand messages that wait for one chat, the oldest become one.
+A chat that takes 20 messages a minute, or was down for an hour, gets a burst as one message, not over hours.
+The database is compacted, too: of some thousand messages that wait for one chat, the oldest become one.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from stallwatch_exporter.incident import RANKS
 from stallwatch_rules.decoding import convert
 from stallwatch_rules.locale import say
 
-LATE_SECONDS = 30.0  #: a message that is older says so
+LATE_SECONDS = 30.0  #: a message that is older shows its age
 _TITLES = 10
 _IDS = 200
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Several notices in bounded room: what a message tells of them."""
+    """Several notices in bounded space: the contents of one message about them."""
 
     worst: Notice
     count: int
-    titles: list[str]  #: of the others, the worst first; the first few
-    severities: dict[str, int]  #: how many of the open ones, by severity; "resolved" for the others
+    titles: list[str]  #: of the others, worst first; the first few
+    severities: dict[str, int]  #: open notices by severity; "resolved" counts the others
     ids: list[str]  #: for programs; the first few hundred
-    statuses: list[str] = []  #: of these, in their order; none in what version 0.1 stored
+    statuses: list[str] = []  #: of these, in the same order; empty in groups stored by version 0.1
 
 
 def group_of(notice: Notice) -> Group:
-    """A group of one."""
+    """Return a group of one notice."""
     facts = notice.facts
     severity = "resolved" if _is_over(notice) else str(facts.get("severity") or "info")
     about, status = str(facts.get("id") or ""), str(facts.get("status") or "")
@@ -52,7 +52,7 @@ def group_of(notice: Notice) -> Group:
 
 
 def merged(groups: Sequence[Group]) -> Group:
-    """One group for all of them; in which order they are put together changes only which titles are shown."""
+    """Return one group for all of them; the order of merging affects only which titles are shown."""
     by_harm = sorted(groups, key=lambda group: _harm(group.worst))
     titles = [group.worst.message.title for group in by_harm[1:]]
     for group in by_harm:
@@ -78,9 +78,9 @@ def merged(groups: Sequence[Group]) -> Group:
 def written(
     group: Group, language: str, *, late: float = 0.0, expired: int = 0, now: float | None = None
 ) -> Notice:
-    """The group as one message. `late` is its age in seconds; `expired` counts messages that never came.
+    """Return the group as one message. `late` is its age in seconds; `expired` counts messages given up.
 
-    `now` is when it leaves, in Unix seconds; by default at once.
+    `now` is when it leaves, in Unix seconds; by default the current time.
     """
     notice = group.worst
     title, blocks, facts = notice.message.title, [], dict(notice.facts)
@@ -105,7 +105,7 @@ def written(
 
 def with_others(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
     """Return the title of a message that is also about `count` others, and a list of the first `titles`."""
-    lines = [say("alerts.also", language), *(f"- {one}" for one in titles)]
+    lines = [say("alerts.also", language), *(f"- {other}" for other in titles)]
     if count > len(titles):
         lines.append(say("alerts.further", language, count=count - len(titles)))
     whole = say("alerts.and-others", language, title=title, count=count)
@@ -113,20 +113,20 @@ def with_others(title: str, titles: Sequence[str], count: int, language: str) ->
 
 
 def _when(now: float | None, late: float) -> str:
-    """The time of a message of this age, in this host's zone, which it names."""
+    """Return the time of a message of this age, in this host's time zone, with the zone's name."""
     at = (time.time() if now is None else now) - late
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def expiry_notice(expired: int, language: str) -> Notice:
-    """Nothing but that messages were given up."""
+    """Return a notice that reports only how many messages were given up."""
     facts = facts_of(id="stallwatch/expired", kind="expired", severity="warning", count=expired)
-    said = say("alerts.expired", language, count=expired)
-    return Notice(Message(clipped(said, TITLE_LIMIT), said), "warning", facts)
+    text = say("alerts.expired", language, count=expired)
+    return Notice(Message(clipped(text, TITLE_LIMIT), text), "warning", facts)
 
 
 def _is_over(notice: Notice) -> bool:
-    """Whether it is good news, or none: a crash is resolved, too."""
+    """Whether the notice reports an end without a crash: a crash is resolved, too."""
     return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
 
 
@@ -140,7 +140,7 @@ _KEYS = 20_000
 
 
 def compact(connection: Connection, channel: str, now: float) -> int:
-    """Join the oldest messages that nobody is trying; how many that were."""
+    """Join the oldest messages that no process is trying; return how many were joined."""
     free = and_(
         MESSAGES.c.channel == channel,
         MESSAGES.c.state == "waiting",

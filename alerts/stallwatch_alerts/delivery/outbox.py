@@ -1,10 +1,10 @@
-"""The messages of one database, and which chat was notified of what.
+"""The messages of one database, and the record of which chat was notified of what.
 
-Whoever puts a message in may forget it. Several processes may empty the same outbox: messages are claimed
-for as long as one try takes, and a claim that its holder did not live to give back runs out; at once if the
-holder is seen to have ended.
+Once a message is put in, its delivery does not depend on the process that put it in. Several processes may
+empty the same outbox: messages are claimed for the duration of one try. A claim that its holder does not
+return expires, at once if the holder is known to have ended.
 
-All times handed in are steady (``stallwatch_exporter.steady``); the database holds wall-clock times.
+All times passed in are steady (``stallwatch_exporter.steady``); the database holds wall-clock times.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Messages that were claimed for one try, the oldest first."""
+    """Messages that were claimed for one try, oldest first."""
 
     claim: str
     messages: tuple[Claimed, ...]
-    attempts: int  #: tries of the first one that failed before
+    attempts: int  #: earlier failed tries of the first message
     created_at: float  #: of the oldest, in steady time
-    expired: int = 0  #: messages that were given up, of which the chat does not know yet
+    expired: int = 0  #: messages given up without a notification of the chat yet
     escalates: str = ""  #: the incident's id, if it is an escalation
 
     @property
     def ids(self) -> list[int]:
-        """Of all messages."""
+        """The ids of all messages."""
         return [message.id for message in self.messages]
 
     @property
     def groups(self) -> list[Group]:
-        """Of all messages."""
+        """The groups of all messages."""
         return [message.group for message in self.messages]
 
     @property
     def keys(self) -> list[str]:
-        """Of all messages."""
+        """The keys of all messages."""
         return [key for message in self.messages for key in message.keys]
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of a message, for the log of deliveries."""
+    """The state of a message, for the log of deliveries."""
 
     name: str
     run: str
@@ -83,12 +83,12 @@ class Delivery:
     sent_at: float | None
     reason: str
     channel: str = ""  #: the chat's fingerprint
-    not_before: float = 0.0  #: when it may leave: quiet hours, escalations
+    not_before: float = 0.0  #: earliest time to leave: quiet hours, escalations
     escalation: bool = False
 
 
 CLAIM_SECONDS = 60.0
-CLOCKS_APART = 300.0  #: by which the clocks of two hosts may differ; a claim that ran out before that is over
+CLOCKS_APART = 300.0  #: by which two hosts' clocks may differ; a claim that expired earlier is over
 _TITLES = 300
 _TRIED_LATELY = 10.0
 
@@ -99,18 +99,16 @@ class Outbox:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._moments = Moments()
-        self._unwritten: dict[int, float] = {}  # messages whose try could not be noted: when to try again
+        self._unwritten: dict[int, float] = {}  # messages whose try could not be recorded: when to try again
         migrate(engine)
 
     def put(
         self, make: Callable[[Notified, Escalated], Sequence[Draft]], now: float, over: Iterable[str] = ()
     ) -> list[Draft]:
-        """Keep the messages that `make` writes, and note whom they notify, all or nothing.
+        """Store the messages that `make` returns and the notifications they carry, all or nothing.
 
-        Incidents that are `over` are not escalated any more.
-
-        An ``IntegrityError`` says that another relay notified a chat of one of them in between: the caller
-        asks again.
+        Withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another relay
+        notified a chat of one of the incidents in between: the caller tries again.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:
@@ -129,12 +127,12 @@ class Outbox:
         return drafts
 
     def claim(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
-        """The chat's next messages that are due, claimed by the caller; ``None`` where there are none.
+        """Claim and return the chat's next due messages; ``None`` if there are none.
 
-        A few are claimed one by one, many together, to be sent as one. Nothing is claimed while the chat
-        asked to be left alone, or has had what its `limits` allow.
+        A few are claimed one by one, many together, to be sent as one message. Nothing is claimed during a
+        pause that the chat requested, or once the chat has had as many messages as its `limits` allow.
         """
-        with self._engine.connect() as connection:  # most looks find nothing, and need no lock
+        with self._engine.connect() as connection:  # most reads find nothing, and need no lock
             if not self._anything(connection, channel):
                 return None
         with writing(self._engine) as connection:
@@ -152,9 +150,10 @@ class Outbox:
             return self._claimed(connection, rows[first], expired, now)
 
     def claim_or_read(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
-        """As `claim`; while the database cannot be written, the chat's oldest message without a claim.
+        """As `claim`; while the database is not writable, return the oldest message without a claim.
 
-        Another process may send that, too: rather twice than after the disk has room again.
+        Another process may send that message, too: sending twice is better than waiting until the disk has
+        room.
         """
         try:
             self._note_sent()
@@ -175,7 +174,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def _noted_here(self, batch: Batch, again_at: float) -> Iterator[None]:
-        """Remember what the disk does not take: when to try again, and infinity for what was sent."""
+        """Remember in memory when to try a batch again if the disk is not writable; infinity: it was sent."""
         try:
             yield
         except DBAPIError as error:
@@ -184,7 +183,7 @@ class Outbox:
             self._unwritten |= dict.fromkeys(batch.ids, again_at)
 
     def _note_sent(self) -> None:
-        """Write down what was sent while that could not be done."""
+        """Write to the database which messages were sent while it was not writable."""
         if sent := [number for number, again in self._unwritten.items() if again == math.inf]:
             given = {"state": "sent", "sent_at": steady.wall(steady.now()), "claim": "", "claimed_until": 0.0}
             with writing(self._engine) as connection:
@@ -193,7 +192,7 @@ class Outbox:
                 del self._unwritten[number]
 
     def take_turn(self, channel: str, now: float, limits: Sequence[Limit]) -> bool:
-        """Whether the chat takes one more request now, which then counts as sent."""
+        """Whether the chat takes one more request now; if so, the request counts as sent."""
         with writing(self._engine) as connection:
             if not pacing.may_send(connection, channel, limits, now, self._moments):
                 return False
@@ -201,7 +200,7 @@ class Outbox:
             return True
 
     def sent(self, batch: Batch, channel: str, now: float) -> None:
-        """It arrived."""
+        """Record that the batch arrived."""
         with self._noted_here(batch, math.inf), writing(self._engine) as connection:
             self._finish(connection, batch, state="sent", sent_at=steady.wall(now), reason="")
             self._try_others(connection, channel, now)
@@ -210,7 +209,7 @@ class Outbox:
     def refused(
         self, batch: Batch, channel: str, reason: str, now: float, again_at: float, *, pause: bool = False
     ) -> None:
-        """It did not arrive, and is to be tried at `again_at`; with `pause`, so is all else of this chat."""
+        """Record that the batch was refused until `again_at`; with `pause`, pause the chat until then."""
         wait, at = again_at - now, self._moments.store(now)
         with self._noted_here(batch, again_at), writing(self._engine) as connection:
             self._finish(connection, batch, next_at=at + wait, tried_at=at, reason=reason[:1000])
@@ -218,7 +217,7 @@ class Outbox:
                 pacing.pause(connection, channel, wait, now, self._moments)
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
-        """They will not be tried any more; the chat is notified how many, when it answers again."""
+        """Give the batch up; return its message count, which the chat gets once it accepts messages again."""
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="given-up", reason=reason[:1000])
             count = sum(group.count for group in batch.groups)
@@ -226,12 +225,12 @@ class Outbox:
         return count
 
     def withdraw(self, batch: Batch, reason: str) -> None:
-        """Withdraw them: they need not be sent any more."""
+        """Withdraw the batch: its messages need not be sent any more."""
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="withdrawn", reason=reason)
 
     def drop(self, channel: str, reason: str, now: float) -> int:
-        """Withdraw what waits for this chat, but not what is being sent; return how many that were."""
+        """Withdraw the messages that wait for this chat, except those being sent; return their number."""
         unclaimed = MESSAGES.c.claimed_until <= steady.wall(now)
         with writing(self._engine) as connection:
             gone = (
@@ -242,7 +241,7 @@ class Outbox:
             return connection.execute(gone).rowcount
 
     def waiting(self, channels: Iterable[str] | None = None, before: float | None = None) -> int:
-        """How many messages have not arrived yet: of these chats, of those that may leave `before` then."""
+        """Return how many messages wait, optionally only for these chats or only those due at `before`."""
         count = select(func.count()).select_from(MESSAGES).where(MESSAGES.c.state == "waiting")
         if channels is not None:
             count = count.where(MESSAGES.c.channel.in_(list(channels)))
@@ -252,9 +251,9 @@ class Outbox:
             return int(connection.scalar(count) or 0)
 
     def incidents_waiting(self, channel: str | None = None, now: float | None = None) -> set[str]:
-        """Return the ids of the incidents of which messages have not arrived yet.
+        """Return the ids of the incidents with messages that have not arrived yet.
 
-        With a chat and a time, only of messages that may leave for it by then.
+        With a chat and a time, consider only messages that may leave for this chat by then.
         """
         query = select(MESSAGES.c.about).where(MESSAGES.c.state == "waiting", MESSAGES.c.about != "")
         if channel is not None and now is not None:
@@ -273,17 +272,17 @@ class Outbox:
             return _notified(connection, channel, keys)
 
     def has_all(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether the chat was notified of all of them."""
+        """Return whether the chat was notified of all of the `keys`."""
         wanted = set(keys)
         return self.notified(channel, wanted) == wanted
 
     def notified_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether another notified the chat of all that was kept for later under these keys."""
+        """Return whether another process already sent the chat everything planned under these keys."""
         wanted = [key_of_planned(key) for key in keys]
         return all(wanted) and self.has_all(channel, wanted)
 
     def note(self, channel: str, keys: Iterable[str], at: float) -> None:
-        """Note at wall-clock time `at` that the chat was notified, also of what was kept for later."""
+        """Record that the chat was notified at wall-clock time `at`; planned keys count as sent."""
         wanted = {key_of_planned(key) or key for key in keys}
         for key in sorted(wanted - self.notified(channel, wanted)):
             known = {"channel": channel, "key": key}
@@ -291,7 +290,7 @@ class Outbox:
                 connection.execute(insert(NOTIFIED).values(**known, at=at))
 
     def release(self, incident: str) -> None:
-        """Withdraw the escalations of this incident, and forget that they were planned here."""
+        """Withdraw this incident's escalations, and delete the record that they were planned here."""
         with writing(self._engine) as connection:
             mine = and_(MESSAGES.c.about == incident, MESSAGES.c.escalation == 1)
             waiting = and_(mine, MESSAGES.c.state == "waiting")
@@ -304,7 +303,7 @@ class Outbox:
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None
     ) -> list[Delivery]:
-        """What became of the newest messages, newest first; of one run or state only, where asked."""
+        """Return the newest messages, newest first; only those of one run or state if given."""
         query = select(MESSAGES).order_by(MESSAGES.c.id.desc()).limit(limit)
         if run is not None:
             query = query.where(MESSAGES.c.run == run)
@@ -322,11 +321,11 @@ class Outbox:
         return connection.execute(mine).first() is not None or pacing.expired(connection, channel) > 0
 
     def _waiting(self, connection: Connection, channel: str, now: float) -> Sequence[Any]:
-        """The messages whose time has come. Quiet hours end by the wall clock; an escalation is a wait."""
+        """Return the messages that may leave. Quiet hours end by the wall clock; an escalation is a wait."""
         later = MESSAGES.c.not_before > steady.wall(now)
         mine = and_(_waits_for(channel), or_(~later, MESSAGES.c.escalation == 1))
         query = select(MESSAGES).where(mine).order_by(later, MESSAGES.c.id).limit(LOOKED_AT)
-        # The rows stay locked until they are claimed; who comes in between waits, and finds them claimed.
+        # The rows stay locked until they are claimed; another process waits, and finds them claimed.
         rows = connection.execute(query.with_for_update()).all()
         return [
             row
@@ -376,19 +375,19 @@ class Outbox:
         )
 
     def _try_others(self, connection: Connection, channel: str, now: float) -> None:
-        """The chat takes messages: those that it refused a while ago need not wait any longer."""
+        """Make messages that the chat refused a while ago due again: it accepts messages now."""
         refused = and_(MESSAGES.c.next_at > 0, MESSAGES.c.tried_at < steady.wall(now) - _TRIED_LATELY)
         connection.execute(update(MESSAGES).where(_waits_for(channel), refused).values(next_at=0.0))
 
     def _finish(self, connection: Connection, batch: Batch, **values: Any) -> None:
-        """Give the claim back. Who took over a claim that ran out is not disturbed."""
+        """Return the claim. A process that took over an expired claim is not affected."""
         mine = and_(MESSAGES.c.id.in_(batch.ids), MESSAGES.c.claim == batch.claim)
         given = {"claimed_until": 0.0, "claim": "", "attempts": MESSAGES.c.attempts + 1, **values}
         connection.execute(update(MESSAGES).where(mine).values(given))
 
 
 def _last_sent(connection: Connection, channel: str) -> float:
-    """When the chat took its last message; 0 if it took none."""
+    """Return when the chat accepted its last message; 0 if it accepted none."""
     mine = and_(MESSAGES.c.channel == channel, MESSAGES.c.state == "sent")
     return float(connection.scalar(select(func.max(MESSAGES.c.sent_at)).where(mine)) or 0.0)
 
@@ -398,7 +397,7 @@ def _waits_for(channel: str) -> ColumnElement[bool]:
 
 
 def withdraw_escalations(connection: Connection, whose: ColumnElement[bool], reason: str) -> list[str]:
-    """Call nobody any more because of these messages' incidents; return the ids of the incidents."""
+    """Withdraw these messages' escalations; return the ids of the incidents."""
     waiting = and_(whose, MESSAGES.c.state == "waiting", MESSAGES.c.escalation == 1)
     found = sorted(set(connection.scalars(select(MESSAGES.c.about).where(waiting))))
     connection.execute(update(MESSAGES).where(waiting).values(state="withdrawn", reason=reason))
@@ -424,7 +423,7 @@ def _row(draft: Draft, at: float) -> dict[str, Any]:
     }
 
 
-_IN_ONE_QUERY = 500  # SQLite takes 32,766 parameters, older ones 999
+_IN_ONE_QUERY = 500  # SQLite takes 32,766 parameters, older versions 999
 
 
 def _notified(connection: Connection, channel: str, keys: Iterable[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""When a chat may get its next message: its limits, pauses that it asked for, and waits after a refusal.
+"""Decide when a chat may get its next message: rate limits, requested pauses, and waits after a refusal.
 
 `now` is steady time.
 """
@@ -16,7 +16,7 @@ from stallwatch_alerts.storage.tables import CHANNELS, SENDS
 from stallwatch_exporter import steady
 
 LONGEST_WINDOW = 60.0
-_MARGIN = 0.5  # seconds: a message may be late on its way, and its successor not
+_MARGIN = 0.5  # seconds: a message may be delayed on its way, and the next one not
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "discord": (Limit(5, 2.0), Limit(30, 60.0)),
     "ntfy": (Limit(12, 60.0),),
     "ntfys": (Limit(12, 60.0),),
-    "mailto": (Limit(30, 60.0),),  # ours: no mail server publishes one, and nobody reads more
+    "mailto": (Limit(30, 60.0),),  # our choice: no mail server publishes a limit, and no person reads more
     "mailtos": (Limit(30, 60.0),),
 }
 # Chats with webhooks that may be given as plain https:// URLs, which Apprise recognises.
@@ -63,27 +63,27 @@ _HOSTS = {
 
 
 def limits_of(url: str) -> tuple[Limit, ...]:
-    """The limits of the chat behind an Apprise URL; none for generic webhooks, which are somebody's own."""
+    """Return the limits of the chat behind an Apprise URL; none for generic webhooks of the user."""
     scheme, _, rest = url.strip().partition("://")
     host = rest.partition("/")[0].lower()
     return _LIMITS.get(_HOSTS.get(host, scheme.lower()), ())
 
 
 def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
-    """Whether one more message may leave `now`, after those that left at the steady times `sent`."""
+    """Whether one more message may leave at `now`, after messages at the steady times `sent`."""
     return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
 
 
-GIVE_UP_AFTER = 86400.0  #: seconds for which a message is tried
-_TRIES_AT_LEAST = 30  # where nobody sent for a day, a message is old before its first try
-LONGEST_PAUSE = 3600.0  #: a chat that asks for a longer one is asked again after this
+GIVE_UP_AFTER = 86400.0  #: seconds after which a message is given up
+_TRIES_AT_LEAST = 30  # after a day without a sender, a message is old before its first try
+LONGEST_PAUSE = 3600.0  #: a chat that requests a longer pause is tried again after this
 _FIRST, _LONGEST = 1.0, 60.0
 
 
 def wait_after(failures: int, chance: float, asked: float | None = None) -> float:
-    """Seconds until the next try: doubling up to a minute, and what the chat asked for where it is longer.
+    """Return seconds until the next try: doubling up to a minute, or the chat's `asked` seconds if longer.
 
-    `chance` in 0..1 spreads those that were refused together; it never shortens what was asked for.
+    `chance` in 0..1 spreads messages refused together; it never shortens the chat's `asked` seconds.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)
@@ -91,7 +91,7 @@ def wait_after(failures: int, chance: float, asked: float | None = None) -> floa
 
 
 def is_expired(created_at: float, attempts: int, now: float) -> bool:
-    """Whether to give a message up that was just refused for the time `attempts`. Steady times."""
+    """Whether to give up a message that was just refused for the `attempts`-th time. Steady times."""
     return attempts >= _TRIES_AT_LEAST and now - created_at >= GIVE_UP_AFTER
 
 
@@ -99,10 +99,10 @@ _REMEMBERED = 20_000
 
 
 class Moments:
-    """Each stored time keeps the steady time that it had when it was stored, or first seen, by this process.
+    """Maps each stored time to the steady time at which this process stored or first saw it.
 
-    It is never in the future. So what was stored before the clock was set back, or by a host whose clock is
-    ahead, waits at most as long again as it was meant to.
+    That time is never in the future: what was stored before the clock was set back, or by a host whose clock
+    is ahead, waits at most its intended wait once more.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Moments:
         return self._keep(at, min(now, at - steady.moved()))
 
     def first_seen(self, what: str, now: float) -> float:
-        """Return when this was first asked about something that another host may have stored."""
+        """Return when this process first saw this value, which another host may have stored."""
         return self._keep(what, now)
 
     def _keep(self, key: Hashable, moment: float) -> float:
@@ -142,7 +142,7 @@ def may_send(
 
 
 def note_send(connection: Connection, channel: str, now: float, moments: Moments) -> None:
-    """Something leaves for the chat, whether it arrives or not."""
+    """Record that a request leaves for the chat, whether it arrives or not."""
     sends = _sends(connection, channel, now, moments)
     old = [number for number, at in sends.items() if now - at > 2 * LONGEST_WINDOW]
     connection.execute(delete(SENDS).where(SENDS.c.id.in_(old)))
@@ -150,30 +150,30 @@ def note_send(connection: Connection, channel: str, now: float, moments: Moments
 
 
 def pause(connection: Connection, channel: str, seconds: float, now: float, moments: Moments) -> None:
-    """Send the chat nothing for so long."""
+    """Send the chat nothing for this many seconds."""
     since = moments.store(now)
     _set(connection, channel, paused_until=since + seconds, paused_at=since)
 
 
 def expired(connection: Connection, channel: str) -> int:
-    """How many messages were given up without the chat knowing."""
+    """Return how many messages were given up without a notification of the chat."""
     row = _row(connection, channel)
     return 0 if row is None else int(row.expired)
 
 
 def count_expired(connection: Connection, channel: str, count: int) -> None:
-    """So many more were given up."""
+    """Add to the number of messages given up."""
     _set(connection, channel, expired=expired(connection, channel) + count)
 
 
 def note_expired(connection: Connection, channel: str, count: int) -> None:
-    """The chat was notified of so many."""
+    """Record that the chat was notified of this many messages given up."""
     if count:
         _set(connection, channel, expired=max(0, expired(connection, channel) - count))
 
 
 def _sends(connection: Connection, channel: str, now: float, moments: Moments) -> dict[int, float]:
-    """What left for the chat lately: by number, when it did, in steady time."""
+    """Return the recent requests to the chat: row id to steady time."""
     rows = connection.execute(select(SENDS.c.id, SENDS.c.at).where(SENDS.c.channel == channel))
     return {row.id: moments.of(row.at, now) for row in rows}
 

@@ -1,4 +1,4 @@
-"""From an incident's news to each chat's messages: routes, silences, escalations, who was notified before."""
+"""Plan each chat's messages for an incident: routes, silences, escalations, earlier notifications."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stallwatch_rules.locale import say
 if TYPE_CHECKING:
     from stallwatch_alerts.people import People, Silence
 
-Notified = Callable[[str, Iterable[str]], set[str]]  #: which of these keys a chat was notified of
-Escalated = Callable[[str], set[str]]  #: which chats got an incident because nobody acknowledged it
+Notified = Callable[[str, Iterable[str]], set[str]]  #: the keys, of those given, that a chat was notified of
+Escalated = Callable[[str], set[str]]  #: the chats that got an incident as an escalation
 _SILENCES_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Letter:
-    """News of an incident, in words."""
+    """News of an incident, with its text."""
 
     incident: Incident
     notice: Notice
@@ -33,13 +33,13 @@ class Letter:
 
 
 def _is_news(incident: Incident) -> bool:
-    """Whether the end is news, too, to who did not hear of the beginning."""
+    """Whether the end is news even to a chat that was not notified of the beginning."""
     return not incident.is_settled and not incident.unwatched
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A message to be kept, with what it tells its chat."""
+    """A message to be stored, with the keys that it covers."""
 
     channel: str  #: the chat's fingerprint
     name: str  #: its URL, masked
@@ -48,13 +48,13 @@ class Draft:
     keys: tuple[str, ...]
     about: str = ""  #: the incident's id
     not_before: float = 0.0  #: when it may leave
-    escalation: bool = False  #: withdrawn where somebody acknowledges the incident, or it resolves
+    escalation: bool = False  #: withdrawn if the incident is acknowledged or resolved
 
 
 class Planner:
-    """Knows the settings, and asks people's silences and acknowledgements now and then.
+    """Plans messages by the settings; reads users' silences and acknowledgements from time to time.
 
-    Its times are those of the wall clock: quiet hours and silences end by it.
+    Its times are wall-clock times: quiet hours and silences end by the wall clock.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Planner:
         return [fingerprint(url) for url in self._settings.all_urls]
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Whether somebody cares for it; whatever goes wrong with the database is raised."""
+        """Whether someone acknowledged the incident; errors of the database are raised."""
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 
     def drafts(
         self, letters: Sequence[Letter], notified: Notified, escalated: Escalated, now: float
     ) -> list[Draft]:
-        """Return the messages to be kept. An end goes to whoever heard, or will hear, of the beginning."""
+        """Return the messages to store. An end goes to each chat that gets, or will get, the beginning."""
         found: list[Draft] = []
         new: set[tuple[str, str]] = set()
 
@@ -114,7 +114,7 @@ class Planner:
                 if any(knows(channel, opening) for opening in opening_keys(incident))
                 or channel in escalated(incident.id)
             ]
-        # A crash is news to everybody, and somebody has to care for it.
+        # A crash is news to every chat, and needs an acknowledgement.
         if (not ends or _is_news(incident)) and not self.is_silenced(incident, now):
             drafts += [self._draft(letter, fingerprint(stop.url), stop) for stop in routed]
         return drafts
@@ -124,7 +124,7 @@ class Planner:
         key = notice.key
         if stop.escalation:
             notice = self._escalated(letter, stop)
-            # Once an incident: whoever is to be called of its beginning is not called again of its end.
+            # Once per incident: an escalation of the beginning is not repeated for the end.
             key = escalated_key(opening_keys(incident)[0])
         return Draft(
             channel,
@@ -140,7 +140,7 @@ class Planner:
     def _escalated(self, letter: Letter, stop: Stop) -> Notice:
         message, language = letter.notice.message, self._settings.language
         title = say("alerts.escalated", language, title=message.title, duration=stop.waited)
-        # In front: what is behind a long text is cut off, and this is what to do first.
+        # At the front: the end of a long text is cut off, and this is the first thing to do.
         text = f"{say('alerts.acknowledge', language, incident=letter.incident.id)}\n\n{message.text}"
         return replace(letter.notice, message=Message(title, text))
 
@@ -157,7 +157,7 @@ class Planner:
         )
 
     def is_silenced(self, incident: Incident, now: float) -> bool:
-        """Return whether nobody is to be notified that it began."""
+        """Return whether a silence suppresses the message that the incident began."""
         since = None if self._asked_at is None else self._tick() - self._asked_at
         if since is None or since >= _SILENCES_SECONDS:
             self._asked_at = self._tick()
@@ -165,8 +165,8 @@ class Planner:
                 people = self._get_people()
                 self._silences = [] if people is None else people.silences(now)
             except Exception:
-                pass  # a database that is away: what was known last holds, and in doubt it is sent
-        return any(one.quiets(incident, now) for one in self._silences)
+                pass  # the database is down: the last known silences hold; in doubt, send
+        return any(silence.quiets(incident, now) for silence in self._silences)
 
     def _get_people(self) -> People | None:
         if self._people is None and self._open_people is not None:

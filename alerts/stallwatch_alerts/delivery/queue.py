@@ -1,4 +1,4 @@
-"""Takes news of incidents at once; stores them, and delivers them."""
+"""Accept incident news without waiting; store and deliver it in the background."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 _CAPACITY = 5000  # letters that are not on disk yet; some 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
-_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: such as of descriptors, or of threads
+_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: of descriptors or threads, for example
 _MEMORY_DAYS = 1.0  # sent messages are kept in memory for this long
 
 
 class DeliveryQueue:
-    """Takes letters at once; a thread stores them, and one thread for each chat delivers.
+    """Accepts letters without waiting; one thread stores them, and one thread for each chat delivers.
 
-    If the disk takes nothing, or there is no spool, letters are kept in memory. Messages that earlier agents
-    left behind are delivered, too, and messages that we leave behind by the next one, or by ``stallwatch
-    relay``.
+    If the disk is not writable, or there is no spool, letters are kept in memory. The queue also delivers
+    messages that earlier agents left behind; the next agent, or ``stallwatch relay``, delivers what this one
+    leaves.
 
-    `spool` opens the database in which messages are kept until they arrived, `people` that of silences and
-    acknowledgements, both from another thread; without a spool, messages live in memory. `report` gets URLs
-    that cannot be used and messages that were not taken, `delivered` each chat's fingerprint and its news;
-    `settled` says whether a relay notified a chat meanwhile of what the spool kept for later.
+    `spool` opens the database that keeps messages until they arrive, `people` that of silences and
+    acknowledgements, both from another thread; without a spool, messages live in memory. `report` gets
+    unusable URLs and refused messages, `delivered` each chat's fingerprint and the keys that it received;
+    `settled` returns whether a relay has already sent a chat what the spool kept for later.
     """
 
     def __init__(
@@ -71,32 +71,32 @@ class DeliveryQueue:
         self._letters: deque[Letter] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
         self._notes: deque[Letter | str] = deque(maxlen=_AT_ONCE)
-        self._taken_over: set[str] = set()  # incidents of others that somebody is to be called for
+        self._taken_over: set[str] = set()  # other agents' incidents to escalate
         self._in_hand: set[str] = set()  # incidents whose letters are being stored
         self._lost = 0
         self._disk_first_until = math.inf
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
 
     def put(self, letter: Letter) -> None:
-        """Take it; never waits."""
+        """Accept a letter; never waits."""
         if len(self._letters) >= _CAPACITY:
             self._lost += 1
             return
         self._letters.append(letter)
-        self._worker.put(None)  # there is something to take; once is enough
+        self._worker.put(None)  # wakes the worker; once is enough
 
     def amend(self, notice: Notice) -> None:
-        """Bring the message of an open incident up to date where a chat can; never waits."""
+        """Update the message of an open incident in chats that can edit; never waits."""
         self._edits.append(notice)
         self._worker.put(None)
 
     def note(self, letter: Letter) -> None:
-        """Note that another agent sent it: only its end is sent, and who is to be called. Never waits."""
+        """Record a letter sent by another agent: send only its end and its escalations. Never waits."""
         self._notes.append(letter)
         self._worker.put(None)
 
     def release(self, incident: str) -> None:
-        """Leave it to another agent again to call somebody because of it. Never waits."""
+        """Leave the escalation of this incident to another agent again. Never waits."""
         self._notes.append(incident)
         self._worker.put(None)
 
@@ -116,24 +116,24 @@ class DeliveryQueue:
 
     @property
     def sent(self) -> int:
-        """Messages delivered, over all URLs."""
+        """Number of messages delivered, over all URLs."""
         return sum(sender.sent for sender in self._senders)
 
     @property
     def failed(self) -> int:
-        """Messages that will not be delivered any more."""
+        """Number of messages that will never be delivered."""
         left = self._waiting(self._memory) if self._closed else 0
         return self._lost + left + sum(sender.given_up for sender in self._senders)
 
     def kept(self) -> int:
-        """Messages that wait on disk, and may leave."""
+        """Return the number of messages that wait on disk and may leave now."""
         return self._waiting(self._spool)
 
     def close(self, timeout: float) -> bool:
-        """Deliver what is there within `timeout` seconds, and whether that was all; the rest is on disk."""
+        """Deliver the rest within `timeout` seconds; return whether all left. What remains is on disk."""
         deadline = time.monotonic() + timeout
         self._disk_first_until = deadline - timeout / 2
-        self._worker.put(None)  # what could not even be kept in memory is tried once more
+        self._worker.put(None)  # retries letters that could not even be kept in memory
         self._worker.close(timeout)
         self._lost += len(self._letters)
         self._letters.clear()
@@ -151,7 +151,7 @@ class DeliveryQueue:
         return 0
 
     def _open(self) -> None:
-        """Open the spool, and start the senders; again with the next letter if it does not work."""
+        """Open the spool and start its senders; retried with the next letter if it fails."""
         if self._open_spool is not None:
             spool = self._open_spool()
             with contextlib.suppress(Exception):
@@ -160,7 +160,7 @@ class DeliveryQueue:
             self._spool = spool
 
     def _senders_of(self, outbox: Outbox) -> list[Sender]:
-        from stallwatch_alerts.delivery.sender import Sender  # takes as long as SQLAlchemy to import
+        from stallwatch_alerts.delivery.sender import Sender  # slow to import: it needs SQLAlchemy
 
         return [
             Sender(
@@ -179,10 +179,10 @@ class DeliveryQueue:
         ]
 
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
-        """Whether it is this outbox's turn: memory waits while the disk has earlier news of its incidents.
+        """Whether this outbox may send: memory waits while the disk has earlier news of the same incidents.
 
-        Not for a disk that cannot be read any more, and not when the run is about to end: what is in memory
-        would be lost.
+        It does not wait for a disk that cannot be read any more, nor when the run is about to end: messages
+        in memory would be lost.
         """
         disk, now = self._spool, self._clock()
         if outbox is not self._memory or disk is None or time.monotonic() >= self._disk_first_until:
@@ -202,10 +202,10 @@ class DeliveryQueue:
             some = [self._letters.popleft() for _ in range(min(_AT_ONCE, len(self._letters)))]
             try:
                 self._store(some)
-            except _SHORTAGES:  # not even in memory: they go with the next letter, or at the end
+            except _SHORTAGES:  # not even in memory: retried with the next letter, or at the end
                 self._letters.extendleft(reversed(some))
                 break
-            except Exception:  # one of them cannot be written
+            except Exception:  # one of the letters cannot be written
                 self._store_each(some)
         self._in_hand = set()
         while self._edits:
@@ -214,7 +214,7 @@ class DeliveryQueue:
                 sender.amend(notice)
 
     def _note(self, noted: Letter | str) -> None:
-        """Note in the spool, or else in memory, that the chats were notified of it."""
+        """Record in the spool, or else in memory, that the chats were notified, or release the incident."""
         with contextlib.suppress(*_SHORTAGES):
             if self._spool is None:
                 self._open()
@@ -231,14 +231,14 @@ class DeliveryQueue:
         waited = at - incident.opened_at
 
         def calls(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
-            """Plan what the other agent had planned and can no longer send."""
+            """Plan the escalations that the other agent had planned and can no longer send."""
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([letter], notified, escalated, at)
             return [replace(one, not_before=one.not_before - waited) for one in drafts if one.escalation]
 
         for draft in self._planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), at):
-            if not draft.escalation or draft.not_before - waited <= at:  # it was due: the other one sent it
+            if not draft.escalation or draft.not_before - waited <= at:  # it was due: the other agent sent it
                 outbox.note(draft.channel, draft.keys, at)
         if outbox.put(calls, now, [incident.id] if incident.is_settled else []):
             self._taken_over.add(incident.id)
@@ -253,11 +253,11 @@ class DeliveryQueue:
                 self._lost += 1
 
     def _store(self, letters: Sequence[Letter]) -> None:
-        """Keep them on disk, or else in memory; what is kept already is not kept twice."""
+        """Store the letters on disk, or else in memory; never twice."""
         try:
             if self._spool is None:
                 self._open()
-            # News of an incident whose beginning waits in memory must not overtake it.
+            # News of an incident must not overtake its beginning, which waits in memory.
             before = set() if self._memory is None else self._memory.incidents_waiting()
             later = [letter for letter in letters if letter.incident.id in before]
             others = [letter for letter in letters if letter.incident.id not in before]

@@ -1,4 +1,4 @@
-"""Delivers one chat's messages from the outbox, with patience."""
+"""Deliver one chat's messages from the outbox, with retries."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 
 def retry_after(error: Exception) -> float | None:
-    """The seconds for which the chat asked to be left alone."""
-    asked = getattr(error, "retry_after", None)
-    return float(asked) if isinstance(asked, (int, float)) and asked >= 0 else None
+    """Return the seconds to wait that the chat requested."""
+    seconds = getattr(error, "retry_after", None)
+    return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
-_LATE_SECONDS = 60.0  # before, nobody else can have sent it, and asking another database takes time
-_EDIT_SECONDS = 5.0  # between two edits: the chat's limits are for its messages
+_LATE_SECONDS = 60.0  # earlier, no other process can have sent it, and another database takes time to query
+_EDIT_SECONDS = 5.0  # between two edits: leave the chat's limits to messages
 _MOST_EDITS = 100
-_STUCK_SECONDS = 10.0  # longer than another process holds a database locked
-_LOOK_SECONDS = 1.0  # also for what another process put in, and for tries that are due
+_STUCK_SECONDS = 10.0  # longer than another process keeps a database locked
+_LOOK_SECONDS = 1.0  # finds messages of other processes, and due tries
 
 
 class Sender:
     """Delivers one chat's messages from `outbox`, until closed.
 
-    `report` gets what fails, without secrets; `count` gets ``sent``, ``failed`` and ``given-up``, once for
-    each try; `delivered` gets each chat and the keys of its news. `acknowledged` says
-    whether somebody cares for an incident, `settled` whether another notified the chat meanwhile of all of a
-    message that was kept for later or could not be sent; `turn` whether messages for the chat may leave now.
+    `report` gets failures, without secrets; `count` gets ``sent``, ``failed`` and ``given-up``, once for each
+    try; `delivered` gets the chat and the keys of what it received. `acknowledged` returns whether someone
+    acknowledged an incident, `settled` whether another process already sent the chat all of a message that
+    was kept for later or could not be sent; `turn` whether messages for the chat may leave now.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Sender:
         start: bool = True,
     ) -> None:
         self.name = mask_url(url)
-        self.looked_at = clock()  #: when the thread was last seen at work
-        self.sent = 0  #: messages that arrived, each of a group by itself
+        self.looked_at = clock()  #: time of the thread's last turn
+        self.sent = 0  #: messages that arrived, counting each message of a group
         self.given_up = 0
         self._url = url
         self.outbox = outbox
@@ -89,18 +89,18 @@ class Sender:
             self._thread.start()
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Look for messages at once."""
         self._wake.set()
 
     def amend(self, notice: Notice) -> None:
-        """More is known of an open incident: bring its message up to date, if that is ours and may change."""
+        """Update the message of an open incident later, if this sender sent it and the chat can edit it."""
         self._edits[str(notice.facts.get("id"))] = notice
         while len(self._edits) > _MOST_EDITS:
             self._edits.pop(next(iter(self._edits)))
         self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Finish the try in hand; what is left stays in the outbox for the next start."""
+        """Finish the current try; other messages stay in the outbox for the next start."""
         self._closing.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -112,11 +112,11 @@ class Sender:
         return self._thread.is_alive()
 
     def is_stuck(self, now: float) -> bool:
-        """Whether the outbox could not be read or written for a while."""
+        """Whether reading or writing the outbox has failed for a while."""
         return self._troubled_at is not None and now - self._troubled_at >= _STUCK_SECONDS
 
     def look(self) -> bool:
-        """Try the next messages that are due; whether there were any."""
+        """Try the next due messages; return whether there were any."""
         channel = self._fingerprint = self._fingerprint or fingerprint(self._url)
         if not self._turn(channel):
             return False
@@ -144,7 +144,7 @@ class Sender:
                     pass
                 self._edit()
                 self._troubled_at = None
-            except Exception as error:  # such as a database that is away for a while
+            except Exception as error:  # for example, a database that is down for a while
                 if self._troubled_at is None:
                     self._say(
                         f"{self.name}: the outbox cannot be read ({type(error).__name__}), trying again"
@@ -154,7 +154,7 @@ class Sender:
             self._wake.wait(_LOOK_SECONDS)
 
     def _edit(self) -> None:
-        """Edit one message; what the chat does not take is in the closing one."""
+        """Edit one message; an edit that the chat refuses is dropped: the closing message has it."""
         if not hasattr(self._channel, "edit") or time.monotonic() - self._edited_at < _EDIT_SECONDS:
             return
         channel = cast("EditingChannel", self._channel)
@@ -168,9 +168,9 @@ class Sender:
     def _open(self) -> None:
         try:
             self._channel = self._connect(self._url)
-        except Exception as error:  # the messages stay: whoever mends the URL finds them
+        except Exception as error:  # the messages stay, for when the URL is fixed
             self._say(f"{self.name} cannot be used: {error}")
-            self._refusing = True  # that is said, and need not be said again of each message
+            self._refusing = True  # reported once, not again for each message
 
     def _try(self, batch: Batch, channel: str) -> None:
         try:
@@ -210,9 +210,9 @@ class Sender:
                 f"{self.name}: gave up {title!r}{f' and {lost - 1} more' if lost > 1 else ''}: {reason}"
             )
             return
-        asked = retry_after(error)
-        again = now + wait_after(batch.attempts + 1, random.random(), asked)
-        self.outbox.refused(batch, channel, reason, now, again, pause=asked is not None)
+        pause = retry_after(error)
+        again = now + wait_after(batch.attempts + 1, random.random(), pause)
+        self.outbox.refused(batch, channel, reason, now, again, pause=pause is not None)
         self._count("failed")
         if not self._refusing:
             self._say(f"{self.name} did not take a message, trying again: {reason}")
@@ -221,14 +221,14 @@ class Sender:
     def _is_acknowledged(self, incident: str) -> bool:
         try:
             return self._acknowledged(incident)
-        except Exception:  # in doubt somebody is called
+        except Exception:  # in doubt, escalate
             return False
 
     def _settled_of(self, batch: Batch) -> tuple[Claimed, ...]:
-        """Which of those that were kept for later, or wait for long, another sent meanwhile."""
+        """Return those of the deferred or long-waiting messages that another process already sent."""
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: list[Claimed] = []
-        # In doubt it is sent twice; and who does not answer is not asked again.
+        # In doubt, send twice; do not query a database again that does not answer.
         with contextlib.suppress(Exception):
             for message in batch.messages:
                 may_be = (late or message.deferred) and message.keys

@@ -1,4 +1,4 @@
-"""The cause of an incident and what to do about it, as facts: chats and pages say the same."""
+"""The cause of an incident and how to fix it, as facts: chats and pages show the same."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Primary
 
 # torchrun: SubprocessContext._poll ends all processes of its node once one has failed (torch 2.13.0,
-# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); where it is not
+# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); if it is not
 # given, KillOnBadExit of slurm.conf(5) decides.
 _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """What is known of why an incident happened."""
+    """The known cause of an incident."""
 
     title: Text = ""  #: empty if nothing is known
     why: Text = ""
@@ -30,7 +30,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 def primary_of(incident: Incident) -> Primary | None:
-    """Return the diagnosis if it is about this rule: a stall may have nothing to do with what was found."""
+    """Return the diagnosis if it is about this rule: a stall may be unrelated to the finding."""
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
 
@@ -51,7 +51,7 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Name the host of the rank that a fix sends people to look at, in a run over several."""
+    """Add the host of the rank to a fix that asks for stacks, in a multi-host run."""
     if not (incident.hosts and incident.host and asks_for_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

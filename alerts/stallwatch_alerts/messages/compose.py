@@ -1,6 +1,6 @@
-"""One composition for every language: which facts a message holds, in which order, and how long it may be.
+"""Compose messages in every language: which facts a message holds, in which order, and how long it may be.
 
-What comes from a log, a host or a user's command is neutralised; what comes from a rule page is our own.
+Text from a log, a host or a user's command is neutralised; text from a rule page is our own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WHY_LIMIT = 280
 _EVIDENCE_LINES = 3
 _FIXES = 3
 _FIX_LIMIT = 280
-_CAUSE_LIMIT = 120  # of a title alone, so that no lead pushes it out
+_CAUSE_LIMIT = 120  # of the title alone, so that no lead displaces it
 _LEAD_LIMIT = 160
 _SENTENCE_LIMIT = 400
 _DESCRIPTION_LIMIT = 600
@@ -43,14 +43,14 @@ _SHOWN_LABELS = ("alertname", "severity", "rank", "host", "rule", "ending", "ins
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What a chat gets: plain text, no markup, no links."""
+    """A message for a chat: plain text, no markup, no links."""
 
     title: str
     text: str
 
 
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
-    """Return the message of an incident as it opens or resolves; `page` is that of its rule."""
+    """Return the message of an incident as it opens or resolves; `page` is the page of its rule."""
     cause = _cause(incident, language, page)
     if (primary := primary_of(incident)) is not None and primary.apart:
         leading = neutralise(in_words(lead(primary.apart), language), _LEAD_LIMIT)
@@ -61,7 +61,7 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     if incident.unwatched:
         title = say("alerts.unwatched", language, title=title)
     text = _text(incident, language, cause)
-    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # one whole fix is worth more than two halves
+    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # one complete fix is better than two halves
         cause = replace(cause, fixes=cause.fixes[:-1])
         text = _text(incident, language, cause)
     return Message(clipped(f"[{run}] {title}", TITLE_LIMIT), clipped(text, TEXT_LIMIT))
@@ -75,7 +75,7 @@ def render_test(language: str) -> Message:
 def render_alert(
     name: str, labels: Mapping[str, str], annotations: Mapping[str, str], *, over: bool, language: str
 ) -> Message:
-    """Return an alert's own summary and description; in Chinese, what we know of an alert of our own."""
+    """Return an alert's own summary and description; in Chinese, our title for our own alerts."""
     title = neutralise(annotations.get("summary", ""), 160)
     key = f"alert-{name}"
     if key in templates("en", "alerts") and (not title or language_of(language) != "en"):
@@ -100,18 +100,18 @@ def ending_line(ending: Ending, language: str) -> str:
     """Return how a command ended, in one or two lines, for the terminal."""
     facts = [_ending_title(ending, language)]
     if ending.kind == "finished":
-        said = say("alerts.ended", language, ending=facts[0])
-        return _lines(said, in_words(running_sentence(ending.running) or "", language))
+        line = say("alerts.ended", language, ending=facts[0])
+        return _lines(line, in_words(running_sentence(ending.running) or "", language))
     if ending.exit_code is not None:
         facts.append(say("alerts.exit-code", language, code=ending.exit_code))
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
-    said = say("alerts.ended", language, ending=listed(facts, language))
-    return _lines(said, neutralise(in_words(ending.detail, language), 250))
+    line = say("alerts.ended", language, ending=listed(facts, language))
+    return _lines(line, neutralise(in_words(ending.detail, language), 250))
 
 
 def _named(kind: str, name: str, language: str, **params: str | float) -> str:
-    """Return our words for a value of a kind, such as a phase; its own name if we have none."""
+    """Return our term for a value of a kind, such as a phase; its own name if there is no term."""
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language, **params) if known else neutralise(name, 40)
@@ -121,15 +121,15 @@ def _named(kind: str, name: str, language: str, **params: str | float) -> str:
 
 
 class _Cause(msgspec.Struct, frozen=True):
-    title: str  #: empty where nothing is known
+    title: str  #: empty if unknown
     why: str = ""
     fixes: tuple[str, ...] = ()
-    led: str = ""  #: the title behind where the odd rank is, if that is known, else the title
+    led: str = ""  #: the title, after the place of the odd rank if that is known
 
 
 def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
     found = cause_of(incident, page)
-    clean = neutralise if page is None else plain  # with no page behind them, words may be the log's
+    clean = neutralise if page is None else plain  # without a page, the text may come from the log
     return _Cause(
         neutralise(in_words(found.title, language), _CAUSE_LIMIT),
         clean(in_words(found.why, language), _WHY_LIMIT),
@@ -138,13 +138,13 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
 
 
 def _with_remedy(cause: _Cause, incident: Incident, language: str) -> _Cause:
-    """With what to do about the rank that holds up the run, before advice for any run."""
+    """Put the advice about the rank that holds up the run before general advice."""
     if incident.stacks is None or incident.rule != SILENT_HANG:
         return cause
     first = remedy(incident.stacks, language)
     looked = plain(in_words(sentence(incident.stacks), language), _FIX_LIMIT)[
         :40
-    ]  # the message says it already
+    ]  # the message already has it
     fixes = [fix for fix in cause.fixes if not (looked and looked in fix)]
     return replace(cause, fixes=tuple([first, *fixes] if first else fixes)[:_FIXES])
 
@@ -211,7 +211,7 @@ def _text(incident: Incident, language: str, cause: _Cause) -> str:
 
 
 def _is_news(incident: Incident) -> bool:
-    """Return whether no earlier message has named this cause and what to do about it."""
+    """Return whether no earlier message has shown this cause and its fixes."""
     if incident.status == "open":
         return True
     if incident.kind != "ended" and incident.resolution != "unmended":
@@ -225,20 +225,20 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     known = incident.rule == SILENT_HANG and stacks is not None and bool(stacks.groups)
     yield _what(incident, language)
     if stacks is not None:
-        said = neutralise(in_words(sentence(stacks), language), _SENTENCE_LIMIT)
-        yield _lines(said, *stack(stacks, language))
+        summary = neutralise(in_words(sentence(stacks), language), _SENTENCE_LIMIT)
+        yield _lines(summary, *stack(stacks, language))
         yield answered(stacks, language)
     yield _where(incident, language)
     if incident.ending is not None:
         yield ending_line(incident.ending, language)
     note = neutralise(in_words(incident.note, language), 250)
-    if not known:  # else the stacks are the cause
+    if not known:  # otherwise the stacks show the cause
         yield _lines(_likely(incident, language, cause), note, cause.why) if cause.title else note
     if incident.background:
         yield say("alerts.also-seen", language, rules=listed(incident.background, language))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
     lines = [in_words(line, language) for line in evidence]
-    # Indented by four: literal text wherever Markdown is read, plain where it is not.
+    # Indented by four: literal text in chats that read Markdown, plain text in others.
     last = [line for line in lines if line.strip()][-_EVIDENCE_LINES:]
     if last and not known:
         shown = (f"    {neutralise(line, _LINE_LIMIT)}" for line in last)
@@ -288,11 +288,11 @@ def _what(incident: Incident, language: str) -> str:
     stalled = _stalled_for(incident)
     reads_alike = threshold is not None and span(stalled) == span(threshold)
     duration = message("alerts.more-than", duration=stalled) if reads_alike else stalled
-    said = message(f"alerts.stall-sentence{kind}", duration=duration, threshold=threshold or 0.0)
+    text = message(f"alerts.stall-sentence{kind}", duration=duration, threshold=threshold or 0.0)
     if incident.step is not None:
         last = datetime.fromtimestamp(incident.updated_at - (incident.stalled_seconds or 0.0)).astimezone()
-        said += message("alerts.last-step", when=last.strftime("%H:%M:%S %Z"))
-    return in_words(said, language)
+        text += message("alerts.last-step", when=last.strftime("%H:%M:%S %Z"))
+    return in_words(text, language)
 
 
 def _where(incident: Incident, language: str) -> str:
@@ -318,7 +318,7 @@ def _where(incident: Incident, language: str) -> str:
 
 
 def _on_host(rank: str, incident: Incident, language: str) -> str:
-    """With the host of a rank, in a run over several."""
+    """Add the host to a rank, in a multi-host run."""
     if not (incident.hosts and incident.host):
         return rank
     return say("alerts.rank-on", language, rank=rank, host=neutralise(incident.host, 80))

@@ -1,8 +1,8 @@
 """A message's text as blocks, for chats that have markup: prose with labels, code, links.
 
-The text is the one form in which a message is composed, grouped and kept. It follows a few rules: a blank
-line between blocks, four spaces before what is literal (a log's lines, a stack), and at the end lines of a
-label and an address. Only we write addresses: ``neutral`` leaves none in what comes from a log.
+Messages are composed, grouped and stored as text only. The text follows a few rules: a blank line between
+blocks, four spaces before literal lines (of a log, of a stack), and at the end lines of a label and an
+address. Only our own code writes addresses: ``neutral`` removes them from log text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PRE = (
 
 
 class Prose(msgspec.Struct, frozen=True):
-    """Lines of a label (with its colon, may be empty) and the rest."""
+    """Lines of prose: a label (with its colon, may be empty) and the rest."""
 
     lines: tuple[tuple[str, str], ...]
 
@@ -50,7 +50,7 @@ Block = Prose | Code | Links
 
 
 def blocks_of(text: str) -> list[Block]:
-    """The blocks of a text; joined again they say the same."""
+    """Return the blocks of a text; joined again, they have the same content."""
     found: list[Block] = []
     for part in re.split(r"\n[ \t]*\n", text.strip("\n")):
         for kind, lines in groupby(part.split("\n"), _kind):
@@ -75,10 +75,10 @@ def _block(kind: str, lines: list[str]) -> Block:
 
 @cache
 def _labels() -> tuple[str, ...]:
-    """Return the beginnings of our own sentences that stand out: ``Likely cause:``, ``Evidence:``."""
+    """Return the beginnings of our own sentences that are highlighted: ``Likely cause:``, ``Evidence:``."""
     keys = ("run", "place", "cause", "stall-cause", "evidence", "fixes", "ended", "look", "also-seen", "also")
     known = [templates(language, "alerts")[key] for language in LANGUAGES for key in keys]
-    found = {match[0] for one in known if (match := re.match(r"[^:：{]+[:：]", one)) is not None}
+    found = {match[0] for template in known if (match := re.match(r"[^:：{]+[:：]", template)) is not None}
     return tuple(sorted(found, key=len, reverse=True))
 
 
@@ -90,21 +90,21 @@ def _labelled(line: str) -> tuple[str, str]:
 
 
 def bold_label(label: str, rest: str) -> str:
-    """A line of prose in Markdown; `rest` is escaped already.
+    """Return a line of prose in Markdown; `rest` is already escaped.
 
-    The space is needed: behind a full-width colon, CommonMark takes ``**`` for no end of bold text where a
-    letter follows.
+    The space is needed: after a full-width colon, if a letter follows, CommonMark does not take ``**`` for
+    the end of bold text.
     """
     return f"**{label}** {rest.lstrip()}".rstrip() if label else rest
 
 
 def address(url: str) -> str:
-    """The address as it may stand in Markdown's brackets."""
+    """Return the address escaped for the parentheses of a Markdown link."""
     return url.replace("(", "%28").replace(")", "%29")
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text at most `limit` long; the links at its end are not what is cut off."""
+    """Return the text at most `limit` long; links at its end are not cut off."""
     if len(text) <= limit:
         return text
     head, _, tail = text.rpartition("\n\n")
@@ -114,10 +114,10 @@ def shortened(text: str, limit: int) -> str:
 
 
 def fitted(blocks: Sequence[Block], limit: int, size: Callable[[Sequence[Block]], int]) -> list[Block]:
-    """As much of the blocks as has a `size` of at most `limit` once it is written in a chat's markup.
+    """Return as much of the blocks as has a `size` of at most `limit` in a chat's markup.
 
-    What is cut is cut before it is written, so no mark stays open and no character is cut in two. Links stay
-    longest.
+    The text is cut before it is written, so no mark stays open and no character is split. Links are dropped
+    last.
     """
     if size(blocks) <= limit:
         return list(blocks)

@@ -19,7 +19,7 @@ TEXT_LIMIT = 2000  #: of a whole message; without links and groups it is shorter
 
 @dataclass(frozen=True)
 class Runbooks:
-    """Where people read about a rule or an alert: their dashboard, or their documentation site."""
+    """The user's pages about rules and alerts: on the dashboard, or on the documentation site."""
 
     dashboard_url: str = ""
     docs_url: str = ""
@@ -43,12 +43,12 @@ NOWHERE = Runbooks()  #: neither a dashboard nor a site is configured
 
 
 def command_for(page: RulePage) -> str:
-    """Return the command that shows a rule's page, also where no address does."""
+    """Return the command that shows a rule's page, which works without any address."""
     return f"stallwatch rules show {page.id}"
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
-    """Return a label and an address (of a rule perhaps a command) per line; empty if there is nothing."""
+    """Return a label and an address per line (for a rule possibly a command); empty if there are none."""
     lines = [say("alerts.rule-link", language, url=runbook)] if runbook else []
     if dashboard_url and run:
         address = f"{dashboard_url.rstrip('/')}/run?run={quote(run, safe='')}"
@@ -57,7 +57,7 @@ def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str
 
 
 def with_links(text: str, lines: str, limit: int = TEXT_LIMIT) -> str:
-    """The text with links under it; what is too long is cut above them."""
+    """Return the text with links under it; a text that is too long is cut above them."""
     return f"{clipped(text, limit - len(lines) - 2)}\n\n{lines}" if lines else clipped(text, limit)
 
 
@@ -66,11 +66,11 @@ _BARE_LINK = lazy(r"\s*\(?https?://[^\s)]+\)?")
 _CODE = lazy(r"(`[^`]*`)")
 _EMPHASIS = lazy(r"(\*\*|(?<!\w)\*)(?=\S)(.+?)(?<=\S)\1")
 _SENTENCE_END = lazy(r"[.!?](?=\s)|[。！？]")
-_OPEN_END = (":", "：")  # what it announces is left out
+_OPEN_END = (":", "：")  # the list or code that it introduces is left out
 
 
 def plain(markdown: str, limit: int) -> str:
-    """The first paragraph, links replaced by their words and marks taken off; at most `limit` long."""
+    """Return the first paragraph without marks, links reduced to their text; at most `limit` characters."""
     text = " ".join(markdown.strip().split("\n\n")[0].split())
     text = _LINK.sub(lambda found: found[1] or "", text)
     text = _BARE_LINK.sub("", text)
@@ -80,7 +80,7 @@ def plain(markdown: str, limit: int) -> str:
     if len(text) <= limit and not text.endswith(_OPEN_END):
         return text
     ends = [found.end() for found in _SENTENCE_END.finditer(text, 0, limit)]
-    # Whole sentences, unless they would leave next to nothing.
+    # Whole sentences, unless too little would remain.
     if ends and ends[-1] >= min(limit, len(text)) // 3:
         return text[: ends[-1]]
     return clipped(text, limit) if len(text) > limit else text[:-1].rstrip() + "…"

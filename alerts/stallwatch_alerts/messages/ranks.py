@@ -1,4 +1,4 @@
-"""Where the ranks of a stall are, for a message: who holds up the run, its stack, and how to look further."""
+"""Where the ranks of a stall are, for a message: who holds up the run, its stack, and further commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stallwatch_rules.stacks.words import placed
 from stallwatch_rules.text.digest import fold_names, fold_ranks
 from stallwatch_rules.text.lazy import lazy
 
-_INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # frames that are shown: of any code, and of the user's
+_INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # frames that are shown: of any code, and of the user's own
 _PATH_LIMIT = 200
 _PLACE_LIMIT = 80
 _MOST_COMMANDS = 2
@@ -22,7 +22,7 @@ _GAP = "…"
 _TAKE_STACKS = "py-spy dump --pid {}"
 _COMMANDS = {"stall-stopped": "kill -CONT {}", "stall-locked-out": "py-spy dump --native --pid {}"}
 _RANKS_LIMIT, _HOSTS_LIMIT = 40, 48  # of a title
-_OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # why, with advice of its own
+_OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # values of `why` with advice of their own
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 
 
@@ -42,7 +42,7 @@ def who(stacks: StallStacks, language: str) -> str:
 
 
 def _of_hosts(stacks: StallStacks, language: str) -> str:
-    """Return what the hosts of a run show together if no rank is to blame, or none for certain."""
+    """Return the joint result of a run's hosts if no rank is to blame, or none for certain."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return say("alerts.unreachable", language, hosts=fold_hosts(hosts, language), count=len(hosts))
@@ -62,26 +62,26 @@ def answered(stacks: StallStacks, language: str) -> str:
         return ""
     every = {*stacks.hosts, *stacks.silent}
     number = say("alerts.hosts-answered", language, count=len(every - set(stacks.silent)), every=len(every))
-    if stacks.groups or not stacks.silent:  # else the sentence about the ranks names them
+    if stacks.groups or not stacks.silent:  # otherwise the sentence about the ranks names them
         return number
     return f"{number} {say('alerts.hosts-silent', language, hosts=fold_hosts(stacks.silent, language))}"
 
 
 def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
-    """Return the hosts of these ranks, in the order of the run's; empty for a run of one host."""
+    """Return the hosts of these ranks, in the order of the run's hosts; empty for a run of one host."""
     wanted = set(ranks)
     return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
 
 
 def _short(ranks: Sequence[int], language: str) -> str:
-    """``rank 1``, ``ranks 0–7``, or how many if they are scattered."""
+    """Return ``rank 1``, ``ranks 0–7``, or only their number if they are scattered."""
     folded = fold_ranks(ranks)
     key = "some-ranks" if len(folded) <= _RANKS_LIMIT else "so-many"
     return say(f"alerts.{key}", language, ranks=folded, count=len(ranks))
 
 
 def fold_hosts(hosts: Sequence[str], language: str) -> str:
-    """Names of hosts in a few words, such as ``n1–n3, n7``; how many if that is too long."""
+    """Return host names in short form, such as ``n1–n3, n7``; only their number if that is too long."""
     folded = neutralise(fold_names(hosts), _HOSTS_LIMIT + 1)
     return folded if len(folded) <= _HOSTS_LIMIT else say("alerts.so-many-hosts", language, count=len(hosts))
 
@@ -94,7 +94,7 @@ def _holding(stacks: StallStacks) -> str:
 
 
 def remedy(stacks: StallStacks, language: str) -> str:
-    """Return what to do about the odd ranks, or all of them if these do the same; empty if they do not."""
+    """Return how to fix the odd ranks, or all ranks if these do the same; empty if they do not."""
     if stacks.why == "diverged":
         return say("alerts.stall-diverged", language)
     if stacks.hosts and stacks.why in _OF_HOSTS:
@@ -114,13 +114,13 @@ def remedy(stacks: StallStacks, language: str) -> str:
 
 
 def stack(stacks: StallStacks, language: str) -> list[str]:
-    """Lines with the end of the stack to look at, outermost first; empty if all ranks differ.
+    """Return lines with the end of the stack to look at, outermost first; empty if all ranks differ.
 
-    Of a rank that waits for its data loader, that of the worker.
+    For a rank that waits for its data loader, return the stack of the worker.
     """
     if not stacks.groups or not (stacks.odd or len(stacks.groups) == 1):
         return []
-    group = stacks.groups[-1]  # odd ones come last
+    group = stacks.groups[-1]  # odd groups come last
     shown = _shown(group.worker_frames or group.frames)
     lines = [f"    {neutralise(frame, _FRAME_LIMIT)}" for frame in shown]
     if not group.worker_frames:
@@ -129,19 +129,19 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
 
 
 def suspects(stacks: StallStacks) -> list[StackGroup]:
-    """The ranks to look at: the odd ones, or all if they do the same."""
+    """Return the groups of ranks to look at: the odd ranks, or all if they do the same."""
     if stacks.odd:
         return [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
     return stacks.groups if len(stacks.groups) == 1 else []
 
 
 def pid_of(stacks: StallStacks | None, rank: int | None) -> int | None:
-    """The process of a rank on the host of the message."""
+    """Return the process id of a rank on the host of the message."""
     return stacks.pids.get(rank) if stacks is not None and rank is not None else None
 
 
 def commands(stacks: StallStacks | None, folder: str) -> list[str]:
-    """What to type to look further, and where all stacks are."""
+    """Return commands that show more, and the location of all stacks."""
     found: list[str] = []
     for group in suspects(stacks) if stacks is not None else ():
         if stacks is None or group.condition == "ended":
@@ -160,9 +160,9 @@ def commands(stacks: StallStacks | None, folder: str) -> list[str]:
 
 
 def _there(command: str, stacks: StallStacks, ranks: Sequence[int]) -> str:
-    """The command on the host of these ranks, of a run over several."""
+    """Return the command, run on the host of these ranks in a multi-host run."""
     hosts = hosts_of(stacks, ranks)
-    if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not take it for an option
+    if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not parse it as an option
         return command
     return f"ssh {hosts[0]} {command}"
 
@@ -172,7 +172,7 @@ def _path(path: str) -> str:
 
 
 def _shown(frames: Sequence[str]) -> list[str]:
-    """Of a stack, outermost first: its end, and who of the user's own code called it."""
+    """Return the frames to show, outermost first: the end of the stack, and the user's calling code."""
     innermost = len(frames) - _INNERMOST
     own = [at for at, frame in enumerate(frames) if not is_library(_frame(frame))]
     shown = sorted({*own[-_OWN:], *range(max(0, innermost), len(frames))})
@@ -185,6 +185,6 @@ def _shown(frames: Sequence[str]) -> list[str]:
 
 
 def _frame(text: str) -> Frame:
-    """Of ``file:line in function``."""
+    """Parse ``file:line in function``."""
     place, _, function = text.partition(" in ")
     return Frame(place.rpartition(":")[0], 0, function)

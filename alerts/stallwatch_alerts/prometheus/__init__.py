@@ -1,1 +1,1 @@
-"""For people who alert through Prometheus: the rules that follow from the catalogue, and their links."""
+"""Alerting through Prometheus: alert rules generated from the catalogue, and a test of the whole path."""

@@ -1,4 +1,4 @@
-"""Questions to a user's Prometheus, Alertmanager and relay, over their HTTP APIs."""
+"""Clients for the HTTP APIs of a user's Prometheus, Alertmanager and relay."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _WILD = lazy(r"(\*|\?|\[[^\]]+\])")
 
 
 class NoAnswer(Exception):
-    """A server did not answer as it should; the reason, without the password of its address."""
+    """A server gave no usable answer; the reason leaves out the password in its address."""
 
 
 class Server:
-    """One server by its base address, which may hold a user and a password."""
+    """A server given by its base address, which may hold a user and a password."""
 
     def __init__(self, url: str, authorization: str = "") -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -40,11 +40,11 @@ class Server:
             self._allowed = f"Basic {base64.b64encode(user.encode()).decode()}"
 
     def get(self, path: str, **query: str) -> Any:
-        """Return the JSON at `path`; `NoAnswer` if there is none."""
+        """Return the JSON at `path`; raise `NoAnswer` if there is none."""
         return self._json(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, None)
 
     def post(self, path: str, body: object) -> Any:
-        """Send JSON to `path`, and return the JSON that is answered; `NoAnswer` if there is none."""
+        """Send JSON to `path` and return the JSON of the response; raise `NoAnswer` if there is none."""
         return self._json(path, json.dumps(body).encode())
 
     def _json(self, path: str, data: bytes | None) -> Any:
@@ -52,7 +52,7 @@ class Server:
             request = urllib.request.Request(f"{self.url}{path}", data, {"User-Agent": "stallwatch"})
             if data is not None:
                 request.add_header("Content-Type", "application/json")
-            if self._allowed:  # for this server, and none that it redirects to
+            if self._allowed:  # not for servers that it redirects to
                 request.add_unredirected_header("Authorization", self._allowed)
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
                 return read_json(answer.read(_MOST_BYTES))
@@ -64,38 +64,38 @@ class Server:
 
 
 class Prometheus(Server):
-    """What we ask a Prometheus, or whatever speaks its API."""
+    """A Prometheus, or any server with the same API."""
 
     def query(self, expression: str) -> list[Any]:
-        """The series of an instant query."""
+        """Return the series of an instant query."""
         return list(self.get("/api/v1/query", query=expression)["data"]["result"])
 
     def rules(self) -> list[Any]:
-        """All alerting rules."""
+        """Return all alerting rules."""
         groups = self.get("/api/v1/rules", type="alert")["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
     def alertmanagers(self) -> list[str]:
-        """The addresses of the Alertmanagers that it tells."""
+        """Return the addresses of the Alertmanagers that it sends alerts to."""
         active = self.get("/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
-        return [one["url"].partition("/api/v")[0] for one in active]
+        return [alertmanager["url"].partition("/api/v")[0] for alertmanager in active]
 
     def targets(self) -> list[Any]:
-        """What it scrapes."""
+        """Return its active scrape targets."""
         return list(self.get("/api/v1/targets", state="active")["data"]["activeTargets"])
 
 
 class Alertmanager(Server):
-    """What we ask an Alertmanager (API version 2, ``api/v2/openapi.yaml`` in its source)."""
+    """An Alertmanager (API version 2, ``api/v2/openapi.yaml`` in its source)."""
 
     def alerts(self, run: str) -> list[Any]:
-        """The alerts of a run."""
+        """Return the alerts of a run."""
         return list(self.get("/api/v2/alerts", filter=f'run="{run}"'))
 
     def silence(self, silence: Silence) -> str:
-        """Silence the same alerts, and return the silence's id there.
+        """Silence the same alerts in Alertmanager and return the id of the new silence.
 
-        A silence that matches everything is for all alerts of ours.
+        A silence that matches everything covers all Stallwatch alerts.
         """
         body = {
             "matchers": _matchers(silence),
@@ -108,10 +108,10 @@ class Alertmanager(Server):
 
 
 class RelayServer(Server):
-    """What we ask a relay."""
+    """A relay."""
 
     def messages(self, run: str) -> list[Any]:
-        """What became of a run's messages."""
+        """Return the delivery state of a run's messages."""
         return list(self.get("/api/messages", run=run))
 
 
@@ -130,7 +130,7 @@ def _matcher(name: str, pattern: str) -> dict[str, Any]:
 
 
 def _expression(pattern: str) -> str:
-    """For RE2, which Alertmanager uses and anchors: ``fnmatch.translate`` writes what only Python reads."""
+    """Convert for RE2, which Alertmanager uses and anchors: ``fnmatch.translate`` writes Python syntax."""
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
     return "".join(

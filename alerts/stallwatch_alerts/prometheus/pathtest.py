@@ -1,8 +1,8 @@
-"""The whole way from a metric to the chats, link by link, with a real metric and a real alert.
+"""Test the whole path from a metric to the chats, link by link, with a real metric and a real alert.
 
-We serve one metric where an agent of this host would; Prometheus scrapes it, its rule ``StallwatchTest``
-fires, Alertmanager routes it, the relay tells the chats. Each link is asked whether it has it; the first that
-has not is the broken one.
+The test serves one metric where an agent of this host would; Prometheus scrapes it, its rule
+``StallwatchTest`` fires, Alertmanager routes the alert, the relay notifies the chats. Each link is checked in
+turn; the first that fails is the broken link.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _STARTING = 15.0
 
 @dataclass(frozen=True)
 class Link:
-    """One link of the way, and what is known of it."""
+    """One link of the path and its state."""
 
     name: str
     holds: bool
-    said: str = ""  #: what was seen, or why it is broken and what to do
+    said: str = ""  #: the result, or why the link is broken and what to do
 
 
 class Broken(Exception):
-    """A link does not hold; the reason and the remedy."""
+    """A link is broken; the message holds the reason and the remedy."""
 
 
 class PathTest:
-    """Tries the way once. `wait` is how many seconds each link may take to have it."""
+    """A single test of the path. `wait` is how many seconds each link may take."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PathTest:
         self._pause = pause
 
     def links(self) -> Iterator[Link]:
-        """Each link as soon as it is known; the first that does not hold is the last one."""
+        """Yield each link as soon as its state is known; stop after the first broken link."""
         steps: list[tuple[str, Callable[[], str]]] = [
             ("Prometheus answers and has the rules", self._has_rules),
             ("Prometheus tells an Alertmanager", self._tells),
@@ -73,11 +73,11 @@ class PathTest:
         Gauge("stallwatch_alert_test", "1 while alerts are tried.", ("run",), registry=registry).labels(
             self.run
         ).set(1)
-        said: list[str] = []
-        server = serve(registry, self._exporter, said.append)
+        problems: list[str] = []
+        server = serve(registry, self._exporter, problems.append)
         if server is None:
             port = self._exporter.port
-            why = said[0] if said else "it cannot be had"
+            why = problems[0] if problems else "it cannot be had"
             remedy = "give --port one that is free and that Prometheus scrapes"
             yield Link(f"a metric is served on port {port}", False, f"{why}; {remedy}")
             return
@@ -110,7 +110,7 @@ class PathTest:
         return f"{self._prometheus.url}, {len(ours)} alerting rules"
 
     def _tells(self) -> str:
-        # A Prometheus that has just started needs some seconds to know them.
+        # Prometheus needs some seconds after its start to discover them.
         known = self._until(self._prometheus.alertmanagers, min(self._wait, _STARTING))
         if not known:
             raise Broken(f"{self._prometheus.url} knows none: name it under alerting in prometheus.yml")
@@ -181,17 +181,17 @@ class PathTest:
                 "the relay heard nothing of it: does the receiver's webhook lead to"
                 f" {self._relay.url}/alertmanager, and has it the token?"
             )
-        self._until(lambda: all(one["state"] == "sent" for one in self._relay.messages(self.run)))
+        self._until(lambda: all(message["state"] == "sent" for message in self._relay.messages(self.run)))
         messages = self._relay.messages(self.run)
-        late = [one for one in messages if one["state"] != "sent"]
+        late = [message for message in messages if message["state"] != "sent"]
         if late:
             raise Broken(f"{late[0]['name']} did not take it: {late[0]['reason'] or 'still waiting'}")
-        return f"{self._after(began)}: {', '.join(one['name'] for one in messages)}"
+        return f"{self._after(began)}: {', '.join(message['name'] for message in messages)}"
 
     # ---- help
 
     def _until(self, ask: Callable[[], Any], seconds: float | None = None) -> Any:
-        """What `ask` answers, as soon as that is something; for so many seconds, by default `wait`."""
+        """Call `ask` until it returns something or `seconds` (default: `wait`) pass; return the result."""
         deadline = self._clock() + (self._wait if seconds is None else seconds)
         while not (found := ask()) and self._clock() < deadline:
             self._pause(_LOOK_SECONDS)
@@ -202,7 +202,7 @@ class PathTest:
 
 
 def _walked(steps: list[tuple[str, Callable[[], str]]]) -> Generator[Link, None, bool]:
-    """The links of these steps; whether all of them held is the generator's value."""
+    """Yield the links of these steps; return whether all of them work."""
     for name, step in steps:
         try:
             yield Link(name, True, step())

@@ -1,7 +1,7 @@
 """The rule files that Prometheus loads: two written by hand, and one with an alert for each rule page.
 
-An alert fires while the run's agent holds an incident of its rule open. What it says comes from the page, so
-that people with Alertmanager alone read the same title and fix as everybody else.
+An alert fires while the run's agent holds an incident of its rule open. Its texts come from the page, so that
+people who use Alertmanager alone read the same title and fix as everyone else.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _RUNBOOK = re.compile(
 )
 _LIMIT = 280
 _SILENT_ROLES = {"notice"}
-# An incident that opens as the run ends is scraped once; what was said last counts for a while, but not when
-# the run was restarted: else the alert would go on, and not notify anyone when the same happens again. Other
-# hosts of the same job that are still there are no new start.
+# An incident that opens as the run ends is scraped once; its last value counts for a while, but not after a
+# restart of the run: otherwise the alert would keep firing and not notify again when the same happens again.
+# Other hosts of the same job that are still running are not a restart.
 _OPEN = (
     "max by (run, rule, severity) (stallwatch_incident_open{%s}"
     " or (last_over_time(stallwatch_incident_open{%s}[5m])"
@@ -44,7 +44,7 @@ _OPEN = (
 
 
 def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
-    """Each rule file's text by its name; a `FileNotFoundError` where the installation lacks one."""
+    """Return each rule file's text by its name; raise `FileNotFoundError` if the installation lacks one."""
     place = next((place for place in _PLACES if (place / WRITTEN_BY_HAND[0]).is_file()), _PLACES[0])
     texts = {name: (place / name).read_text(encoding="utf-8") for name in WRITTEN_BY_HAND}
 
@@ -58,7 +58,7 @@ def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, 
 
 
 def catalogue_rules(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> str:
-    """The rule file's text, for the pages of `catalogue` in the order of families and ids."""
+    """Return the rule file's text for the pages of `catalogue`, ordered by family and id."""
     pages = [page for page in catalogue.pages.values() if _alerts(page)]
     pages.sort(key=lambda page: (page.family, page.id))
     families: dict[str, list[dict[str, Any]]] = {}
@@ -73,12 +73,12 @@ def catalogue_rules(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> str:
 
 
 def alert_name(rule: str) -> str:
-    """``cuda-oom`` as ``StallwatchCudaOom``."""
+    """Return the alert's name: ``StallwatchCudaOom`` for ``cuda-oom``."""
     return "Stallwatch" + "".join(word.capitalize() for word in rule.split("-"))
 
 
 def _alerts(page: RulePage) -> bool:
-    """Whether an incident may be of this rule: notices and what is always harmless raise none."""
+    """Whether incidents of this rule can exist: notices and always harmless findings open none."""
     return page.role not in _SILENT_ROLES and page.harm != "harmless" and page.status != "retired"
 
 
@@ -96,7 +96,7 @@ def _alert(page: RulePage, runbooks: Runbooks) -> dict[str, Any]:
 
 
 def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
-    """Every incident notifies, also without a page: an agent may be newer, or have pages of its own."""
+    """Return alerts for incidents without a page here: an agent may be newer, or have pages of its own."""
     elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
     return [
         _rule(
@@ -132,7 +132,7 @@ def _rule(
     return {
         "alert": name,
         "expr": _OPEN % (matcher, matcher),
-        "labels": {"severity": "{{ $labels.severity }}"},  # the incident's own: it depends on the run
+        "labels": {"severity": "{{ $labels.severity }}"},  # of the incident: it depends on the run
         "annotations": {
             "summary": "{{ $labels.run }}: " + (title if title.startswith("{{") else _literal(title)),
             "description": _literal(description),
@@ -142,5 +142,5 @@ def _rule(
 
 
 def _literal(text: str) -> str:
-    """The text as it is, in a place where ``{{`` begins a template."""
+    """Return the text escaped for a template, in which ``{{`` begins an action."""
     return text.replace("{{", '{{ "{{" }}')

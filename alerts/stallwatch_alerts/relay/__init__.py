@@ -1,1 +1,1 @@
-"""``stallwatch relay``: alerts from Alertmanager, joined with their incidents, to the chats."""
+"""``stallwatch relay``: joins alerts from Alertmanager with their incidents and sends them to chats."""

@@ -1,8 +1,8 @@
-"""Which chats are notified of which stories, when and in which words: one message for a group.
+"""Plan which chats are notified of which stories, when and with which text: one message for a group.
 
-An agent with a spool of its own may also have kept what is to leave later (quiet hours, escalations), where
-we cannot see it. So the agent comes first: our message waits a little longer, and is withdrawn if the chat
-was notified meanwhile (see ``notice.planned_key``).
+An agent with a spool of its own may also have stored messages for later (quiet hours, escalations), which the
+relay cannot see. So the agent comes first: the relay's message waits a little longer, and is withdrawn if the
+chat was notified meanwhile (see ``notice.planned_key``).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _UNWRITTEN = Notice(Message("", ""), "info", {})
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the incidents of a notification: how many, by outcome."""
+    """The incidents of a notification, counted by outcome."""
 
     new: int = 0
     held: int = 0  #: until quiet hours are over
     repeated: int = 0
     silenced: int = 0
-    unwanted: int = 0  #: below ``min_severity``, for no chat, or over before anybody was notified
+    unwanted: int = 0  #: below ``min_severity``, for no chat, or over before any notification
 
     def __str__(self) -> str:
         named = (
@@ -70,11 +70,11 @@ class Tally:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a notification that was taken."""
+    """The result of an accepted notification."""
 
     tally: Tally
-    doubts: tuple[str, ...] = ()  #: alerts that are sent, although something about them is odd
-    problems: tuple[str, ...] = ()  #: alerts that could not be understood, and are not sent
+    doubts: tuple[str, ...] = ()  #: oddities of alerts that are sent nevertheless
+    problems: tuple[str, ...] = ()  #: errors in alerts that could not be read, and are not sent
 
 
 class Dispatcher:
@@ -88,10 +88,10 @@ class Dispatcher:
     def drafts(
         self, found: Sequence[Story], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], Tally]:
-        """The messages to keep for these stories, the worst first."""
+        """Return the messages to store for these stories, the worst first, and their tally."""
         known = self._memory(found, notified)
         by_key = {story.key: story for story in found}
-        # Alertmanager repeats large groups: only what is news is put into words.
+        # Alertmanager repeats large groups: only news is rendered.
         news = self._planned(found, known, escalated, now, lambda _: _UNWRITTEN)
         keys = {draft.notice.key for draft in news}
         planned = self._planned(
@@ -108,9 +108,9 @@ class Dispatcher:
             if draft.escalation and story.over:
                 calls = (escalated_key(opening_keys(story.subject)[0]),)
                 if story.subject.is_settled or known(draft.channel, calls):
-                    continue  # it went on for too short a time to call anybody, or they are called already
+                    continue  # it ended before an escalation was due, or was escalated already
                 draft = replace(draft, keys=calls)
-            if draft.not_before <= now or story.alert.name == TEST:  # whoever tests wants to see it
+            if draft.not_before <= now or story.alert.name == TEST:  # a test is shown at once
                 at_once.setdefault(draft.channel, []).append(draft)
             else:
                 later.append(_later(draft, story))
@@ -118,7 +118,7 @@ class Dispatcher:
         return drafts, self._tally(found, drafts, known, now)
 
     def _memory(self, found: Sequence[Story], notified: Notified) -> Notified:
-        """Return `notified` with what was planned; all that will be looked up is fetched at once."""
+        """Return `notified` extended by planned keys; one query per chat fetches all keys needed."""
         stages = [key for story in found for key in (story.key, *opening_keys(story.subject))]
         plain = [*stages, *map(escalated_key, stages)]
         wanted = [*plain, *map(planned_key, plain)]
@@ -147,7 +147,7 @@ class Dispatcher:
         page = self._catalogue.pages.get(subject.rule)
         family = page.family if page is not None else ""
         letters = []
-        if story.over:  # for those who heard of its beginning
+        if story.over:  # for chats that were notified of its beginning
             letters.append(Letter(msgspec.structs.replace(subject, status="resolved"), notice, family))
         if story.alert.firing and self._is_wanted(story):
             letters.append(Letter(msgspec.structs.replace(subject, status="open"), notice, family))
@@ -158,7 +158,7 @@ class Dispatcher:
         return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
 
     def _message(self, group: Sequence[Story]) -> Notice:
-        """Return one message for a group, the worst story first: that one whole, the others by title."""
+        """Return one message for a group, worst story first: that story in full, the others by title."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
@@ -189,7 +189,7 @@ class Dispatcher:
         return link_lines(runbook, story.run, self._settings.dashboard_url, self._settings.language)
 
     def _joined(self, drafts: Sequence[Draft], by_key: dict[str, Story]) -> Draft:
-        """One message for all of a chat's that leave at once; in the order of the run's others."""
+        """Join a chat's drafts that leave at once into one message, in the order of the run's others."""
         group = [by_key[draft.notice.key] for draft in drafts]
         keys = tuple(dict.fromkeys(key for draft in drafts for key in draft.keys))
         notice = self._message(group)

@@ -1,4 +1,4 @@
-"""The relay: takes notifications of Alertmanager in, keeps their messages, sends them, and pings."""
+"""The relay: receives notifications of Alertmanager, stores and sends their messages, and pings."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from stallwatch_exporter.incident import Incident
     from stallwatch_rules.pages.catalogue import Catalogue
 
-_STUCK_SECONDS = 180.0  # a sender that was not seen for so long hangs in a try
+_STUCK_SECONDS = 180.0  # a sender without a turn for this long hangs in a try
 _CLOSING = 5.0
 _PRUNE_SECONDS = 86400.0
 _INCIDENTS = 200  # of one run: the newest
 _TRIES = 3
 _YOUNG_SECONDS = 5.0
 _LOOK_SECONDS = 0.25
-_MOST_WAITING = 32  # requests; in a burst the others go on with what is known
+_MOST_WAITING = 32  # requests; in a burst, others continue without waiting
 
 
 class Intake:
-    """Takes notifications in, from several threads, and beside other relays on the same database."""
+    """Receives notifications from several threads, beside other relays on the same database."""
 
     def __init__(
         self,
@@ -59,27 +59,27 @@ class Intake:
         self._clock = clock
         self._pause = pause
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
-        self.watchdog_at: float | None = None  #: steady time; None where it is not heard
+        self.watchdog_at: float | None = None  #: steady time; None if it does not fire
 
     def receive(self, body: bytes) -> Receipt:
-        """Take in a notification: what became of it. All messages are on disk when this returns.
+        """Take in a notification and return its receipt. All messages are on disk when this returns.
 
-        `WebhookProblem` where it is none; anything else that is raised means that nothing was kept, and that
-        the sender should try again.
+        Raise `WebhookProblem` if the body is no notification; any other exception means that nothing was
+        stored and that the sender should try again.
         """
         notification = read_notification(body)
         found = self._joined(notification.alerts)
         tally = self._kept(found) if found else Tally()
         watchdogs = [alert.firing for alert in notification.alerts if alert.name == WATCHDOG]
-        if watchdogs:  # none ends by itself: an end means that its Prometheus fell silent, another may speak
+        if watchdogs:  # a resolved watchdog means that its Prometheus is silent; another may still fire
             self.watchdog_at = self._clock() if any(watchdogs) else None
         doubts = tuple(dict.fromkeys(filter(None, map(doubt, notification.alerts))))
         return Receipt(tally, doubts, notification.problems)
 
     def _joined(self, alerts: Sequence[Alert]) -> list[Story]:
-        """The stories. A young alert may be here before its incident, which the agent writes beside us.
+        """Return the stories. A young alert's incident may arrive later: the agent writes it in parallel.
 
-        Where there is no common database none will come: then this costs a few seconds, once for each alert.
+        Without a common database it never arrives; the wait then costs a few seconds, once for each alert.
         """
         found = stories(alerts, self._incidents)
         if not any(self._is_early(story) for story in found) or not self._waiting.acquire(blocking=False):
@@ -108,7 +108,7 @@ class Intake:
             try:
                 self._outbox.put(make, now, over)
                 return tally
-            except IntegrityError:  # another relay notified the chats meanwhile: look again at what is left
+            except IntegrityError:  # another relay notified the chats meanwhile: plan the rest again
                 if not left:
                     raise
         return Tally()
@@ -118,7 +118,7 @@ class Intake:
 
 
 class Relay:
-    """Runs until closed; everything that it has to do happens in threads of its own."""
+    """The relay. Runs in threads of its own until closed."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Relay:
         connect: Callable[[str], Channel] | None = None,
         clock: Callable[[], float] = steady.now,
     ) -> None:
-        """An `OSError` where the address cannot be had."""
+        """Raise `OSError` if the address is not available."""
         self._settings = settings
         self._clock = clock
         self._outbox = Outbox(store.engine)
@@ -159,7 +159,7 @@ class Relay:
         ]
         for problem in problems(settings.server):
             report(problem)
-        # The server last: whoever posts early finds somebody to send.
+        # Start the server last: an early post then finds its senders.
         try:
             self.server = RelayServer(
                 (settings.host, settings.port),
@@ -181,7 +181,7 @@ class Relay:
         )
 
     def unhealthy(self) -> str:
-        """What keeps us from doing our work; "" for nothing."""
+        """Return why the relay cannot do its work; "" if it can."""
         try:
             self._outbox.waiting()
         except Exception as error:
@@ -193,17 +193,17 @@ class Relay:
         return ""
 
     def blind(self) -> str:
-        """As ``unhealthy``, or because no alert could reach us; "" where we see."""
-        heard = self._intake.watchdog_at
-        if heard is None:
+        """Return why the relay is unhealthy or no alert could reach it; "" if neither is the case."""
+        watchdog_at = self._intake.watchdog_at
+        if watchdog_at is None:
             return self.unhealthy() or "StallwatchWatchdog does not fire here"
-        silent = self._clock() - heard
+        silent = self._clock() - watchdog_at
         if silent > self._settings.watchdog_seconds:
             return f"StallwatchWatchdog was not heard for more than {self._settings.watchdog_seconds:.0f} s"
         return self.unhealthy()
 
     def close(self) -> None:
-        """Take nothing more, finish what is in hand. What is kept is sent at the next start."""
+        """Accept nothing more and finish the current work. Stored messages are sent after the next start."""
         self.server.close()
         for sender in self._senders:
             sender.close(_CLOSING)
@@ -213,17 +213,17 @@ class Relay:
             self._deadman.close(None)
 
     def _prune(self) -> None:
-        """Once a day: agents of other hosts may write elsewhere, and never come here."""
+        """Prune once a day: agents of other hosts may write to other databases, and never prune this one."""
         now = self._clock()
         if now - self._pruned_at >= _PRUNE_SECONDS:
             self._pruned_at = now
 
             def prune() -> None:
-                # Where the database is away, tomorrow is early enough.
+                # If the database is down, tomorrow is early enough.
                 with contextlib.suppress(Exception):
                     self._outbox.prune(now, self._settings.alerts.keep_days)
 
-            # Not before what was received is kept, nor before its answer: it may hold the database for long.
+            # In parallel, after the notification is stored: pruning may lock the database for long.
             self._pruning = threading.Thread(target=prune, name="stallwatch-prune", daemon=True)
             self._pruning.start()
 
@@ -236,8 +236,8 @@ class Relay:
         return receipt
 
     def _watchdog_at(self) -> float | None:
-        heard = self._intake.watchdog_at
-        return None if heard is None else steady.wall(heard)
+        at = self._intake.watchdog_at
+        return None if at is None else steady.wall(at)
 
     def _messages(self, run: str) -> list[Any]:
         return list(self._outbox.deliveries(run or None))

@@ -1,13 +1,13 @@
-"""The relay's HTTP side: Alertmanager posts here, Prometheus and load balancers look in.
+"""The relay's HTTP server: Alertmanager posts here, Prometheus and load balancers read.
 
-| path | what |
+| path | meaning |
 |---|---|
-| POST /alertmanager | a notification; 200: it is on disk; 400: what is not is named; 5xx: try again |
+| POST /alertmanager | a notification; 200: stored on disk; 400: names what was not stored; 5xx: try again |
 | GET /-/healthy | 200, or 503 with the reason |
 | GET /metrics | the relay's own metrics |
-| GET /api/messages?run=NAME | what became of the run's messages, as JSON |
+| GET /api/messages?run=NAME | the delivery state of the run's messages, as JSON |
 
-Credentials open all but /-/healthy; with only ``[relay] token`` set, /metrics is open too.
+Credentials protect all paths except /-/healthy; with only ``[relay] token`` set, /metrics is open too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_BYTES = 32 << 20  # Alertmanager puts no bound on a group; 10,000 alerts a
 _HEALTHY, _METRICS = "/-/healthy", "/metrics"
 
 _OUTCOMES = ("sent", "failed", "given-up")
-_SAID = 20  # lines of an answer
+_SAID = 20  # lines of each list in an answer
 _REMEMBERED = 1000
 
 Answer = tuple[HTTPStatus, str, bytes]
@@ -75,13 +75,13 @@ class RelayMetrics:
         self._deliveries[outcome].inc()
 
     def follow(self, waiting: Callable[[], int], watchdog_at: Callable[[], float | None]) -> None:
-        """Ask these whenever somebody reads the metrics."""
+        """Call these functions at each read of the metrics."""
         self._waiting.set_function(lambda: float(waiting()))
         self._watchdog.set_function(lambda: watchdog_at() or 0.0)
 
 
 class RelayServer(ServerThread):
-    """Serves until closed. `receive` takes a body, `healthy` tells what is wrong ("" for nothing)."""
+    """Serves until closed. `receive` takes a body, `healthy` returns what is wrong ("" for nothing)."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class RelayServer(ServerThread):
         access: Access,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """An `OSError` where the address cannot be had."""
+        """Raise `OSError` if the address is not available."""
         self._receive = receive
         self._healthy = healthy
         self._messages = messages
@@ -107,7 +107,7 @@ class RelayServer(ServerThread):
         super().__init__(BoundedServer(address, handler), "stallwatch-relay", 0.1)
 
     def refusal(self, path: str, headers: Message) -> Refusal | None:
-        """Return why a request with these headers is not answered; ``None`` if it is."""
+        """Return why a request with these headers is refused; ``None`` if it is accepted."""
         hosts, origins, authorization = (
             headers.get_all(name, []) for name in ("Host", "Origin", "Authorization")
         )
@@ -115,7 +115,7 @@ class RelayServer(ServerThread):
         return self._access.refusal(hosts, origins, authorization, is_open=is_open)
 
     def take(self, body: bytes) -> Answer:
-        """Keep a notification. Whatever goes wrong on our side must make Alertmanager come again."""
+        """Store a notification. A failure on our side must make Alertmanager try again."""
         try:
             receipt = self._receive(body)
         except WebhookProblem as problem:
@@ -124,7 +124,7 @@ class RelayServer(ServerThread):
             return _text(HTTPStatus.BAD_REQUEST, str(problem))
         except Exception as error:
             self._metrics.failed.inc()
-            # Its name only: what a database says may hold its address.
+            # Its name only: a database's error text may hold its address.
             self._report(
                 f"a notification could not be stored ({type(error).__name__}); Alertmanager will try again"
             )
@@ -134,10 +134,10 @@ class RelayServer(ServerThread):
         if receipt.problems:
             self._metrics.refused.inc()
             self._report(f"refused {len(receipt.problems)} of a request's alerts: {receipt.problems[0]}")
-            said = "\n".join(
+            text = "\n".join(
                 ["refused:", *receipt.problems[:_SAID], f"the others are stored: {receipt.tally}"]
             )
-            return _text(HTTPStatus.BAD_REQUEST, "\n".join([said, *receipt.doubts[:_SAID]]))
+            return _text(HTTPStatus.BAD_REQUEST, "\n".join([text, *receipt.doubts[:_SAID]]))
         self._metrics.stored.inc()
         return _text(HTTPStatus.OK, "\n".join([f"stored: {receipt.tally}", *receipt.doubts[:_SAID]]))
 
@@ -164,7 +164,7 @@ class _Handler(BoundedHandler):
     protocol_version = "HTTP/1.1"
 
     def parse_request(self) -> bool:
-        """Refuse a request whose end two readers could see at different places, as a proxy before us may."""
+        """Refuse a request whose end is ambiguous: a proxy before us may see it at another place."""
         if not super().parse_request():
             return False
         if not self.has_one_end():

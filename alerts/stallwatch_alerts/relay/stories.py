@@ -1,8 +1,8 @@
-"""Alerts joined with what the incident database knows of them.
+"""Join alerts with their incidents in the database.
 
-An alert says which incident it is one side of: by its label ``rule``, or by ``incident`` with the incident's
-kind; that a host is gone is part of a stall that found it silent. All alerts of one incident are one story,
-its key the one under which the agent notes that it notified the chat itself.
+An alert names its incident: by its label ``rule``, or by ``incident`` with the incident's kind; the alert
+that a host is gone belongs to a stall that found this host silent. All alerts of one incident are one story.
+Its key is the key under which the agent records its own notification of the chat.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stallwatch_exporter.incident import RANKS, Incident, Severity
 WATCHDOG = "StallwatchWatchdog"
 TEST = "StallwatchTest"
 HOST_GONE = "StallwatchHostGone"
-_NEVER_SENT = "none"  # what is only there to be heard, such as the watchdog
+_NEVER_SENT = "none"  # the severity of alerts that only show life, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
 _APART = 120.0  # seconds between an incident and its alert: scrape, evaluation, and clocks that differ
@@ -30,24 +30,24 @@ Lookup = Callable[[str], Sequence[Incident]]  #: the incidents of a run, newest 
 class Story:
     """The news of one incident, or of an alert that belongs to none."""
 
-    key: str  #: once for each chat
-    subject: Incident  #: what routes and silences are asked about: the incident, or one made of the alert
+    key: str  #: sent once to each chat
+    subject: Incident  #: matched with routes and silences: the incident, or one made from the alert
     alert: Alert
     incident: Incident | None = None
 
     @property
     def run(self) -> str:
-        """Its name; "" where the alert belongs to no run."""
+        """The run's name; "" if the alert belongs to no run."""
         return self.subject.run
 
     @property
     def severity(self) -> str:
-        """``critical``, ``warning``, ``info``, or ``none`` for what is never sent."""
+        """``critical``, ``warning``, ``info``, or ``none`` if it is never sent."""
         return self.subject.severity
 
     @property
     def unjoined(self) -> bool:
-        """Whether the alert is one side of an incident that the database does not know (yet)."""
+        """Whether the alert belongs to an incident that the database does not know (yet)."""
         claims = {"rule", "incident"} & self.alert.labels.keys()
         return self.incident is None and bool(claims) and self.alert.firing
 
@@ -58,12 +58,12 @@ class Story:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """What is worse comes first."""
+        """The sort key: the worst story comes first."""
         return self.subject.is_settled, -RANKS.get(self.severity, -1)
 
 
 def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
-    """One per incident or alert, the worst first. The watchdog is none."""
+    """Return one story per incident or alert, the worst first, without the watchdog."""
     known: dict[str, Sequence[Incident]] = {}
     found: dict[str, Story] = {}
     for alert in alerts:
@@ -79,18 +79,18 @@ def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
 
 
 def doubt(alert: Alert) -> str:
-    """What is odd about an alert that is sent nevertheless; "" for nothing."""
-    given = alert.labels.get("severity", "")
-    if given in RANKS or given == _NEVER_SENT:
+    """Return what is odd about an alert that is sent nevertheless; "" for nothing."""
+    severity = alert.labels.get("severity", "")
+    if severity in RANKS or severity == _NEVER_SENT:
         return ""
     name = alert.name[:_NAME] or "an alert without a name"
-    said = f"severity {given[:40]!r} is unknown" if given else "has no severity"
-    return f"{name}: {said}; taken for {_PRESUMED} (known are {', '.join(get_args(Severity))})"
+    problem = f"severity {severity[:40]!r} is unknown" if severity else "has no severity"
+    return f"{name}: {problem}; taken for {_PRESUMED} (known are {', '.join(get_args(Severity))})"
 
 
 def _severity(alert: Alert) -> str:
-    given = alert.labels.get("severity", "")
-    return given if given in RANKS or given == _NEVER_SENT else _PRESUMED
+    severity = alert.labels.get("severity", "")
+    return severity if severity in RANKS or severity == _NEVER_SENT else _PRESUMED
 
 
 def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | None:
@@ -99,12 +99,12 @@ def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | Non
         made = _made(alert, run)
         return Story(stage_key(made), made, alert)
     if not alert.firing and incident.status == "open":
-        return None  # the run's metrics ended before the incident did: that is no end of it
+        return None  # the run's metrics ended before the incident did: it has not ended
     return Story(stage_key(incident), incident, alert, incident)
 
 
 def _made(alert: Alert, run: str) -> Incident:
-    """An incident for an alert that has none: whoever routes and counts need not know the difference."""
+    """Return an incident for an alert without one, so that routing and counting work the same way."""
     return Incident(
         id=f"alert/{(alert.fingerprint or f'{alert.name}/{run}')[:_NAME]}/{alert.starts_at[:40]}",
         run=run,
@@ -119,7 +119,7 @@ def _made(alert: Alert, run: str) -> Incident:
 
 
 def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None:
-    """The newest incident that the alert is about; of several that were merged, the one they became."""
+    """Return the newest incident that the alert is about; for merged incidents, the incident they became."""
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
     merged = {alias for one in incidents for alias in one.aliases}
     incidents = [one for one in incidents if one.id not in merged]
@@ -139,5 +139,5 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
 
 
 def _is_past(incident: Incident, alert: Alert) -> bool:
-    """Whether it was over long before the alert began: then the alert is about one that is still to come."""
+    """Whether it ended long before the alert began: then the alert is about an incident yet to come."""
     return incident.resolved_at is not None and incident.resolved_at < alert.started - _APART

@@ -1,6 +1,6 @@
-"""What Alertmanager posts to a webhook, version 4.
+"""Read the requests that Alertmanager posts to a webhook, version 4.
 
-The form is Alertmanager's ``notify/webhook/webhook.go`` (``Message``) around ``template/template.go``
+The format is Alertmanager's ``notify/webhook/webhook.go`` (``Message``) around ``template/template.go``
 (``Data``, ``Alert``), the same in 0.25 and 0.28. Keys that later versions add are ignored.
 """
 
@@ -38,23 +38,23 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def name(self) -> str:
-        """Such as ``StallwatchStalled``."""
+        """Its name, such as ``StallwatchStalled``."""
         return self.labels.get("alertname", "")
 
     @property
     def started(self) -> float:
-        """Unix time at which it began to fire; 0 where the alert does not tell."""
+        """Unix time at which it began to fire; 0 if unknown."""
         moment = _moment(self.starts_at)
         return 0.0 if moment is None else max(0.0, (moment - _EPOCH).total_seconds())
 
     @property
     def firing(self) -> bool:
-        """Whether it is still so."""
+        """Whether it still fires."""
         return self.status == "firing"
 
 
 class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
-    """A group of alerts, each still to be read."""
+    """A group of alerts, each not decoded yet."""
 
     version: str
     group_key: str
@@ -67,13 +67,13 @@ class Notification:
     """A group of alerts, notified together."""
 
     alerts: tuple[Alert, ...]
-    problems: tuple[str, ...] = ()  #: what is wrong with the other alerts of the group
+    problems: tuple[str, ...] = ()  #: the errors in the other alerts of the group
 
 
 def read_notification(body: bytes) -> Notification:
-    """The notification in a request's body; a `WebhookProblem` tells why it is none.
+    """Return the notification in a request's body; raise `WebhookProblem` with the reason if there is none.
 
-    An alert that cannot be understood does not take the others with it.
+    An alert that cannot be understood does not affect the others.
     """
     try:
         found = from_json(body, _Envelope)
@@ -104,7 +104,7 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
 
 
 def _moment(text: str) -> datetime | None:
-    """The time that Go prints; ``None`` where it is none, or has no zone."""
+    """Return the time that Go printed; ``None`` if the text is no time or has no zone."""
     try:
         found = datetime.fromisoformat(
             _FRACTION.sub(lambda digits: f".{digits[1]:0<6.6}", text.replace("Z", "+00:00"))

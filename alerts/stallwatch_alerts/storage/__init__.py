@@ -1,1 +1,1 @@
-"""The database of the alerts: its tables, how it is opened, and how an older one becomes a newer one."""
+"""The database of the alerts: its tables, its connections, and the migration of older databases."""

@@ -1,8 +1,8 @@
-"""PostgreSQL in the place of a coordinator: each agent has a row, and one of them merges all rows.
+"""PostgreSQL in place of a coordinator: each agent has a row, and one agent merges all rows.
 
-Whoever merges holds an advisory lock, which belongs to its connection, and shows twice a second that it is
-there. If it does not, the others end its connection, and one of them takes the lock: so no two merge at a
-time, whatever becomes of hosts, processes and the network. The server's clock is the only one that counts.
+The merging agent holds an advisory lock, which belongs to its connection, and updates a sign of life twice a
+second. If the sign stops, the others end its connection, and one of them takes the lock: two agents never
+merge at the same time, whatever happens to hosts, processes and network. Only the server's clock counts.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, R
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-if TYPE_CHECKING:  # SQLAlchemy takes a second to import: that is for the thread
+if TYPE_CHECKING:  # SQLAlchemy takes a second to import: only the thread imports it
     from stallwatch_alerts.storage.cluster_rows import Answer, ClusterRows, Row
 
 _AT_ONCE = 32  # reports in memory: each may have `MOST_BYTES`
 _SLACK = 1.0  # seconds between the beginning of this agent and its first post's
-_BEATS = 3  # times `retry`, longer than a beat: so long after its last post, an agent tries to merge
+_BEATS = 3  # times `retry`, longer than a beat: this long after its last post, an agent tries to merge
 _FIRST_LOOK = 0.02  # seconds after a post, for its acknowledgement; then twice as long, and so on
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds."""
+    """Durations in seconds."""
 
-    answer: float = 4.0  #: a post takes no longer
-    statement: float = 2.0  #: without an answer, the connection is given up
-    acknowledgement: float = 1.0  #: for the merging agent to take a report over, before its post returns
+    answer: float = 4.0  #: longest duration of a post
+    statement: float = 2.0  #: without an answer in this time, the connection is given up
+    acknowledgement: float = 1.0  #: for the merging agent to accept a report, before its post returns
     reconnect: float = 0.5  #: between two attempts while a post waits
-    gather: float = 0.1  #: what is posted in so short a time is merged together
+    gather: float = 0.1  #: reports posted within this time are merged together
     beat: float = 0.5  #: between two signs of life of the merging agent
-    step: float = 1.0  #: between two looks of the merger at the clock
-    absent: float = 1.5  #: without a beat: others try to take the lock
-    frozen: float = 4.0  #: without a beat: others end the connection that has the lock
+    step: float = 1.0  #: between two clock checks of the merging agent
+    absent: float = 1.5  #: without a beat, others try to take the lock
+    frozen: float = 4.0  #: without a beat, others end the connection that has the lock
     retry: float = 5.0  #: between two attempts to connect, and to merge, if nothing is posted
 
 
@@ -68,17 +68,17 @@ class _LockLost(Exception):
 
 
 def is_cluster_engine(url: str) -> bool:
-    """Return whether agents of one run can meet in this database."""
+    """Whether agents of one run can exchange reports through this database."""
     scheme, separator, _ = url.partition("://")
     return bool(separator) and scheme.partition("+")[0] == "postgresql"
 
 
 class PostgresBacking:
-    """Carries reports through PostgreSQL, and feeds `merges` while this agent is the one that merges.
+    """Carries reports through PostgreSQL, and feeds `merges` while this agent is the merging agent.
 
-    A thread of its own does both: `merges` is called there only, and only if the server has just confirmed
-    over the connection that holds the lock that it still does. `agent` is this agent's id, as in its reports;
-    `notice` gets one line whenever something is wrong.
+    A separate thread does both: `merges` is called only there, and only if the server has just confirmed,
+    over the connection that holds the lock, that the lock is still held. `agent` is this agent's id, as in
+    its reports; `notice` gets one line for each new problem.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class PostgresBacking:
         self._closed = False
         self._rows: ClusterRows | None = None
         self._posted: _Posted | None = None
-        self._began = time.monotonic()  # this agent, as far as is known
+        self._began = time.monotonic()  # when this agent began, as far as is known
         self._has_posted = self._merging = False
         self._compete_at = self._step_at = self._merged_at = 0.0
         self._acknowledged: dict[str, int] = {}  # by agent, since this one merges
@@ -136,7 +136,7 @@ class PostgresBacking:
         return posted.reply
 
     def close(self) -> None:
-        """Leave; if this agent merges, another one takes over at once."""
+        """Stop; if this agent merges, another takes over at once."""
         with self._mutex:
             self._closed = True
             thread, posted = self._thread, self._posted
@@ -145,7 +145,7 @@ class PostgresBacking:
             posted.done.set()
         if thread is not None:
             thread.join(self._timing.statement)
-            if thread.is_alive():  # it waits for the server, or for `merges`
+            if thread.is_alive():  # the thread waits for the server, or for `merges`
                 if self._rows is not None:
                     self._rows.interrupt()
                 thread.join(self._timing.statement)
@@ -164,7 +164,7 @@ class PostgresBacking:
                     self._turn(self._rows, time.monotonic())
                     works = True
             except _LockLost:
-                pass  # with the connection, whatever is left of the lock goes
+                pass  # giving up the connection releases the lock, too
             except Exception as error:
                 self._fail(error, works)
             finally:
@@ -178,7 +178,7 @@ class PostgresBacking:
         return ClusterRows(self._url, self._identity.key, self._agent, patience=self._timing.statement)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
-        """Do what is due, and wait for what comes next."""
+        """Do what is due, then wait for the next event."""
         posted = self._posted
         if posted is not None and posted.sent is None:
             rows.post(posted.report, posted.encoded, max(0.0, time.monotonic() - posted.came))
@@ -197,8 +197,8 @@ class PostgresBacking:
         if rows.try_to_merge():
             self._merging, self._merged_at, self._step_at = True, 0.0, now
             self._acknowledged.clear()
-            # Reports hold what their hosts know of messages that left, also those of hosts that are gone. But
-            # what was posted before this agent began is of an earlier run by the same name.
+            # Reports hold what their hosts know of sent messages, even if a host is gone. But reports posted
+            # before this agent began belong to an earlier run of the same name.
             rows.expect(rows.posted(time.monotonic() - self._began + _SLACK))
         elif rows.disconnect_merger(self._timing.frozen):
             self._compete_at = now + self._timing.gather
@@ -235,12 +235,12 @@ class PostgresBacking:
             return None
 
     def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
-        """Read the answer to the post; the merging agent may not have come to it yet."""
+        """Read the answer to the post; the merging agent may not have read the post yet."""
         waited = now - (posted.sent or now)
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:
             self._compete_at = min(self._compete_at, now)
-        else:  # posts look after the lock
+        else:  # while this agent posts, `_look` checks the lock
             self._compete_at = now + _BEATS * self._timing.retry
         reply = self._reply(answer)
         taken = reply is not None and reply.acknowledged.get(posted.report.agent, -1) >= posted.report.number
@@ -288,7 +288,7 @@ class PostgresBacking:
             rows.check()
 
     def _wait(self, seconds: float, fileno: int | None = None) -> bool:
-        """Wait for a post, the end of this agent, or something from the server: whether it is that."""
+        """Wait for a post, for `close`, or for data from the server; return whether data came."""
         if seconds <= 0:
             return False
         with selectors.DefaultSelector() as selector:
@@ -302,17 +302,17 @@ class PostgresBacking:
         return fileno in ready
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it is awake
+        with contextlib.suppress(OSError):  # full: the thread is awake
             self._waking.send(b"\0")
 
     def _leave(self) -> None:
-        """Give the connection back, and with it the lock."""
+        """Give up the connection, and the lock with it."""
         rows, merging = self._rows, self._merging
         self._merging, self._compete_at = False, 0.0
         if rows is None:
             return
         if merging and self._closed:
-            with contextlib.suppress(Exception):  # the others notice it all the same, a little later
+            with contextlib.suppress(Exception):  # otherwise the others notice it a little later
                 rows.resign()
         rows.disconnect()
         posted = self._posted
@@ -320,7 +320,7 @@ class PostgresBacking:
             posted.sent = None
 
     def _fail(self, error: Exception, works: bool) -> None:
-        """Report what is wrong, once while it lasts. A connection that worked is made again first."""
+        """Report a problem once while it lasts; a connection that has worked is retried first."""
         lines = hide_secrets(str(error), self._url).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         posted = self._posted
@@ -335,11 +335,11 @@ class PostgresBacking:
             self._say(f"the database of [alerts] incidents_url does not answer: {reason}")
 
     def _skip(self, agent: str, reason: str) -> None:
-        """Report once for each agent, or for the merged state (no agent), what is wrong with it."""
+        """Report a problem once for each agent, or for the merged state (no agent)."""
         if agent not in self._skipped:
             self._skipped.add(agent)
-            who = f"the report of {agent[:80]!r}" if agent else "what was merged from all hosts"
-            self._say(f"{who} is left out: {reason}")
+            subject = f"the report of {agent[:80]!r}" if agent else "what was merged from all hosts"
+            self._say(f"{subject} is left out: {reason}")
 
     def _say(self, line: str) -> None:
         with contextlib.suppress(Exception):

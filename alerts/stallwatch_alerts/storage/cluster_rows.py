@@ -1,4 +1,4 @@
-"""Rows that agents of one run read and write in PostgreSQL, over one connection each."""
+"""The rows that agents of one run read and write in PostgreSQL, over one connection each."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sqlalchemy.exc import DBAPIError
 from stallwatch_alerts.storage.engine import is_migrated, migrate, open_engine
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport
 
-_CONNECT_SECONDS = 2  # the least that libpq takes
-_OPENING_SECONDS = 10.0  # for what SQLAlchemy looks up in a new connection
-_MIGRATING_SECONDS = 60.0  # others may be at it
+_CONNECT_SECONDS = 2  # the minimum of libpq
+_OPENING_SECONDS = 10.0  # for SQLAlchemy's queries on a new connection
+_MIGRATING_SECONDS = 60.0  # another agent may be migrating
 _NOW = "extract(epoch FROM clock_timestamp())"
 
-# The server notices by these that a host is gone, and then its lock is free: after some 11 s. It has no
-# `tcp_user_timeout` before version 12. What is lost with a server that crashes is posted again in a beat.
+# With these settings, the server detects a lost host after some 11 s, and releases its lock. It has no
+# `tcp_user_timeout` before version 12. Reports lost in a crash of the server are posted again within a beat.
 _SETTINGS = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -31,7 +31,7 @@ _SETTINGS = {
     "tcp_user_timeout": "11000",
     "synchronous_commit": "off",
 }
-_CLIENT_SETTINGS = {  # the same, on our side
+_CLIENT_SETTINGS = {  # the same for the client
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -84,7 +84,7 @@ _REFUSE = text("UPDATE cluster_reports SET refused = :reason WHERE agent = :agen
 
 @dataclass(frozen=True)
 class Row:
-    """A report as it is kept."""
+    """A stored report."""
 
     agent: str
     number: int
@@ -106,13 +106,13 @@ class Answer:
 class ClusterRows:
     """The tables of one run, for one agent. Any method raises if the server does not answer in time.
 
-    The connection is given up then, and with it the merging agent's lock. Not thread-safe, but for
+    The connection is given up then, and with it the merging agent's lock. Not thread-safe, except
     `interrupt`.
     """
 
     def __init__(self, url: str, key: str, agent: str, *, patience: float) -> None:
         self._engine = open_engine(url, pool=NullPool, connect_timeout=_CONNECT_SECONDS, **_CLIENT_SETTINGS)
-        event.listen(self._engine, "connect", self._opened, insert=True)  # before SQLAlchemy looks into it
+        event.listen(self._engine, "connect", self._opened, insert=True)  # before SQLAlchemy queries it
         self._key, self._agent = key, agent
         digest = hashlib.sha256(f"stallwatch {key}".encode()).digest()
         self._lock = int.from_bytes(digest[:8], "big", signed=True)
@@ -124,7 +124,7 @@ class ClusterRows:
         self._news: set[str] = set()
 
     def connect(self) -> None:
-        """Connect, and bring the tables up to date."""
+        """Connect, and migrate the tables if needed."""
         connection = self._open()
         if not self._migrated:
             self.disconnect()  # the migration has a connection of its own
@@ -137,7 +137,7 @@ class ClusterRows:
         self._execute(_SET, names=list(settings), values=list(settings.values()))
 
     def disconnect(self) -> None:
-        """Give the connection up, and all that belongs to it."""
+        """Give up the connection and everything that belongs to it."""
         self.interrupt()
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -150,18 +150,18 @@ class ClusterRows:
         self._news.clear()
 
     def interrupt(self) -> None:
-        """End the connection from another thread: who waits for it goes on with an error."""
+        """Break the connection from another thread: a pending wait fails with an error."""
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it ended meanwhile
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:
-        """Readable when another agent posted, while this one merges."""
+        """Return a descriptor that is readable after another agent posted, while this agent merges."""
         driver: Any = self._connection and self._connection.connection.driver_connection
         return int(driver.fileno())
 
     def post(self, report: AgentReport, encoded: bytes, waited: float) -> None:
-        """Write this agent's report, which waited for so many seconds, and wake the merging agent."""
+        """Write this agent's report, which is `waited` seconds old, and wake the merging agent."""
         self._execute(
             _POST,
             agent=report.agent,
@@ -176,34 +176,34 @@ class ClusterRows:
         )
 
     def answer(self, agent: str) -> Answer:
-        """Return what is known of the agent's last post."""
+        """Return the answer to the agent's last post."""
         row = self._execute(_ANSWER, agent=agent).one_or_none()
         if row is None:  # pruned
             return Answer(None, float("inf"), "")
         return Answer(row.reply, float("inf") if row.silence is None else float(row.silence), row.refused)
 
     def try_to_merge(self) -> bool:
-        """Take the lock of the run, unless another agent has it, and be woken by posts from now on."""
+        """Take the run's lock unless another agent has it; from then on, posts wake this agent."""
         if self._execute(_MERGE, key=self._key, agent=self._agent, lock=self._lock).rowcount != 1:
             return False
         self._execute(text(f'LISTEN "{self._channel}"'))
         return True
 
     def disconnect_merger(self, seconds: float) -> bool:
-        """End the session that has the lock, if its agent was not there for so long: frozen, or cut off."""
+        """End the lock's session if its agent was silent for `seconds`: frozen, or cut off."""
         try:
             return bool(self._execute(_DISCONNECT, key=self._key, lock=self._lock, seconds=seconds).scalar())
         except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) == _MAY_NOT:  # its host is missed by the server itself
+            if getattr(error.orig, "sqlstate", None) == _MAY_NOT:  # the server detects a lost host itself
                 return False
             raise
 
     def still_merges(self) -> bool:
-        """Show that this agent merges; whether it does: its session has the lock, and answers."""
+        """Update this agent's sign of life; return whether its session still has the lock."""
         return bool(self._execute(_BEAT, key=self._key, agent=self._agent).rowcount)
 
     def publish(self, reply: bytes) -> bool:
-        """Write what every agent of the run is answered; whether this agent still merges."""
+        """Write the reply for every agent of the run; return whether this agent still merges."""
         return bool(self._execute(_PUBLISH, key=self._key, agent=self._agent, reply=reply).rowcount)
 
     def refuse(self, row: Row, reason: str) -> None:
@@ -211,23 +211,23 @@ class ClusterRows:
         self._execute(_REFUSE, agent=row.agent, number=row.number, reason=reason[:1000])
 
     def resign(self) -> None:
-        """Let others merge at once."""
+        """Let other agents merge at once."""
         self._execute(_RESIGN, key=self._key, agent=self._agent)
 
     def posted(self, seconds: float) -> list[str]:
-        """Return the agents that posted in the last so many seconds."""
+        """Return the agents that posted in the last `seconds`."""
         return list(self._execute(_POSTED, key=self._key, seconds=seconds).scalars())
 
     def check(self) -> None:
-        """Read what the server has sent meanwhile, which may be that it is gone."""
+        """Read the data that the server has sent meanwhile; raise if the server is gone."""
         self._execute(text("SELECT 1"))
 
     def expect(self, agents: Sequence[str]) -> None:
-        """Take these agents for `news`."""
+        """Add these agents to `news`."""
         self._news.update(agents)
 
     def has_news(self) -> bool:
-        """Return whether an agent posted since `news` was called."""
+        """Return whether an agent posted since the last call of `news`."""
         return bool(self._news)
 
     def news(self) -> list[str]:
@@ -263,7 +263,7 @@ class ClusterRows:
 
     @contextlib.contextmanager
     def _in_time(self, seconds: float) -> Iterator[None]:
-        """Break the connection after so many seconds: psycopg 3.1 waits for an answer without end."""
+        """Break the connection after `seconds`: psycopg 3.1 waits for an answer without limit."""
         late = threading.Event()
 
         def give_up() -> None:
@@ -296,7 +296,7 @@ _FINAL_WORDS = (
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether the server refuses us for good: for a login, libpq has only an English message."""
+    """Whether the server refuses us permanently: for a login, libpq has only an English message."""
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None)

@@ -1,4 +1,4 @@
-"""Opens the database, whichever it is, for several processes at once, and migrates it."""
+"""Open the database, of any kind, for several processes at once, and migrate it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 HEAD = "0003"  #: the newest migration
-_LOCK = 0x57A11  # any number that is ours among PostgreSQL's advisory locks
+_LOCK = 0x57A11  # our number among PostgreSQL's advisory locks; arbitrary
 _PATIENCE_SECONDS = 5
-_NEW_FILE_SECONDS = 30.0  # for one to be made by whoever else came at the same moment
+_NEW_FILE_SECONDS = 30.0  # for another process to create it at the same moment
 _AGAIN_SECONDS = 0.02
 _MAKING = threading.Lock()
 _MIGRATING = threading.Lock()
 
 
 def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> Engine:
-    """An engine for a SQLAlchemy URL; nothing is connected yet. `connect` goes to PostgreSQL's driver."""
+    """Return an engine for a SQLAlchemy URL, not connected yet. `connect` goes to PostgreSQL's driver."""
     address = make_url(url)
     if address.drivername == "postgresql":  # the driver that the extra `postgres` brings
         address = address.set(drivername="postgresql+psycopg")
     backend = address.get_backend_name()
-    # A server that was restarted leaves dead connections behind: they are tried before use, and replaced.
+    # A restarted server leaves dead connections: test connections before use, and replace them.
     given: dict[str, Any] = {"pool_pre_ping": backend != "sqlite"}
     if backend == "postgresql":
         given |= {"poolclass": pool, "connect_args": {"connect_timeout": _PATIENCE_SECONDS, **connect}}
@@ -40,14 +40,14 @@ def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> En
 
 
 def memory_engine() -> Engine:
-    """Return an empty SQLite database in memory: its threads take turns with the one connection."""
+    """Return an empty SQLite database in memory, whose single connection the threads share in turn."""
     shared = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     return _made(make_url("sqlite://"), connect_args={"check_same_thread": False}, **shared)
 
 
 def _made(address: URL, **given: Any) -> Engine:
-    # Payloads are plain data; msgspec turns NaN into null, which every database's JSON takes.
-    # What an incident holds is nobody's business in an error message.
+    # Payloads are plain data; msgspec turns NaN into null, which every database accepts in JSON.
+    # Error messages must not show the contents of an incident.
     engine = create_engine(
         address,
         json_serializer=lambda value: msgspec.json.encode(value).decode(),
@@ -61,14 +61,14 @@ def _made(address: URL, **given: Any) -> Engine:
 
 
 def make_file(path: Path) -> None:
-    """Make SQLite's file, where there is none, for those who may enter its folder: 0600 in one of 0700.
+    """Create SQLite's file, if missing, for the users who may enter its folder: 0600 in a folder of 0700.
 
-    The files beside it (``-wal``, ``-shm``) get the mode of this one (SQLite, ``src/os_unix.c``,
-    findCreateFileMode). Where it cannot be made, opening the database says why.
+    The files beside it (``-wal``, ``-shm``) get the mode of this file (SQLite, ``src/os_unix.c``,
+    findCreateFileMode). If it cannot be created, opening the database reports the reason.
 
-    A file that is there is never opened: closing it would drop the locks of every connection that this
-    process has to it (sqlite.org/howtocorrupt.html, section 2.2), and so one that is just made is closed
-    before any other thread goes on to connect.
+    An existing file is never opened: closing it would drop the locks of every connection that this process
+    has to it (sqlite.org/howtocorrupt.html, section 2.2). For the same reason a new file is closed before any
+    other thread connects.
     """
     with _MAKING, contextlib.suppress(OSError):
         mode = 0o666 & path.parent.stat().st_mode
@@ -76,34 +76,34 @@ def make_file(path: Path) -> None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same may work a little later: a server that restarts, a lock, a disk that is full."""
+    """Whether a retry may succeed a little later: the server restarts, a lock is held, a disk is full."""
     if not isinstance(error, DBAPIError):
         return False
     if "sqlite" in type(error.orig).__module__:
-        said = str(error.orig)
-        return any(word in said for word in ("locked", "busy", "full", "disk I/O"))
+        reason = str(error.orig)
+        return any(word in reason for word in ("locked", "busy", "full", "disk I/O"))
     return error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
 
 
 def is_unwritable(error: BaseException) -> bool:
     """Whether SQLite cannot write: its disk is full, fails or is read-only, or no descriptor is free."""
-    said = str(error.orig) if isinstance(error, DBAPIError) else ""
-    return any(word in said for word in ("full", "readonly", "disk I/O", "unable to open"))
+    reason = str(error.orig) if isinstance(error, DBAPIError) else ""
+    return any(word in reason for word in ("full", "readonly", "disk I/O", "unable to open"))
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that will write. SQLite takes its lock at the beginning, where it can be waited for.
+    """Open a transaction for writing. SQLite takes its lock at the beginning, when waiting is possible.
 
-    A transaction that reads first and then wants to write is refused at once when another process wrote in
-    between (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
+    A transaction that reads first and then writes is refused at once if another process wrote in between
+    (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
     """
     with engine.execution_options(stallwatch_writing=True).begin() as connection:
         yield connection
 
 
 def _for_several_processes(connection: Any, _record: object) -> None:
-    # We say BEGIN ourselves: the driver's own way begins late, and commits around changes of the schema.
+    # Issue BEGIN explicitly: the driver begins late, and commits around changes of the schema.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={_PATIENCE_SECONDS * 1000}")
@@ -113,10 +113,10 @@ def _for_several_processes(connection: Any, _record: object) -> None:
 
 
 def _keep_a_log(cursor: sqlite3.Cursor) -> None:
-    """Write ahead: reading then waits for nobody.
+    """Switch to write-ahead logging, so that readers do not wait for writers.
 
-    Of several that come at once to a new file, SQLite refuses some without waiting, whatever `busy_timeout`
-    says: two that read the file cannot both wait for the other to let go of it.
+    If several connections open a new file at once, SQLite refuses some without waiting, whatever the
+    `busy_timeout`: two connections that read the file cannot both wait for the other to unlock it.
     """
     end = time.monotonic() + _NEW_FILE_SECONDS
     while True:
@@ -135,10 +135,10 @@ def _begin(connection: Connection) -> None:
 
 
 def migrate(engine: Engine) -> None:
-    """Run the migrations that are missing. A database that a newer Stallwatch made is left as it is.
+    """Run the missing migrations. A database of a newer Stallwatch is left unchanged.
 
-    All or nothing, also where two processes come at the same moment. Alembic is imported only where there is
-    something to do: this runs beside a training.
+    All or nothing, even if two processes migrate at the same moment. Alembic is imported only if a migration
+    is missing: this code runs beside a training.
     """
     with engine.connect() as connection:
         if is_migrated(connection):
@@ -164,6 +164,6 @@ def _upgrade(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", "stallwatch_alerts.storage:migrations")
     config.attributes["connection"] = connection
-    # Alembic keeps what it works on in its modules: two migrations at a time break each other.
+    # Alembic keeps state in its modules: two simultaneous migrations break each other.
     with _MIGRATING:
         command.upgrade(config, HEAD)

@@ -1,4 +1,4 @@
-"""What is over goes after a while: incidents with all that was said and sent of them, and messages."""
+"""Delete old data: resolved incidents with their history and records of notifications, and messages."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from stallwatch_alerts.storage.tables import (
 )
 
 _DAY = 86400.0
-# Who heard of a beginning is to hear of the end. A spool, and a relay of alerts without incidents, cannot
-# look up whether that is still to come: they wait so many times longer.
+# A chat that was notified of a beginning must get the end. A spool, and a relay of alerts without incidents,
+# cannot look up whether the end is still to come: they keep the record this many times longer.
 _OPEN_FOR = 4
 _BEGINNINGS = ("/open", "/open/escalated")  # see ``notice``
 _ENDS = ("/resolved", "/ended")
 
 
 def prune(engine: Engine, now: float, keep_days: float) -> int:
-    """Forget what was over `keep_days` before `now` (Unix seconds); how many rows that was.
+    """Delete data that was over `keep_days` before `now` (Unix seconds); return the number of rows.
 
-    What is open stays, however old, with who was notified of it; so do silences in force. Who was notified
-    of a beginning that is only known elsewhere, and of no end, is kept four times as long. A message that
-    still waits then is for a chat that nobody has configured since: else it was given up after a day.
+    Open incidents and their records of notifications stay, however old; so do silences in force. The record
+    of a notified beginning without an end, of an incident known only elsewhere, is kept four times as long. A
+    message that still waits then is for a chat that is no longer configured: others are given up after a day.
     """
     before = now - keep_days * _DAY
     with writing(engine) as connection:
@@ -50,7 +50,7 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
 
 
 def _heard_no_end() -> ColumnElement[bool]:
-    """Whether a row of NOTIFIED is of a beginning, and its chat was not notified of the end."""
+    """Whether a row of NOTIFIED is a beginning whose end the chat was not notified of."""
     end = NOTIFIED.alias("end")
     found = []
     for beginning in _BEGINNINGS:
@@ -67,7 +67,7 @@ def _heard_no_end() -> ColumnElement[bool]:
 
 
 def _incidents(connection: Connection, before: float) -> int:
-    """Those that are over, their history and acknowledgements, and what is left of earlier ones."""
+    """Delete incidents that are over, and old history and acknowledgements without an incident."""
     over = and_(INCIDENTS.c.status == "resolved", INCIDENTS.c.updated_at < before)
     count = connection.execute(delete(INCIDENTS).where(over)).rowcount
     known = select(INCIDENTS.c.id)

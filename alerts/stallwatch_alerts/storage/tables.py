@@ -1,4 +1,4 @@
-"""Every table of the database, as it is after the last migration."""
+"""Every table of the database, in its state after the last migration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ INCIDENTS = Table(
     Column("opened_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
     Column("resolved_at", Float),
-    Column("payload", JSON, nullable=False),  # the whole incident; the columns above are for finding it
+    Column("payload", JSON, nullable=False),  # the whole incident; the columns above are for queries
     Index("incidents_by_run", "run", "opened_at"),
 )
 
-#: What became of an incident, and what people said of it, one row for each change.
+#: Changes of incidents, and users' acknowledgements and notes: one row each.
 HISTORY = Table(
     "history",
     METADATA,
@@ -36,17 +36,17 @@ HISTORY = Table(
     Index("history_by_incident", "incident", "id"),
 )
 
-#: Somebody has seen it and takes care: nobody else is called.
+#: Incidents that someone takes care of: they are not escalated.
 ACKNOWLEDGEMENTS = Table(
     "acknowledgements",
     METADATA,
     Column("incident", String(400), primary_key=True),
-    Column("opened_at", Float, primary_key=True),  # a pruned run's name, and with it its ids, may come again
+    Column("opened_at", Float, primary_key=True),  # a pruned run's name, and with it its ids, can recur
     Column("at", Float, nullable=False),
     Column("who", String(100), nullable=False),
 )
 
-#: What is not sent for a while. "" and "*" match everything.
+#: Periods without notifications. "" and "*" match everything.
 SILENCES = Table(
     "silences",
     METADATA,
@@ -78,11 +78,11 @@ MESSAGES = Table(
     Column("reason", String(1000), nullable=False, default=""),
     Column("not_before", Float, nullable=False, server_default="0"),  # quiet hours, escalations
     Column("tried_at", Float, nullable=False, server_default="0"),
-    Column("claim", String(32), nullable=False, server_default=""),  # who is trying
+    Column("claim", String(32), nullable=False, server_default=""),  # the holder's claim
     Column("about", String(400), nullable=False, server_default=""),  # the incident's id
-    Column("escalation", Integer, nullable=False, server_default="0"),  # 1: only if nobody acknowledged
-    Column("group", JSON),  # where it stands for several: see grouping
-    Column("keys", JSON),  # what it tells, for the ledger of another database
+    Column("escalation", Integer, nullable=False, server_default="0"),  # 1: only if not acknowledged
+    Column("group", JSON),  # if it joins several messages: see grouping
+    Column("keys", JSON),  # the keys that it covers, for the records of another database
     Index("messages_by_channel", "channel", "state", "id"),
     Index("messages_by_run", "run", "id"),
     Index("messages_by_incident", "about", "state"),
@@ -90,24 +90,24 @@ MESSAGES = Table(
 
 #: Which chat was notified of what, by the agent itself or through a message above.
 NOTIFIED = Table(
-    "told",  # as release 0.1 named it
+    "told",  # the name in release 0.1
     METADATA,
     Column("channel", String(64), primary_key=True),
     Column("key", String(500), primary_key=True),  # such as "<incident id>/open"
     Column("at", Float, nullable=False),
 )
 
-#: What is to be minded before anything is sent to a chat.
+#: Pauses of each chat, and messages given up that it was not notified of.
 CHANNELS = Table(
     "channels",
     METADATA,
     Column("channel", String(64), primary_key=True),
-    Column("paused_until", Float, nullable=False, default=0.0),  # it said Retry-After
+    Column("paused_until", Float, nullable=False, default=0.0),  # from Retry-After
     Column("paused_at", Float, nullable=False, default=0.0),
-    Column("expired", Integer, nullable=False, default=0),  # given up, and it was not notified of that yet
+    Column("expired", Integer, nullable=False, default=0),  # given up, not yet reported to the chat
 )
 
-#: When something was sent to a chat, for its rate limit; kept for some minutes.
+#: Times of sends to a chat, for its rate limit; kept for some minutes.
 SENDS = Table(
     "sends",
     METADATA,
@@ -126,20 +126,20 @@ CLUSTER_REPORTS = Table(
     Column("host_id", String(64), nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("number", BigInteger, nullable=False),
-    Column("version", Integer, nullable=False),  # of what is in `report`
+    Column("version", Integer, nullable=False),  # of the format of `report`
     Column("updated_at", Float, nullable=False),
     Column("report", LargeBinary, nullable=False),  # JSON, whatever the encoding of the database
     Column("refused", String(1000), nullable=False, server_default=""),  # why it was not merged
     Index("cluster_reports_by_key", "key", "updated_at"),
 )
 
-#: Who merges those reports, and what it answers.
+#: The agent that merges those reports, and its reply.
 CLUSTER_RUNS = Table(
     "cluster_runs",
     METADATA,
     Column("key", String(64), primary_key=True),
     Column("merger", String(200), nullable=False),  # the agent
-    Column("session", Integer, nullable=False),  # its process of the server, which holds the lock
+    Column("session", Integer, nullable=False),  # its server process, which holds the lock
     Column("merged_at", Float, nullable=False),  # about once a second; 0: the merger left
     Column("reply", LargeBinary),
 )

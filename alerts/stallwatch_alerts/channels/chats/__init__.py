@@ -1,9 +1,9 @@
-"""A chat per file: what its documentation asks of a request, and what its answers mean.
+"""A chat per file: the requests that its documentation defines, and the meaning of its answers.
 
-Apprise reads the URL. The request is ours where Apprise 2.2.0 cannot do what the chat's documentation says:
-it takes every 200 of Feishu, Lark, DingTalk and WeCom for a success although their errors come in a 200,
-cannot sign for Feishu and Lark, loses ``Retry-After`` and error codes everywhere, and sends plain text
-where there are cards.
+Apprise reads the URL. Stallwatch writes the request if Apprise 2.2.0 does not follow the chat's
+documentation: it takes every 200 of Feishu, Lark, DingTalk and WeCom for a success although their errors come
+in a 200, cannot sign for Feishu and Lark, loses ``Retry-After`` and error codes everywhere, and sends plain
+text to chats that have cards.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from stallwatch_alerts.channels.chats.wecom import WeCom
 
 
 def chat_of(plugin: Any, url: str) -> Chat | None:
-    """The chat behind what Apprise made of the URL; `None` where Apprise itself sends.
+    """Return the chat for the Apprise plugin of a URL; `None` if Apprise itself sends.
 
-    That is so for every other service, and where a URL asks for what only Apprise does: a template of the
+    Apprise sends for every other service, and for URLs with features that only Apprise has: a template of the
     user's own, Slack's workflows, Slack's users by e-mail address, or Telegram's search for the bot's owner.
     """
     if isinstance(plugin, (NotifyFeishu, NotifyLark)):

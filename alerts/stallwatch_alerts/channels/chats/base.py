@@ -1,4 +1,4 @@
-"""What all chats share: a notice becomes requests, an answer becomes a failure or nothing."""
+"""The interface of all chats: a notice becomes requests, an answer becomes a failure or `None`."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ _SIGNS = {"failure": "🔴", "warning": "🟠", "info": "🔵", "success": "🟢
 
 
 def headline(notice: Notice) -> str:
-    """Return the title behind the sign of its level."""
+    """Return the title after the sign of its level."""
     return f"{_SIGNS[notice.level]} {notice.message.title}"
 
 
 class Chat:
-    """Writes the requests for a notice, and reads what comes back.
+    """Writes the requests for a notice, and reads the answers.
 
-    A chat that can edit its messages says where each one is (`place`), and overrides `edits` and `replies`.
+    A chat that can edit its messages returns where each is (`place`), and overrides `edits` and `replies`.
     """
 
     name: str  #: its section of ``advice.json``
     title: str  #: its name in the reasons of failures
-    pauses: ClassVar[Mapping[str, float]] = {}  #: seconds to wait by error code, if the answer names none
+    pauses: ClassVar[Mapping[str, float]] = {}  #: seconds to wait by error code, if the answer has none
 
     def requests(self, notice: Notice) -> list[Request]:
         """Return one request for each of the URL's targets."""
         raise NotImplementedError
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and the description of a refusal; `None` if the message was taken."""
+        """Return the error code and the description of a refusal; `None` if the message was accepted."""
         raise NotImplementedError
 
     def place(self, answer: Answer) -> Place | None:  # noqa: ARG002
-        """Return where the message is that was taken with this answer; `None` if the chat does not say."""
+        """Return where the message of this answer is; `None` if the chat does not report it."""
         return None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return one request for each of the places: the message is this notice from now on."""
+        """Return one request for each of the places, to replace the message there by this notice."""
         return []
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return what ``requests`` does, but below the messages at these places if the chat has threads."""
+        """Return the requests of ``requests``, but in the threads of these places if the chat has threads."""
         return self.requests(notice)
 
     def failure(self, answer: Answer) -> ChannelError | None:
-        """Return what an answer complains of; `None` if the message was taken."""
+        """Return the error in an answer; `None` if the message was accepted."""
         refusal = self.refusal(answer)
         if refusal is None:
             return None
@@ -77,7 +77,7 @@ class CodedChat(Chat):
     message_key: ClassVar[str] = "errmsg"
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the code in the body, whatever HTTP says."""
+        """Return the code in the body, whatever the HTTP status."""
         body = answer.json()
         code = next((body[key] for key in self.code_keys if key in body), None)
         if answer.ok and code == 0:
@@ -107,7 +107,7 @@ class Markdown:
 
 
 def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
-    """Return the blocks as one text: code right under what introduces it, else a blank line between."""
+    """Return the blocks as one text, with a blank line between blocks, but not before code."""
     found = ""
     for block in blocks:
         between = "" if not found else "\n" if isinstance(block, Code) else "\n\n"
@@ -118,7 +118,7 @@ def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
 def fit(
     notice: Notice, limit: int, write: Callable[[Sequence[Block]], Written], size: Callable[[Written], int]
 ) -> Written:
-    """Write as much of the notice's text as has a `size` of at most `limit` once it is written."""
+    """Write as much of the notice's text as fits: `size` of the written text is at most `limit`."""
     return write(fitted(blocks_of(notice.message.text), limit, lambda blocks: size(write(blocks))))
 
 
@@ -128,5 +128,5 @@ def json_bytes(body: Mapping[str, Any]) -> int:
 
 
 def utf16_units(text: str) -> int:
-    """Return the length as chats count it that count in UTF-16."""
+    """Return the length in UTF-16 code units, as some chats count."""
     return len(text.encode("utf-16-le")) // 2

@@ -1,14 +1,14 @@
-"""DingTalk: custom robots.
+r"""DingTalk: custom robots.
 
 Documented at open.dingtalk.com, "Custom robot access" (document/robots/custom-robot-access) and "Security
 settings" (customize-robot-security-settings): the signature in the address (the HMAC-SHA256 of
-``timestamp\\nsecret`` with the secret as its key, milliseconds, an hour off is too much), at most 20,000
-bytes, 20 messages a minute and then none for ten, errors as ``errcode`` in a 200: 310000 (signature, key
-word or address), 130101 (too many), 300001 and 400xxx (token).
+``timestamp\nsecret`` with the secret as its key, milliseconds, an hour off is too much), at most 20,000
+bytes, 20 messages a minute and then none for ten, errors as ``errcode`` in a 200: 310000 (signature, key word
+or address), 130101 (too many), 300001 and 400xxx (token).
 
-Apprise 2.2.0 takes every 200 for a success, and encodes the signature twice (``quote`` in
-``get_signature``, again in ``requests``). People who are to be called must also stand in a Markdown
-message's text, which Apprise leaves out.
+Apprise 2.2.0 takes every 200 for a success, and encodes the signature twice (``quote`` in ``get_signature``,
+again in ``requests``). A Markdown message must also mention in its text the people to call; Apprise leaves
+them out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 19_500
-# An underscore within a word is no mark: names of options stay as they are.
+# An underscore within a word is no mark: option names stay unchanged.
 _MARKS = lazy(r"([\\*~`<]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#>])")
 _SETTINGS = {"sign": "sign", "timestamp": "sign", "keywords?": "keyword", "ip": "ip"}
 
@@ -54,7 +54,7 @@ class DingTalk(CodedChat):
         return [Request(self._url, body, params=self._params | signed)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the code in the body; 310000 stands for three settings, and the message says which."""
+        """Return the code in the body; for 310000, return the setting that the message names."""
         refusal = super().refusal(answer)
         if refusal is not None and refusal[0] == "310000":
             for word, setting in _SETTINGS.items():
@@ -74,7 +74,7 @@ class DingTalk(CodedChat):
 
 
 def signature(secret: str, now: int) -> dict[str, str]:
-    """``timestamp`` (milliseconds) and ``sign``, not encoded yet."""
+    """Return ``timestamp`` (milliseconds) and ``sign``, not yet URL-encoded."""
     digest = hmac.new(secret.encode(), f"{now}\n{secret}".encode(), hashlib.sha256).digest()
     return {"timestamp": str(now), "sign": base64.b64encode(digest).decode()}
 
@@ -87,4 +87,4 @@ def _quote(lines: Sequence[str]) -> str:
     return "  \n".join(f"> {_escaped(line)}" for line in lines)
 
 
-_MARKDOWN = Markdown(_escaped, _quote, "  \n")  # quotes, as it documents no code; two spaces end a line
+_MARKDOWN = Markdown(_escaped, _quote, "  \n")  # quotes: code is not documented; two spaces end a line

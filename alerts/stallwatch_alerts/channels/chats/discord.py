@@ -5,7 +5,7 @@ message that is not saved is no error; with it the answer is the message), "Edit
 "Message resource", "Embed limits" (title 256, description 4096, 6000 in all) and "Allowed mentions", "Rate
 limits" (429 with ``retry_after`` in seconds in the body and ``Retry-After``).
 
-Apprise sends without ``wait=true`` and without ``allowed_mentions``, and on a 429 it sends again at once.
+Apprise sends without ``wait=true`` and without ``allowed_mentions``, and on a 429 it resends immediately.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
-_TITLE, _DESCRIPTION = 256, 4096  # UTF-16 units: however Discord counts, this is no less
+_TITLE, _DESCRIPTION = 256, 4096  # UTF-16 units: an upper bound, however Discord counts
 _COLOURS = {"failure": 0xD92D20, "warning": 0xF79009, "info": 0x2E90FA, "success": 0x12B76A}
 _MARKS = lazy(r"([\\*_~`|<]|(?<=\])\(|^[#>])")
 
@@ -36,7 +36,7 @@ class Discord(Chat):
         self._thread = {"thread_id": str(plugin.thread_id)} if plugin.thread_id else {}
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return one embed; nobody can be mentioned by it."""
+        """Return one embed, which can mention no one."""
         return [Request(self._url, _body(notice) | self._user, params={"wait": "true", **self._thread})]
 
     def place(self, answer: Answer) -> Place | None:
@@ -45,7 +45,7 @@ class Discord(Chat):
         return {"id": str(body["id"])} if str(body.get("id", "")).isdecimal() else None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return a PATCH of the message. Webhooks answer none, so ``replies`` are messages of their own."""
+        """Return a PATCH of the message. Webhooks cannot reply, so ``replies`` are separate messages."""
         return [
             Request(f"{self._url}/messages/{place['id']}", _body(notice), params=self._thread, method="PATCH")
             for place in places

@@ -1,9 +1,9 @@
-"""Feishu and Lark, which is Feishu outside of China: custom bots.
+r"""Feishu and Lark, which is Feishu outside of China: custom bots.
 
 Documented at open.feishu.cn, "Custom bot usage guide" (client-docs/bot-v3/add-custom-bot): a request of at
-most 20 KB, the signature in the body (the HMAC-SHA256 of nothing, with ``timestamp\\nsecret`` as its key),
-errors as ``code`` in a 200: 9499 bad request, 11232 too many, 19021 signature, 19022 address, 19024 key
-word. "Rich text (Markdown) component" has the entities that stand for a card's own marks.
+most 20 KB, the signature in the body (the HMAC-SHA256 of an empty message, with ``timestamp\nsecret`` as its
+key), errors as ``code`` in a 200: 9499 bad request, 11232 too many, 19021 signature, 19022 address, 19024 key
+word. "Rich text (Markdown) component" lists the entities for a card's own marks.
 
 Apprise takes every 200 for a success, cannot sign (``?secret=`` is ours), and sends text without a card.
 """
@@ -24,7 +24,7 @@ from stallwatch_alerts.channels.http import Request
 from stallwatch_alerts.messages.layout import Block, Code, Links, bold_label
 from stallwatch_alerts.notice import Notice
 
-_LIMIT = 19_000  # of 20 KB; the signature is still to come
+_LIMIT = 19_000  # of 20 KB; leaves room for the signature
 _TEMPLATES = {"failure": "red", "warning": "orange", "info": "blue", "success": "green"}
 _ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_[]()<>#~$&"})
 _LOOK_ALIKES = str.maketrans({"`": "'", "<": "‹", ">": "›"})
@@ -36,13 +36,13 @@ class Feishu(CodedChat):
     name = "feishu"
     code_keys = ("code", "StatusCode")
     message_key = "msg"
-    # The limit is one of a minute, and nobody says for how long.
+    # The limit is per minute; how long a refusal lasts is not documented.
     pauses = dict.fromkeys(("11232", "11233", "99991400"), 60.0)
 
     def __init__(self, plugin: Any, secret: str = "", clock: Callable[[], float] = time.time) -> None:
         lark = isinstance(plugin, NotifyLark)
         self.title = "Lark" if lark else "Feishu"
-        # Without the slash that Apprise puts behind Feishu's: the documented address has none.
+        # Without the slash that Apprise appends for Feishu: the documented address has none.
         self._url = plugin.webhook_url if lark else plugin.notify_url.format(token=plugin.token).rstrip("/")
         self._secret = secret
         self._clock = clock
@@ -55,14 +55,14 @@ class Feishu(CodedChat):
 
 
 def signature(secret: str, now: int) -> dict[str, str]:
-    """``timestamp`` (seconds; an hour off is too much) and ``sign``."""
+    """Return ``timestamp`` (seconds; an hour off is too much) and ``sign``."""
     digest = hmac.new(f"{now}\n{secret}".encode(), digestmod=hashlib.sha256).digest()
     return {"timestamp": str(now), "sign": base64.b64encode(digest).decode()}
 
 
 def _card(notice: Notice, blocks: Sequence[Block]) -> dict[str, Any]:
     elements: list[dict[str, Any]] = [_element(block) for block in blocks]
-    # Bots can be made to take only what holds a key word: this one always does.
+    # Bots can require a key word in each message: this note is always there.
     note = {"tag": "plain_text", "content": "Stallwatch"}
     return {
         "config": {"wide_screen_mode": True},
@@ -76,8 +76,8 @@ def _card(notice: Notice, blocks: Sequence[Block]) -> dict[str, Any]:
 
 def _element(block: Block) -> dict[str, Any]:
     if isinstance(block, Code):
-        # In a fence nothing is escaped, and older clients know none: what could end it, or begin a tag or a
-        # link, becomes a look-alike.
+        # Escapes do not work in a fence, and older clients know no fences: characters that could end it, or
+        # begin a tag or a link, become look-alikes.
         code = "\n".join(block.lines).translate(_LOOK_ALIKES).replace("](", "] (")
         return {"tag": "markdown", "content": f"```\n{code}\n```"}
     if isinstance(block, Links):

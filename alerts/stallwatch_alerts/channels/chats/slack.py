@@ -1,15 +1,15 @@
 """Slack: incoming webhooks, and bots by ``chat.postMessage``.
 
-A bot edits its messages by ``chat.update``, and answers them in a thread, which the channel sees, too.
+A bot edits its messages by ``chat.update``, and replies in a thread that also shows in the channel.
 
-Documented at docs.slack.dev: "Sending messages using incoming webhooks" (a plain ``ok``, or an error code
-as text with 400, 403, 404, 410), "chat.postMessage" (errors as ``"ok": false`` in a 200,
-``channel`` and ``ts`` of what was posted, ``thread_ts``, ``reply_broadcast``), "chat.update", "Rate limits"
-(429 with ``Retry-After``), "Blocks": "Header" (150 characters) and "Rich text", "Formatting message text"
-(``&``, ``<`` and ``>`` are escaped in ``text``).
+Documented at docs.slack.dev: "Sending messages using incoming webhooks" (a plain ``ok``, or an error code as
+text with 400, 403, 404, 410), "chat.postMessage" (errors as ``"ok": false`` in a 200, ``channel`` and ``ts``
+of the posted message, ``thread_ts``, ``reply_broadcast``), "chat.update", "Rate limits" (429 with
+``Retry-After``), "Blocks": "Header" (150 characters) and "Rich text", "Formatting message text" (``&``, ``<``
+and ``>`` are escaped in ``text``).
 
-Rich text is literal: no mark, mention or link is looked for in it. Apprise sends mrkdwn, in which a log's
-``_`` and ``*`` have a meaning that nothing can take away.
+Rich text is literal: Slack looks for no marks, mentions or links in it. Apprise sends mrkdwn, in which a
+log's ``_`` and ``*`` have a meaning that cannot be escaped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _HEADER = 150
-_TEXT = 10_000  # of all blocks together; "msg_blocks_too_long" comes beyond some 13,000
+_TEXT = 10_000  # of all blocks together; beyond some 13,000, Slack answers "msg_blocks_too_long"
 _CODE = lazy(r"[a-z][a-z0-9_]{2,60}")
 
 
@@ -52,7 +52,7 @@ class Slack(Chat):
 
     @classmethod
     def of(cls, plugin: Any) -> Slack | None:
-        """`None` where a target is no channel: Apprise looks people up by their e-mail address."""
+        """Return the chat; `None` if a target is no channel: Apprise looks users up by e-mail address."""
         targets: list[tuple[str | None, str | None]] = []
         for channel in plugin.channels:
             if channel is None:
@@ -62,13 +62,13 @@ class Slack(Chat):
             if found is None:
                 return None
             name = found["channel"]
-            # As in Apprise: "+" stands before an id, and a bare name is a channel's.
+            # As in Apprise: an id begins with "+", and a bare name is a channel.
             name = name[1:] if name[0] == "+" else name if name[0] in "#@" else f"#{name}"
             targets.append((name, found["thread_ts"]))
         return cls(plugin, targets)
 
     def requests(self, notice: Notice) -> list[Request]:
-        """One for each channel."""
+        """Return one request for each channel."""
         body = self._body(notice)
         found = []
         for channel, thread in self._targets:
@@ -78,17 +78,17 @@ class Slack(Chat):
         return found
 
     def place(self, answer: Answer) -> Place | None:
-        """The channel's id and the message's time; webhooks do not say."""
-        said = answer.json()
-        return {"channel": said["channel"], "ts": said["ts"]} if {"channel", "ts"} <= said.keys() else None
+        """Return the channel's id and the message's time; webhooks do not return them."""
+        body = answer.json()
+        return {"channel": body["channel"], "ts": body["ts"]} if {"channel", "ts"} <= body.keys() else None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """By ``chat.update``."""
+        """Return requests to ``chat.update``."""
         body = {"text": _escaped(headline(notice)), "blocks": _blocks(notice)}
         return [Request(self._update, {**body, **place}, headers=self._headers) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """In the message's thread, and in the channel; or in the thread that the URL names."""
+        """Return replies in the message's thread and the channel, or in the thread that the URL names."""
         found = []
         for (_, thread), place in zip(self._targets, places, strict=True):
             where = {"channel": place["channel"], "thread_ts": thread or place["ts"]}
@@ -98,7 +98,7 @@ class Slack(Chat):
 
     def _body(self, notice: Notice) -> dict[str, Any]:
         body: dict[str, Any] = {
-            "text": _escaped(headline(notice)),  # what notifications show
+            "text": _escaped(headline(notice)),  # shown in notifications
             "blocks": _blocks(notice),
             "unfurl_links": False,
             "unfurl_media": False,

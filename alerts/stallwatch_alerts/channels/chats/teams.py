@@ -51,7 +51,7 @@ class Teams(Chat):
         return [Request(self._url, body, params=self._params)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return Power Automate's own code. A 202 says that the workflow started, not that it went well."""
+        """Return Power Automate's own code. A 202 means that the workflow started, not that it succeeded."""
         if answer.status in (200, 202):
             return None
         error = answer.json().get("error")

@@ -1,12 +1,12 @@
 """Telegram bots.
 
-Documented at core.telegram.org/bots/api: "sendMessage" (1 to 4096 characters after entities are parsed;
-they are counted in UTF-16), "editMessageText", "ReplyParameters", "HTML style" (only ``<``, ``>`` and ``&``
-are escaped), "LinkPreviewOptions", "Making requests" and "ResponseParameters" (``error_code``,
-``description``, ``retry_after``, ``migrate_to_chat_id``).
+Documented at core.telegram.org/bots/api: "sendMessage" (1 to 4096 characters after entities are parsed; they
+are counted in UTF-16), "editMessageText", "ReplyParameters", "HTML style" (only ``<``, ``>`` and ``&`` are
+escaped), "LinkPreviewOptions", "Making requests" and "ResponseParameters" (``error_code``, ``description``,
+``retry_after``, ``migrate_to_chat_id``).
 
-Words with a dot become code: Telegram makes links of ``train.py`` and the like, as .py is a country's
-domain.
+Words with a dot are sent as code: otherwise Telegram makes links of ``train.py`` and the like, as .py is a
+country's domain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 4096
-# Only from the beginning of a word: tried from each letter, a long word costs the square of its length.
+# Only from the beginning of a word: from each letter, the time is quadratic in the length of a long word.
 _DOTTED = lazy(r"(?<![\w/\\-])[\w/\\-]*\w\.[A-Za-z]\w*(?:[\w./:-]*\w)?")
 _TAG = lazy(r"<[^>]*>")
 
@@ -41,7 +41,7 @@ class Telegram(Chat):
         self._silent = bool(plugin.silent)
 
     def requests(self, notice: Notice) -> list[Request]:
-        """One for each chat."""
+        """Return one request for each chat."""
         body = self._body(notice)
         found = []
         for chat, topic in self._targets:
@@ -52,7 +52,7 @@ class Telegram(Chat):
         return found
 
     def place(self, answer: Answer) -> Place | None:
-        """The chat's and the message's id."""
+        """Return the ids of the chat and the message."""
         result = answer.json().get("result")
         chat = result.get("chat") if isinstance(result, dict) else None
         if not isinstance(result, dict) or not isinstance(chat, dict) or "message_id" not in result:
@@ -60,11 +60,11 @@ class Telegram(Chat):
         return {"chat_id": chat.get("id"), "message_id": result["message_id"]}
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """By ``editMessageText``."""
+        """Return requests to ``editMessageText``."""
         return [Request(self._edit, {**self._body(notice), **place}) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Each to the message in its chat, if that is still there."""
+        """Return replies to the message in each chat; plain messages if it no longer exists."""
         found = []
         for request, place in zip(self.requests(notice), places, strict=True):
             answered = {"message_id": place["message_id"], "allow_sending_without_reply": True}

@@ -1,14 +1,13 @@
 """WeCom (WeChat Work): group robots.
 
-Documented at developer.work.weixin.qq.com, "Group robot configuration" (document/path/91770): Markdown of
-at most 4096 bytes of UTF-8 with three colours, headings, bold, links, quotes and inline code, 20 messages a
-minute; and "Global error codes" (path/90313): errors as ``errcode`` in a 200, such as 93000 (webhook),
-45009 (too many), 40058 (parameter).
+Documented at developer.work.weixin.qq.com, "Group robot configuration" (document/path/91770): Markdown of at
+most 4096 bytes of UTF-8 with three colors, headings, bold, links, quotes and inline code, 20 messages a
+minute; and "Global error codes" (path/90313): errors as ``errcode`` in a 200, such as 93000 (webhook), 45009
+(too many), 40058 (parameter).
 
-Apprise takes every 200 for a success, and sends text of at most 2048 characters, where the limit is one of
-bytes.
+Apprise takes every 200 for a success, and sends text of at most 2048 characters, but the limit is in bytes.
 
-There are no escapes, so what would be a mark becomes its look-alike.
+Its Markdown has no escapes, so characters that would be marks become look-alikes.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class WeCom(CodedChat):
         return [Request(self._url, body, params=self._params)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the code and message without hints and a requester's address behind the first comma."""
+        """Return the code and the message, cut before the hint and the requester's address."""
         refusal = super().refusal(answer)
         return refusal and (refusal[0], refusal[1].split(", hint")[0])
 

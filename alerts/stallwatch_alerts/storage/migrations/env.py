@@ -1,4 +1,4 @@
-"""Run by Alembic, in the transaction that ``storage.engine.migrate`` began."""
+"""The script that Alembic runs in the transaction of ``storage.engine.migrate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incidents, messages and who was told: also what databases without a version have already."""
+"""Incidents, messages and records of notifications: the tables of databases that have no version yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make what is not there."""
+    """Create the missing tables."""
     op.create_table(
         "incidents",
         sa.Column("id", sa.String(400), primary_key=True),

@@ -1,4 +1,4 @@
-"""Reports of the agents of a run over several hosts, and who merges them."""
+"""Reports of the agents of a multi-host run, and the agent that merges them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Add tables; nothing that is there changes."""
+    """Add tables; existing data does not change."""
     op.create_table(
         "cluster_reports",
         sa.Column("agent", sa.String(200), primary_key=True),
