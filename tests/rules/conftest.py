@@ -11,7 +11,7 @@ import pytest
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
-from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.pages.page import parse_page
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line
@@ -114,6 +114,8 @@ def few_rules(page_text: Callable[..., str]) -> Catalogue:
     def page(rule: str, family: str = "memory", **front: object) -> object:
         patterns = front.get("patterns")
         fires = ("anything",) if patterns == [] else (str(patterns[0]).replace("\\", ""),)  # type: ignore[index]
+        known = load_catalogue().pages.get(rule)  # code asks for rules by their tags
+        front.setdefault("tags", sorted(known.tags) if known is not None else [])
         text = page_text(id=rule, family=family, title=f"Title of {rule}", fires=fires, **front)
         return parse_page(text, f"{family}/{rule}.md")
 

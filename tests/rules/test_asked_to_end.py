@@ -60,7 +60,7 @@ def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
 )
 def test_what_is_no_word_of_it_is_not_taken_for_one(diagnose: Ask, said: str) -> None:
     found = diagnose(stamped([*STEPS, (395.0, said)]))
-    assert asked(found) == [] and "without a word of an end" in " ".join(found.notes)
+    assert asked(found) == [] and "stops mid-run at step" in " ".join(found.notes)
 
 
 def test_a_run_that_went_on_was_not_ended_by_what_one_rank_said(diagnose: Ask) -> None:
@@ -87,7 +87,7 @@ def test_what_ray_tells_of_the_signal_counts_as_well(diagnose: Ask) -> None:
 
 def test_a_run_that_went_on_was_not_ended(diagnose: Ask) -> None:
     found = diagnose(stamped([*STEPS[:20], (205.0, SAID), *STEPS[20:]]))
-    assert asked(found) == [] and "without a word of an end" in " ".join(found.notes)
+    assert asked(found) == [] and "stops mid-run at step" in " ".join(found.notes)
 
 
 def test_a_failure_beside_it_is_the_failure(diagnose: Ask) -> None:

@@ -59,7 +59,7 @@ def test_a_rank_that_ended_without_a_word_is_the_cause_of_what_the_others_saw_of
     found = ended(catalogue, STEPS + PEER.format(rank=0) + TORCHRUN.format(code=3))
     assert found.primary is not None and found.verdict == "failed"
     assert (found.primary.rule, found.primary.role, found.primary.rank) == ("rank-left-early", "cause", 1)
-    assert found.findings[0].note.startswith("Rank 1 ended first, with exit status 3, and nothing")
+    assert found.findings[0].note.startswith("Rank 1 ended first, with exit status 3, and no error")
     assert found.primary.evidence == ["exitcode  : 3 (pid: 23471)"]
     assert (found.primary.step, found.progress.stalled_after_step) == (20, None)
     assert "gloo-connection-closed" in [one.rule for one in found.findings]
@@ -73,7 +73,7 @@ def test_the_status_of_an_exception_that_another_log_may_hold_is_only_told(catal
     reading.feed(lines_of(text))
     found = rendered(reading.diagnose())
     assert found.primary is not None and found.primary.rule == "gloo-connection-closed"
-    assert found.primary.fixes[0].startswith("Rank 1 ended first, with exit status 1, and nothing")
+    assert found.primary.fixes[0].startswith("Rank 1 ended first, with exit status 1, and no error")
     assert len(told(found)) == 1
 
 

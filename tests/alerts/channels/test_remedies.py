@@ -25,11 +25,11 @@ def test_feishus_signature_and_dingtalks_settings_are_told_apart(edge: Any) -> N
     feishu = edge.serve(CHATS["feishu"].host, CHATS["feishu"].protocol)
     feishu.force = [reply({"code": 19024, "msg": "Key Words Not Found"})]
     first, second = send_test_message([CHATS["feishu"].url, CHATS["feishu"].wrong], "en")
-    assert "key word" in first.remedy
+    assert "keyword" in first.remedy
     assert "19021" in second.reason and "secret" in second.remedy and "clock" in second.remedy
     server = edge.serve(CHATS["dingtalk"].host, CHATS["dingtalk"].protocol)
     said = ("keywords not in content", "sign not match", "ip 1.2.3.4 not in whitelist", "description: off")
-    for message, word in zip(said, ("key word", "secret", "address", "security setting"), strict=True):
+    for message, word in zip(said, ("keyword", "secret", "address", "security setting"), strict=True):
         server.force = [reply({"errcode": 310000, "errmsg": message})]
         (delivery,) = send_test_message([CHATS["dingtalk"].url], "en")
         assert word in delivery.remedy, message
