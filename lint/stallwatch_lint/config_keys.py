@@ -106,8 +106,7 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
     DeepSpeed 0.19.8 reads the keys that it knows and ignores all others (``runtime/config.py``,
     ``_initialize_params``). People keep notes and settings of their own there, so a key is reported only if
-    it
-    nearly equals one that DeepSpeed reads.
+    it nearly equals one that DeepSpeed reads.
     """
     for key in () if config.accelerate else config.values:
         if not isinstance(key, str) or key in KNOWN.top:  # YAML keys can be of any type
@@ -124,8 +123,7 @@ def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     """Yield values that the models refuse, and strings that DeepSpeed calculates with.
 
     Fractions and nonexistent stages have assertions of their own. Up to 0.17.0 ``fp16`` and ``bf16`` were
-    read
-    without validation.
+    read without validation.
     """
     deepspeed = run.version("deepspeed")
     for path, value, section in _entries(config, deepspeed):

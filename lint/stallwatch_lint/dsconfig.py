@@ -20,8 +20,8 @@ AUTO = "auto"  #: filled in by transformers or accelerate, never by DeepSpeed
 class DsConfig:
     """The values of one configuration.
 
-    ``lines`` holds the lines of keys, counted from 1; it omits keys that came from elsewhere.
-    ``world_size`` is the number of ranks in the file itself (accelerate's ``num_processes``).
+    ``lines`` holds the lines of keys, counted from 1; it omits keys that came from elsewhere. ``world_size``
+    is the number of ranks in the file itself (accelerate's ``num_processes``).
     """
 
     values: Mapping[str, Any]

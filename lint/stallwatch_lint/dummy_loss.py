@@ -20,12 +20,10 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
 
     Parameters of no more elements than ``stage3_param_persistence_threshold`` are never partitioned
     (DeepSpeed 0.19.8), so a sum over a small part of a model may work. A term is reported only if it goes
-    into
-    a variable named for a loss, into one that ``backward`` is called on, or is multiplied by zero, which has
-    no
-    other use: the same sum for a log line is just as wrong under ZeRO-3, but stops nothing. In a ``forward``
-    the parameters may be those of the running module, which are present: only "likely". Recorded: DeepSpeed
-    0.15.3 and 0.19.8 fail in the first backward.
+    into a variable named for a loss, into one that ``backward`` is called on, or is multiplied by zero, which
+    has no other use: the same sum for a log line is just as wrong under ZeRO-3, but stops nothing. In a
+    ``forward`` the parameters may be those of the running module, which are present: only "likely". Recorded:
+    DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
     """
     config = run.config
     if config is None or config.stage != 3:

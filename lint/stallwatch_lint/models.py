@@ -35,8 +35,8 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find trainers of TRL releases that fail with DeepSpeed.
 
     Read in trl 0.11.4 to 0.16.1: ``trainer/online_dpo_trainer.py`` prepares ``ref_model`` unguarded up to
-    0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` put
-    the bare policy in the engine's place. Reproduced with 0.11.4 and 0.12.2.
+    0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` put the
+    bare policy in the engine's place. Reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:
         return
@@ -74,8 +74,7 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
 
     Only the model of an engine whose own ``backward`` is called counts: reference models, teachers and reward
     models rightly stay in evaluation mode. Up to 0.15.3 ZeRO-3 asserts that each module is in training mode
-    in
-    backward (``runtime/zero/parameter_offload.py``); since 0.15.4 it is silent and dropout stays off.
+    in backward (``runtime/zero/parameter_offload.py``); since 0.15.4 it is silent and dropout stays off.
     """
     engines = [{*pair} - {"", "?"} for pair in script.engines]
     pulled = {call.owner for call in script.called("backward")}

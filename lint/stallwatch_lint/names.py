@@ -19,8 +19,8 @@ class Names:
     """Meanings given to names, and where they end.
 
     By the order of lines, without control flow except this: of the two branches of one ``if`` neither ends
-    the
-    meaning that the other gives. A parameter means nothing by itself; ``self.model`` belongs to its class.
+    the meaning that the other gives. A parameter means nothing by itself; ``self.model`` belongs to its
+    class.
     """
 
     def __init__(self, tree: ast.Module) -> None:

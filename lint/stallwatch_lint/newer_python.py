@@ -1,7 +1,7 @@
 """Recognize syntax of a newer Python than this one: a script that fails to parse here may run there.
 
-From "What's New in Python" 3.11 (PEP 646, PEP 654, asynchronous comprehensions inside of others), 3.12
-(PEP 695, PEP 701), 3.13 (PEP 696) and 3.14 (PEP 750, PEP 758).
+From "What's New in Python" 3.11 (PEP 646, PEP 654, asynchronous comprehensions inside of others), 3.12 (PEP
+695, PEP 701), 3.13 (PEP 696) and 3.14 (PEP 750, PEP 758).
 """
 
 from __future__ import annotations

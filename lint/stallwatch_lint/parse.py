@@ -1,8 +1,8 @@
 """Parse text into a configuration, or report what is wrong with the text, with its line.
 
-DeepSpeed reads its file as Hjson (comments, trailing commas) and refuses a key that occurs twice
-(0.9.0 to 0.19.8, ``runtime/config.py``); transformers and accelerate read it as strict JSON first
-(accelerate 1.15.0, ``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and take the last of two equal keys.
+DeepSpeed reads its file as Hjson (comments, trailing commas) and refuses a key that occurs twice (0.9.0 to
+0.19.8, ``runtime/config.py``); transformers and accelerate read it as strict JSON first (accelerate 1.15.0,
+``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and take the last of two equal keys.
 
 accelerate's own YAML is read as the DeepSpeed configuration that accelerate builds from it: an entry of
 ``deepspeed_config`` becomes an environment variable, and that a value of the configuration (accelerate

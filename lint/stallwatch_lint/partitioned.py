@@ -2,8 +2,8 @@
 
 At ZeRO-3 every module's forward gathers its weights from all ranks, and so does ``generate`` (deepspeed
 0.19.8, ``runtime/zero/parameter_offload.py``: the hook before it calls ``fetch_sub_module``);
-``GatheredParameters`` does on entering, and so does accelerate's ``get_state_dict`` (1.15.0).
-At every stage, backward and step of the engine reduce gradients.
+``GatheredParameters`` does on entering, and so does accelerate's ``get_state_dict`` (1.15.0). At every stage,
+backward and step of the engine reduce gradients.
 """
 
 from __future__ import annotations

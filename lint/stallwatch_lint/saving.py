@@ -1,12 +1,12 @@
 """Check that a script saves weights that ZeRO-3 has partitioned as a whole.
 
-Unless gathering is enabled, no rank can save them. Saving past the engine gives empty weights: this holds
-for the model that ``deepspeed.initialize`` or accelerate's ``prepare`` takes and returns, and for a
-Trainer's model once it has trained (transformers 5.23.0: neither ``save_pretrained`` of
-``modeling_utils.py`` nor ``state_dict`` gathers; ``Trainer.save_model`` does, by the engine). accelerate's
-``get_state_dict`` queries the given model whether weights are gathered (1.15.0, ``accelerator.py``), and
-only DeepSpeed's engine has that method; a trainer whose ``save_model`` puts another model in the engine's
-place fails likewise (TRL's PPO trainers, 0.11 to 0.16).
+Unless gathering is enabled, no rank can save them. Saving past the engine gives empty weights: this holds for
+the model that ``deepspeed.initialize`` or accelerate's ``prepare`` takes and returns, and for a Trainer's
+model once it has trained (transformers 5.23.0: neither ``save_pretrained`` of ``modeling_utils.py`` nor
+``state_dict`` gathers; ``Trainer.save_model`` does, by the engine). accelerate's ``get_state_dict`` queries
+the given model whether weights are gathered (1.15.0, ``accelerator.py``), and only DeepSpeed's engine has
+that method; a trainer whose ``save_model`` puts another model in the engine's place fails likewise (TRL's PPO
+trainers, 0.11 to 0.16).
 """
 
 from __future__ import annotations

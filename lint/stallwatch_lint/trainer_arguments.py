@@ -2,8 +2,8 @@
 
 transformers 5.23.0: ``training_args.py`` (``__post_init__``) takes one of fp16 and bf16;
 ``integrations/deepspeed.py`` (``trainer_config_process``) compares the configuration with the arguments, and
-``trainer_config_finalize`` raises as training begins. ``trainer.py``: ``__init__`` raises a ``ValueError``
-if ``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``; ``get_eval_dataloader`` raises one at an
+``trainer_config_finalize`` raises as training begins. ``trainer.py``: ``__init__`` raises a ``ValueError`` if
+``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``; ``get_eval_dataloader`` raises one at an
 evaluation without any.
 
 trl 1.16.0, ``trainer/grpo_config.py`` and ``rloo_config.py`` (``__post_init__``): the batch is

@@ -1,4 +1,4 @@
-"""``stallwatch runs``, ``replay`` and ``demo``: what ran here, and recorded runs printed again."""
+"""Implement ``stallwatch runs``, ``replay`` and ``demo``: list runs, and print recorded runs again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def runs(app: App, run: str | None) -> None:
     else:
         rows = [_row(group[0][1].run, [info for _, info in group]) for group in by_run(kept)]
     if any(problem.key == "run.home" for problem in config.problems):
-        pass  # told already: nothing can have run there
+        pass  # reported already: nothing can have run there
     elif not rows and run is not None:
         raise click.UsageError(f"no run in {home} is called {run}; stallwatch runs lists them")
     elif not rows:
@@ -59,7 +59,7 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """With the end that an incident tells of, where a full disk kept the run's own record from telling it."""
+    """Add the end from an incident, if a full disk kept the run's own record from storing it."""
     from stallwatch_exporter.postmortem.recorded import recorded_end
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
@@ -115,8 +115,8 @@ def _ending(info: AgentInfo) -> str:
     if ending is None:
         return "-"
     details = [ending.signal or "", f"exit code {ending.exit_code}" if ending.exit_code else ""]
-    told = ", ".join(detail for detail in details if detail)
-    return f"{ending.kind} ({told})" if told else ending.kind
+    text = ", ".join(detail for detail in details if detail)
+    return f"{ending.kind} ({text})" if text else ending.kind
 
 
 @click.command()
@@ -139,7 +139,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
         code = print_again(folder, speed, max_gap=max_gap)
     except (NoRecording, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.filename is None:
-            raise  # no file of the run's: standard output, which the command's entry tells of
+            raise  # not a file of the run but standard output, which the entry point reports
         raise click.UsageError(
             f"{error}; name a run's folder, such as one under runs/ in the state folder"
         ) from error
