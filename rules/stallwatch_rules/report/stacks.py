@@ -1,4 +1,4 @@
-"""All stacks of a stall as a text file: folded over ranks, every thread, the odd ones first."""
+"""Write all stacks of a stall to a text file: folded over ranks, every thread, the odd ones first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ORIGINS = {
 
 
 def listing(stacks: StallStacks, ranks: Sequence[Asked], run: str = "") -> str:
-    """The text; ranks whose threads are all at the same lines share one part."""
+    """Return the text; ranks whose threads are all at the same lines share one part."""
     return "\n".join(_lines(stacks, ranks, run)) + "\n"
 
 
