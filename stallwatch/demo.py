@@ -190,7 +190,7 @@ def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
         "STALLWATCH_STALL_FLOOR_SECONDS": f"{floor:g}",
         "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1"),
     }
-    for name in ("NO_PROXY", "no_proxy"):  # the chat is on this machine; a proxy must not get its messages
+    for name in ("NO_PROXY", "no_proxy"):  # the chat is on this machine, out of reach for a proxy
         env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1,localhost"]))
     return env
 
