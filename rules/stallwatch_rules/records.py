@@ -252,13 +252,13 @@ class Start(msgspec.Struct):
     last_line: int
     verdict: Verdict
     rule: str | None  #: rule of its primary cause
-    title: Text  #: what the verdict is about
+    title: Text  #: subject of the verdict
     first_step: int | None = None
     last_step: int | None = None
     total_steps: int | None = None
     began: str | None = None  #: ISO 8601
     ended: str | None = None
-    reported: bool = False  #: whether it is the one whose report this is
+    reported: bool = False  #: whether this is the report of this start
     interrupted_by: Interrupter | None = None  #: as in the diagnosis
 
 
@@ -272,16 +272,18 @@ class Diagnosis(msgspec.Struct):
     progress: Progress = msgspec.field(default_factory=Progress)
     environment: dict[str, str] = {}
     stats: Stats = msgspec.field(default_factory=Stats)
-    notes: list[Text] = []  #: what the reader should know: files that could not be read, a log that just ends
-    digest: list[Text] = []  #: which ranks ended in what, a line each, where they did not end alike
-    ending: Text = ""  #: how the process ended, where that is known
-    new_lines: list[NewLines] = []  #: new before the end of a run that failed or stands, most telling first
+    notes: list[Text] = []  #: facts for the reader: files that could not be read, a log that just ends
+    digest: list[Text] = []  #: how the ranks ended, one line per group, if they ended differently
+    ending: Text = ""  #: how the process ended, if known
+    new_lines: list[
+        NewLines
+    ] = []  #: new before the end of a run that failed or stalled, most significant first
     schema: int = SCHEMA
-    explained: list[Contribution] = []  #: how the findings came about; in the JSON report if it is asked for
+    explained: list[Contribution] = []  #: how the findings were derived; in the JSON report on request
     series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.
     interrupted_by: Interrupter | None = None  #: who stopped it, if it was stopped from outside
-    starts: list[Start] = []  #: where a log has several: the newest first
-    hosts: list[HostRanks] = []  #: of a run over several, if they are known
+    starts: list[Start] = []  #: if a log has several: the newest first
+    hosts: list[HostRanks] = []  #: hosts of a run over several, if known
 
     @property
     def in_trouble(self) -> bool:
@@ -297,7 +299,7 @@ class JobTold(msgspec.Struct):
     badge: Text  #: the verdict in words
     primary: str | None  #: the rule of its primary cause
     confidence: float | None  #: of that
-    title: Text  #: what the verdict is about
+    title: Text  #: subject of the verdict
     last_step: int | None
     total_steps: int | None
     finished: bool
@@ -315,7 +317,7 @@ class JobTold(msgspec.Struct):
 def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
     """Whether a verdict means trouble.
 
-    A run that the system stopped has a cause; one that ended because it was asked to has none.
+    A run that the system stopped has a cause; one that ended on request has none.
     """
     if verdict == "interrupted":
         return primary is not None

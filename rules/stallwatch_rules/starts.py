@@ -31,7 +31,7 @@ NEAR = 200  #: lines within which they must, and …
 NEXT = 30  #: … within this many after the previous one
 MOST_VAIN = 3
 FRESH = 3  #: lines of no head, after which a start shows more than its head
-MOST_WAITING = 4000  #: lines after which an uncertain start is none
+MOST_WAITING = 4000  #: lines after which an uncertain start is rejected
 FIRST_KEPT, LAST_KEPT = 8, 56  #: starts of a source that are kept
 _LEAST = 5  # characters besides digits
 

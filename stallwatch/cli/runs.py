@@ -73,7 +73,7 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
-    """The row of one run, of whose agents these are the records."""
+    """Return the row of one run from the records of its agents."""
     from stallwatch_rules.locale import span
     from stallwatch_rules.text.redact import redact
 
@@ -96,10 +96,7 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
 
 
 def _state(info: AgentInfo) -> str:
-    """Whoever pressed Ctrl-C did not see the run fail, and who stopped watching did not see it end.
-
-    "stale": the agent of another host is silent, and whether it is gone is not certain yet.
-    """
+    """Return the state: a run stopped by Ctrl-C has not failed, and one no longer watched has not ended."""
     from stallwatch_exporter.runs.runfolder import LATE_SECONDS, agent_alive
 
     if info.ended_at is None and not agent_alive(info):

@@ -177,7 +177,7 @@ class Search:
                 result.state, result.reason = "skipped", f"this build is without {compiled}"
 
     def settle(self) -> None:
-        """Finish: skip missing rules whose long text may be another package's, as this one's is too short."""
+        """Mark missing rules as skipped if their only long text may be another package's."""
         for rule in self._vague:
             result = self.results[rule]
             if result.state == "missing":

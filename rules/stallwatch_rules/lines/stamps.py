@@ -50,7 +50,7 @@ _MONTHS = {
 _DAY = 86400.0
 _HOUR = 3600.0
 # The Sundays on which clocks are set for daylight saving time: month, first and last day of the month, and
-# the hours in local time that are skipped or come twice. In the European Union and its neighbours, the
+# the hours in local time that are skipped or come twice. In the European Union and its neighbors, the
 # United States and Canada, Australia and New Zealand (tzdata 2025b).
 _HOURS_LEFT_OUT = ((3, 25, 31, (1, 2, 3)), (3, 8, 14, (2,)), (9, 24, 30, (2,)), (10, 1, 7, (2,)))
 _HOURS_TWICE = ((10, 25, 31, (1, 2, 3)), (11, 1, 7, (1,)), (4, 1, 7, (2,)))

@@ -30,7 +30,7 @@ class PageError(ValueError):
         return first
 
     def every(self) -> list[PageError]:
-        """This problem and the others found in the same reading."""
+        """Return this problem and the others found in the same reading."""
         return [self, *self.others]
 
 
