@@ -128,7 +128,7 @@ def _structure(tree: ast.Module) -> _Structure:
                         found.bound[id(scope)].add(name)
     for scope_id, names in outer.items():
         found.bound[scope_id] -= names
-    for node in ast.walk(tree):  # from outside to inside: the innermost class counts
+    for node in ast.walk(tree):  # from the outside in: the innermost class counts
         if isinstance(node, ast.ClassDef):
             found.classes.update((id(inner), node) for inner in ast.walk(node))
         elif isinstance(node, ast.If):

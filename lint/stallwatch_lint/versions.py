@@ -34,7 +34,7 @@ class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     severity: Severity
     fails: str
     why: str
-    rule: str  #: of the failure that it would become
+    rule: str  #: page of the failure that it would cause
     source: str  #: package, versions and files in which the fact was read
     wanted: str = ""
     used: frozenset[str] = frozenset()

@@ -110,8 +110,8 @@ def read_all(
     if (engine := engines.scan()) is not None:
         engine.patterns.compile()  # compiled here, so that the others only load it
     pages, board = Pages.of(reading.catalogue), Board(len(files))
-    # This process reads, too: it is ready while the others still start. Between two portions it hands out the
-    # next job, so none need lie with a process that is busy while another one has nothing left to do.
+    # This process reads, too: it is ready while the others still start. Between two portions it submits the
+    # next job, so no job waits for a busy process while another one is idle.
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
         yield from read(executor=pool, window=helpers, board=board, pages=pages.named(), here=True)
 

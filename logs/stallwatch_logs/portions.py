@@ -13,7 +13,7 @@ from stallwatch_logs.inputs import InputError
 from stallwatch_rules.lines.wrapped import MAX_LINE, wrap_width
 from stallwatch_rules.scan.chunks import chunk_end
 
-HEAD = 256 * 1024  #: bytes
+HEAD = 256 * 1024  #: bytes of a head
 _NEAR = 4096  # bytes within which most lines end
 
 

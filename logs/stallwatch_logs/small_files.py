@@ -40,7 +40,7 @@ NO_SURVEY = Survey({}, {})
 class Search(NamedTuple):
     """A job: small files to search, by their paths."""
 
-    files: tuple[tuple[str, bool], ...]  #: path, and whether its bytes are the log's own
+    files: tuple[tuple[str, bool], ...]  #: path, and whether the file is neither compressed nor converted
     limits: Limits
     pages: Pages
 

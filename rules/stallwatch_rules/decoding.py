@@ -16,7 +16,7 @@ import msgspec
 
 _T = TypeVar("_T")
 _lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a child has no thread that would release it
+if hasattr(os, "register_at_fork"):  # a child has no thread that would release the lock
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 

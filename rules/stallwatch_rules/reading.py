@@ -111,12 +111,12 @@ class RunReading:
         self._streams_of: dict[str, int] = {}  # source → its streams
         self.splits_starts = starts
         self.starts = Starts()  #: completed starts
-        self._part: Part | None = None  # what was read since the newest start
-        self._before: _Before | None = None  # … and before a place where another may begin
+        self._part: Part | None = None  # the part since the newest start
+        self._before: _Before | None = None  # … and the state before a place where another may begin
         self._replaying = False
         self._gaps: dict[str, Gaps] = {}
         self._series = SeriesReader()
-        self._keys: dict[Key, LineMasker] = {}  # streams whose last line was one of a private key
+        self._keys: dict[Key, LineMasker] = {}  # streams whose last line was part of a private key
         self._failures = catalogue.failures
         self._timeouts = catalogue.tagged("flight-data")
         self._start_rules = catalogue.tagged("start-failed")

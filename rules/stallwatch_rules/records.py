@@ -16,7 +16,7 @@ from stallwatch_rules.stacks.records import StackGroup
 
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
-#: docs/verdict.md explains each. Version 0.1, and schema 1 of the JSON report, know neither "interrupted" nor
+#: docs/verdict.md explains each. Version 0.1, and schema 1 of the JSON report, have no "interrupted",
 #: "finished", "unfinished" and "no-evidence".
 Verdict = Literal[
     "failed",
@@ -30,14 +30,14 @@ Verdict = Literal[
     "no-evidence",
     "no-training-log",
 ]
-#: The verdicts on a run that trained, and that others may be compared with.
+#: The verdicts on a run that trained, to which other runs may be compared.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
 #: Who stopped a run from outside: Ctrl-C or SIGINT, ``scancel``, a scheduler, or another signal's sender.
 Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
 Inferred = Literal["", "place", "words"]  # the last in reports of version 0.1 only
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
 
-SCHEMA = 2  #: of these records; reports have schema 1, too
+SCHEMA = 2  #: version of these records; reports also have schema 1
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -294,18 +294,18 @@ class Diagnosis(msgspec.Struct):
 class JobTold(msgspec.Struct):
     """A summary of one of several jobs whose logs were given together."""
 
-    name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of no known one
+    name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of no known job
     verdict: Verdict
     badge: Text  #: the verdict in words
     primary: str | None  #: the rule of its primary cause
-    confidence: float | None  #: of that
+    confidence: float | None  #: confidence in that cause
     title: Text  #: subject of the verdict
     last_step: int | None
     total_steps: int | None
     finished: bool
     last_time: str | None  #: ISO 8601: when it last wrote, by its log, else by its files
     files: list[str]
-    reported: bool = False  #: whether it is the one whose report this is
+    reported: bool = False  #: whether this is the report of this job
     interrupted_by: Interrupter | None = None
 
     @property

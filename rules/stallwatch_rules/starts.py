@@ -261,7 +261,7 @@ class Part(msgspec.Struct):
     known: set[bytes] = set()  #: keys of their lines
     programs: set[str] = set()  #: programs named by marks of starts
     rank: int | None = None  #: rank whose lines are examined, besides those without a rank
-    busy: bool = True  #: whether the head is open, or a start may have begun
+    busy: bool = True  #: the head is open, or a start may have begun
     refused: bool = False  #: it began with a usage text, which the lines of the next one resemble
     candidate: Candidate | None = None
 

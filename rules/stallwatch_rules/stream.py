@@ -46,7 +46,7 @@ class RuleHits(msgspec.Struct):
     first_index: int  #: index of the first match's line in its stream
     last: Match
     mark: int  #: steps that the stream had seen at the last match
-    own_step: int | None = None  #: the step that this stream itself had reached at the first match
+    own_step: int | None = None  #: the stream's own step at the first match
     last_own_step: int | None = None  #: and at the last
     last_index: int = 0  #: index of the last match's line in its stream
     last_plain: int = 0  #: lines outside of tracebacks before it
@@ -146,7 +146,7 @@ class StreamReading:
         self.after_time: float | None = None  #: the first time in a line after the last step
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
         self.activity_now: Activity | None = None  #: latest activity since its last step
-        self.timed = False  #: whether every line's time is its own, given from outside the text
+        self.timed = False  #: whether every line's time comes from outside the text
         self.of_a_run = False  #: whether a line belonged to a training, though it held no step
         self.sampled = False  #: whether any line held numbers of a training
         self.lowest_scale: float | None = None  #: lowest loss scale that a step overflowed at

@@ -97,7 +97,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
         raise click.exceptions.Exit(_unwatched(command)) from None
     from stallwatch_exporter.running.command import reporting
 
-    with reporting():  # SIGTERM must not take the last messages with it
+    with reporting():  # SIGTERM must not lose the last messages
         try:
             code = watched()
         finally:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
-#: Of a run's hosts, the one in the first of these states speaks for it.
+#: A run has the first of these states that one of its hosts is in.
 _SILENT = ("agent gone", "stale")
 _WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "not watched", "finished")
 

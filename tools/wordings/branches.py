@@ -13,7 +13,7 @@ MAX_BRANCHES = 64  #: alternatives of one pattern that are followed
 Branch = tuple[str, ...]
 """One way to match: the pieces of fixed text that must come in this order, with anything between them."""
 
-_GAP = None  # in a sequence of characters: something that is not fixed
+_GAP = None  # in a sequence of characters: a variable part
 
 
 def branches(pattern: str) -> list[Branch]:

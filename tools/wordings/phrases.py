@@ -86,5 +86,5 @@ def _options() -> Any:
     options = re2.Options()
     options.max_mem = _MEMORY
     options.case_sensitive = False
-    options.encoding = re2.Options.Encoding.LATIN1  # compiled files are no UTF-8
+    options.encoding = re2.Options.Encoding.LATIN1  # compiled files are not UTF-8
     return options

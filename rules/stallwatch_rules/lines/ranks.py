@@ -120,7 +120,7 @@ _METRIC = lazy(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
 _HOST_LABEL = lazy(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
 _NO_HOST = lazy(
     r".*\.(?:py|c|cc|cpp|cu|h|sh|json|yaml|log)|(?:step|iter|epoch|rank|layer|loss)\w*|[\d.]+"
-    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend's, with a time behind it
+    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend, with a time after it
 )
 _ADDRESS = lazy(r"\d{1,3}(?:\.\d{1,3}){3}")
 # Text that starts a line and by itself never follows a word and a colon.
@@ -136,7 +136,7 @@ _ELASTIC = lazy(
     r"(?:run\.py|elastic/(?:agent/|multiprocessing/api\.py))"
 )
 _NCCL = lazy(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread, device
-# A command in which srun labels the lines, and its last torchrun, with what follows that.
+# A command in which srun labels the lines, and its last torchrun, with the text after it.
 _SRUN = lazy(r"\bsrun\b")
 _LABELS = lazy(r"\s(?:-\w*l|--label)\b")
 _LAUNCHER = lazy(
@@ -163,7 +163,7 @@ class TaskLabels:
         self.searching = True
         self._lines = 0
         self._numbered = False
-        self._of_nodes = False  # the numbers are those of tasks that are no ranks
+        self._of_nodes = False  # the numbers are those of tasks that are not ranks
         self._processes: dict[int, str] = {}  # task → the first process of NCCL
         self._numbers: list[int] = []
         self._message = False  # a line of the row is not a metrics line
@@ -243,7 +243,7 @@ class TaskLabels:
         elif self._message and len(tasks) < len(row) and tasks == set(range(len(tasks))):
             return True
         if _OF_TRACEBACK.match(text, label.end()):
-            return len(row) < 3 or len(tasks) < len(row)  # each number once: a listing of some file's lines
+            return len(row) < 3 or len(tasks) < len(row)  # each number once: a listing of a file's lines
         take_turns = any(later < earlier for earlier, later in pairwise(row))
         return len(row) >= _SURE_TASKS and repeated and take_turns and tasks == set(range(len(tasks)))
 
@@ -320,7 +320,7 @@ def rank_of_path(path: str) -> int | None:
     return None
 
 
-# `%x-%j-%t.out`: job name, job, task. An array's `slurm-17_4.out` is a run of its own, and a date no job.
+# `%x-%j-%t.out`: job name, job, task. An array's `slurm-17_4.out` is a separate run, and a date is not a job.
 _SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|err)")
 
 

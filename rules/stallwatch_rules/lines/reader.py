@@ -31,7 +31,7 @@ from stallwatch_rules.text.encodings import decode_foreign
 
 __all__ = ["MAX_LINE", "LineReader"]
 
-# With none of these, brackets in a line that begins with no stamp mean nothing here.
+# Without any of these, brackets in a line without a timestamp at its start have no meaning here.
 _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of a prefix or a timestamp

@@ -25,7 +25,7 @@ _DATED = lazy(
     _LEAD + r"(20\d\d[-/]\d\d[-/]\d\d)[ T-](\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?:\.(\d{3}))?)?"
     r" ?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
-_LEAD_LENGTH = 110  # characters before the year at most
+_LEAD_LENGTH = 110  # most characters before the year
 _SLASHED = lazy(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")  # transformers' examples, rich
 _GLOG = lazy(r"\[?[IWEFD](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 _LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM

@@ -22,7 +22,7 @@ MAX_LINE = 64 * 1024  #: bytes kept of a line
 TAIL = 16 * 1024  #: of them from its end, if it is longer
 HEAD = MAX_LINE - TAIL
 CUT = "\n"  #: marks omitted text in a line; occurs in no line
-GOES_ON = "…"  #: before the end of a cut line, so that nothing takes it for a line's start
+GOES_ON = "…"  #: before the end of a cut line, so that it is not taken for a line's start
 
 
 def hold(held: bytearray, data: bytes) -> None:

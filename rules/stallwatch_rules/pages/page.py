@@ -97,7 +97,7 @@ class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Code whose exceptions are of this page's kind, whatever their words; see ``failures.raised``."""
 
     file: str = ""  #: in its package: ``torch/amp/grad_scaler.py``; a folder ends with a slash.
-    #: Empty: anywhere, for exceptions that are named with their modules
+    #: Empty: any file, for exceptions named with their modules
     functions: list[str] = []  #: empty: any of the file's
     exceptions: list[str] = []  #: class names, with their modules where needed; empty: any
     message: str = ""  #: a pattern that must be found in the exception's message

@@ -183,7 +183,7 @@ class FragmentError(ValueError):
 @functools.cache
 def shared_fragments() -> Mapping[str, Fragment]:
     """Return the packaged fragments by name."""
-    import yaml  # not needed if pages were kept from an earlier start
+    import yaml  # not needed if the pages are cached
 
     found: dict[str, Fragment] = {}
     for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):

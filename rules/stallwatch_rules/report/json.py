@@ -17,7 +17,7 @@ Schema = Literal[1, 2]
 
 #: Verdicts that schema 1 calls "healthy" if the run is not in trouble.
 _HEALTHY = ("interrupted", "finished", "unfinished", "no-evidence")
-#: Thousands of numbers, which ``stallwatch samples`` has; the verdict in words.
+#: Thousands of numbers, which ``stallwatch samples`` prints; the verdict in words.
 _LEFT_OUT = ("series", "badge")
 _IN_SCHEMA_2 = {"harm": "impact", "harm_before": "impact_before"}
 
