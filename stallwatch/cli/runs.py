@@ -80,14 +80,14 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
     states = [(_state(one), one) for one in infos]
     state, info = min(states, key=lambda each: _WORST.index(each[0]))
     silent = [one for known, one in states if known in _SILENT]
-    heard = [one for one in infos if one.ended_at is None and one not in silent]
+    reporting = [one for one in infos if one.ended_at is None and one not in silent]
     ending = _ending(info)
     if silent and info.ended_at is None:
-        last = (min if heard else max)(silent, key=lambda one: one.updated_at)
-        ending = f"{f'{last.host} ' if heard else ''}not heard of since {local_time(last.updated_at)}"
+        last = (min if reporting else max)(silent, key=lambda one: one.updated_at)
+        ending = f"{f'{last.host} ' if reporting else ''}not heard of since {local_time(last.updated_at)}"
     started = min(one.started_at for one in infos)
-    ended = time.time() if heard else max(one.ended_at or one.updated_at for one in infos)
-    metrics = next((one.endpoint for one in heard if one.endpoint), "-")
+    ended = time.time() if reporting else max(one.ended_at or one.updated_at for one in infos)
+    metrics = next((one.endpoint for one in reporting if one.endpoint), "-")
     if any(one.partial or one.gaps for one in infos):
         ending += ", partial record"
     hosts = dict.fromkeys(one.host for one in infos)

@@ -289,8 +289,8 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
             yield at("a place needs a file, as torch/amp/grad_scaler.py", remedy, *keys)
         if not (one.functions or one.exceptions or one.message):
             yield at("a whole file is no place", "name functions, exceptions, or a message's pattern", *keys)
-    for index, said in enumerate(getattr(front, "said_by", ())):
-        if not said.calls and not said.never:
+    for index, words in enumerate(getattr(front, "said_by", ())):
+        if not words.calls and not words.never:
             yield at("said_by needs calls or never", "give a pattern of the calls", "said_by", index)
     if not front.patterns and front.unless:
         yield at("unless needs patterns", "give patterns, or drop unless", "patterns")

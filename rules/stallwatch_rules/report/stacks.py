@@ -71,9 +71,9 @@ def _about(rank: Asked) -> Iterator[str]:
     for group, counts in sorted(recorded.counts.items()):
         name = recorded.names.get(group, "")
         about = [recorded.axes.get(name, ""), f"ranks {fold_ranks(recorded.members.get(name, ()))}"]
-        told = f" ({', '.join(filter(None, about))})" if name in recorded.members else ""
+        members = f" ({', '.join(filter(None, about))})" if name in recorded.members else ""
         done = f", {counts.done} done" if counts.done is not None else ""
-        yield f"  rank {rank.rank}: group {name or group}{told}: {counts.joined} collectives joined{done}"
+        yield f"  rank {rank.rank}: group {name or group}{members}: {counts.joined} collectives joined{done}"
     for wait in rank.recorded.waiting:
         yield f"  rank {rank.rank}: in {wait.operation}, collective {wait.number} of group {wait.name}"
     if rank.lock_holder:
