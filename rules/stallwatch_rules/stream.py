@@ -124,8 +124,8 @@ class StreamReading:
         self.timelines = StreamTimelines()
         self.answers = 0  #: lines that show that a server answered a request
         self.curves = Curves()
-        self._logged = 0  # steps of the training that were seen when a loss was last printed
-        self._lossy = False  # one was, since the step before
+        self._logged = 0  # training steps seen when a loss was last printed
+        self._lossy = False  # a loss was printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
         self.crashes = CrashReader()
@@ -203,7 +203,7 @@ class StreamReading:
         before = self.last_time
         self.clock(line)
         self._undated += 1
-        if "loss" in line.text and _LOSS.search(line.text):  # also where no number beside it is understood
+        if "loss" in line.text and _LOSS.search(line.text):  # even if no number beside it can be parsed
             self._logged, self._lossy = self.timelines.trained, True
         if sample is not None:
             self.sampled = True
@@ -213,7 +213,9 @@ class StreamReading:
             self._gaps.steps += self._gaps.told_by[0] == self.rank
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
-                if self._lossy and self.timelines.trained > self._logged:  # it was printed within these steps
+                if (
+                    self._lossy and self.timelines.trained > self._logged
+                ):  # the loss was printed within these steps
                     self._logged, self._lossy = self.timelines.trained, False
             values = sample.values
             if not METRICS.isdisjoint(values):  # checked first, as computing the advances is slower
