@@ -159,10 +159,7 @@ _ARGS, _EVAL_DATASET = 1, 4  # positions of arguments
 
 
 def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
-    """Find an evaluation strategy without a dataset.
-
-    Checks only calls that show all their arguments, with training arguments that this file makes once.
-    """
+    """Find a missing evaluation dataset, if all arguments are visible and the settings are made once."""
     if sets_attribute(script, *_STRATEGIES, "eval_dataset"):
         return
     for call in script.calls:

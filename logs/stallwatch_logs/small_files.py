@@ -28,9 +28,7 @@ Sizes = tuple[int, int]  #: bytes, decompressed, and lines
 class Survey:
     """The result of searching a run's small files."""
 
-    unread: dict[
-        int, Sizes | None
-    ]  #: files whose lines are not read; ``None`` if they were not searched in time
+    unread: dict[int, Sizes | None]  #: files whose lines are not read; ``None`` if not searched in time
     alike: dict[str, list[int]]  #: name of a read file → ranks of files that print the same
 
 

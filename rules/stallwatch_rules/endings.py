@@ -91,9 +91,7 @@ class Ending(msgspec.Struct, frozen=True):
     memory: MemoryKnown | None = None  #: observed memory, if something was killed
     quiet: float | None = None  #: seconds without a step when it was asked to end, if known
     crash: Crash | None = None  #: the process that failed although the command returned 0
-    codes: dict[
-        int, int | None
-    ] = {}  #: exit codes of failed ranks, in order of failure; ``None``: not observed
+    codes: dict[int, int | None] = {}  #: of ranks that failed, the first one first; ``None``: not observed
     running: list[Running] = []  #: ranks that were still alive when the command had ended
 
     @property

@@ -17,9 +17,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """A sentence, or several, independent of any language."""
 
     id: str  #: "area.key": the key of a template in `locale/<language>/<area>.json`
-    params: dict[
-        str, str | int | float | Message | list[str | Message]
-    ] = {}  #: values of the template's fields
+    params: dict[str, str | int | float | Message | list[str | Message]] = {}  #: for the template
     then: tuple[Message, ...] = ()  #: the sentences that follow
 
     def __add__(self, other: Text) -> Message:

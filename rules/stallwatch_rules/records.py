@@ -116,9 +116,7 @@ class HostRanks(msgspec.Struct):
 
     host: str
     ranks: list[int]
-    clock_ahead_seconds: float | None = (
-        None  #: relative to most other hosts' clocks, if more than two seconds
-    )
+    clock_ahead_seconds: float | None = None  #: relative to most other hosts, if more than two seconds
     logged: bool = True  #: it has a log; else it is inferred from the order of the others' ranks
 
 
@@ -275,9 +273,7 @@ class Diagnosis(msgspec.Struct):
     notes: list[Text] = []  #: facts for the reader: files that could not be read, a log that just ends
     digest: list[Text] = []  #: how the ranks ended, one line per group, if they ended differently
     ending: Text = ""  #: how the process ended, if known
-    new_lines: list[
-        NewLines
-    ] = []  #: new before the end of a run that failed or stalled, most significant first
+    new_lines: list[NewLines] = []  #: new before a failed or stalled run's end, most significant first
     schema: int = SCHEMA
     explained: list[Contribution] = []  #: how the findings were derived; in the JSON report on request
     series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.
@@ -315,10 +311,7 @@ class JobTold(msgspec.Struct):
 
 
 def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
-    """Whether a verdict means trouble.
-
-    A run that the system stopped has a cause; one that ended on request has none.
-    """
+    """Whether a run is in trouble: one that the system stopped has a cause, one ended on request none."""
     if verdict == "interrupted":
         return primary is not None
     return verdict in ("failed", "stalled", "unknown-failure")

@@ -213,9 +213,7 @@ class StreamReading:
             self._gaps.steps += self._gaps.told_by[0] == self.rank
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
-                if (
-                    self._lossy and self.timelines.trained > self._logged
-                ):  # the loss was printed within these steps
+                if self._lossy and self.timelines.trained > self._logged:  # printed within these steps
                     self._logged, self._lossy = self.timelines.trained, False
             values = sample.values
             if not METRICS.isdisjoint(values):  # checked first, as computing the advances is slower

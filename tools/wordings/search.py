@@ -58,9 +58,7 @@ class _Piece:
     phrases: Sequence[Phrase] = field(init=False)  #: source that prints it holds one of these
     words: Sequence[bytes] = field(init=False)
     telling: bool = field(init=False)  #: it is too long for a chance match
-    whole: bool = field(
-        init=False
-    )  #: the anchor is a whole word; at the piece's ends it may be part of a longer one
+    whole: bool = field(init=False)  #: the anchor is a whole word, not at the piece's ends
 
     def __post_init__(self) -> None:
         self.lowered = self.text.lower()

@@ -171,10 +171,7 @@ class TaskLabels:
         self._hosts_row: list[str] = []
 
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
-        """Learn from a source's first lines before any of them is read.
-
-        If they will be ``alike`` when they are read, the search need not be repeated.
-        """
+        """Learn from first lines before they are read; if they will be ``alike`` then, search no further."""
         ahead = TaskLabels()
         for text in texts:
             ahead.take(text)
@@ -299,8 +296,7 @@ def _starts_nodes(command: str) -> bool:
 def rank_of_path(path: str) -> int | None:
     """Return the rank whose output a file holds, if its name or folder contains it.
 
-    Examples: ``rank_3.log``, ``attempt_0/3/stderr.log`` (torchrun's log folder), ``rank0/stdout.log``,
-    ``workerlog.3``.
+    Such as ``rank_3.log``, ``attempt_0/3/stderr.log`` (torchrun), ``rank0/stdout.log``, ``workerlog.3``.
     """
     parts = [part for part in path.replace("!", "/").replace(os.sep, "/").split("/") if part not in ("", ".")]
     if not parts:

@@ -66,14 +66,7 @@ def _may_be_glued(text: str) -> bool:
 
 
 COLON = "："
-TYPESET = {
-    "‘": "'",
-    "’": "'",
-    "“": '"',
-    "”": '"',
-    "\u00a0": " ",
-    "\u3000": " ",
-}  #: in a web page → as printed
+TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}  #: a page's → as printed
 _TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
 _IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")
 _ENTITY = lazy(r"&(lt|gt|quot|apos|nbsp|#0?39|#x27|#34|amp);")
