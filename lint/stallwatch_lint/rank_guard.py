@@ -65,7 +65,7 @@ class FirstRank:
 
 
 def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
-    """Return ``True`` for ``== 0`` and ``in (-1, 0)``, ``False`` for ``!= 0`` and ``> 0``, else ``None``."""
+    """Return ``True`` for ``== 0``, ``in (-1, 0)``; ``False`` for ``!= 0``, ``> 0``, ``not in [-1, 0]``."""
     try:
         value = ast.literal_eval(to)
     except (ValueError, TypeError, MemoryError, RecursionError):

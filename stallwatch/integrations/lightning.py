@@ -45,7 +45,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start to count the trainer's optimizer steps."""
+        """Take over the trainer's count of optimizer steps."""
         current = probe()
         self._step = trainer.global_step
         current.told_by_user = True
