@@ -95,14 +95,14 @@ def diagnose(
     if healthy:
         known = read_baseline(healthy, catalogue=catalogue, limits=limits, parallel=parallel).baseline
     options = Options(catalogue, limits=limits, baseline=known, parallel=parallel)
-    told = diagnose_jobs(several, options, job=job, together=together)
-    if told.jobs:
+    result = diagnose_jobs(several, options, job=job, together=together)
+    if result.jobs:
         from stallwatch_rules.report.jobtable import table
 
-        told.diagnosis.notes = [table(told.jobs, language).summary, *told.diagnosis.notes]
+        result.diagnosis.notes = [table(result.jobs, language).summary, *result.diagnosis.notes]
     from stallwatch_rules.locale import rendered
 
-    return rendered(told.diagnosis, language)
+    return rendered(result.diagnosis, language)
 
 
 def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:
@@ -121,7 +121,7 @@ def _listed(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> list[
 
 
 def __getattr__(name: str) -> Any:
-    # On demand: importing stallwatch costs nothing that is not used.
+    # Import on demand: importing stallwatch loads nothing that is not used.
     if name in _ON_DEMAND:
         return getattr(import_module(_ON_DEMAND[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

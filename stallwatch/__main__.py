@@ -1,4 +1,4 @@
-"""``python -m stallwatch``: the command line of this interpreter's package, whatever is on the PATH."""
+"""Run the command line of this interpreter's package: ``python -m stallwatch``, whatever is on the PATH."""
 
 from stallwatch.cli import main
 

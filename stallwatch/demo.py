@@ -1,7 +1,7 @@
-"""``stallwatch demo``: a recorded real stall, replayed under the real ``stallwatch run``, with page and chat.
+"""Implement ``stallwatch demo``: replay a recorded real stall under ``stallwatch run``, with page and chat.
 
-What runs is what users run: the dashboard and ``stallwatch run`` as child processes, told by environment
-variables where to keep their state and which chat to write to. Only the chat is the demo's own.
+The processes are the same that users run: the dashboard and ``stallwatch run`` as children, with their state
+folder and chat set by environment variables. Only the chat belongs to the demo.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RECORDINGS = (_REPOSITORY / "tests/recordings/zero3-stall", _HERE / "recordings
 _PROGRAM = _REPOSITORY / "tests/repro/zero3_stall.py"
 _LIVE_OPTIONS = ("--steps", "160", "--hang-at", "80", "--timeout", "45")
 _LIVE_FLOOR = 12.0
-_FLOOR = 30.0  #: what a stall takes at least where nobody tells otherwise
+_FLOOR = 30.0  #: the default shortest stall, in seconds
 _DASHBOARD_PATIENCE = 30.0
 
 _STORY = {
@@ -56,7 +56,7 @@ _MARK = "_STALLWATCH_DEMO"  # in the environment of all children
 
 
 class CannotStart(Exception):
-    """Why there is nothing to show, and what to do about it."""
+    """The reason why there is nothing to show, and the remedy."""
 
 
 def demo(
@@ -66,11 +66,10 @@ def demo(
     live: bool = False,
     exit_when_done: bool = False,
 ) -> int:
-    """Show a stall from its first healthy step to its diagnosis; returns the exit code.
+    """Show a stall from its first healthy step to its diagnosis; return the exit code.
 
-    `recording` is a folder that ``stallwatch run`` kept (default: the one that comes with Stallwatch),
-    `speed` how much faster it is replayed, `port` the first one tried for the dashboard; `live` trains
-    instead.
+    `recording` is a folder that ``stallwatch run`` kept (default: the packaged one), `speed` the replay speed
+    factor, `port` the first one tried for the dashboard; `live` trains instead.
     """
     show = _Screen()
     try:
@@ -81,7 +80,7 @@ def demo(
     floor = _LIVE_FLOOR if live else _FLOOR / speed
     home = Path(tempfile.mkdtemp(prefix="stallwatch-demo-"))
     try:
-        # SIGTERM and a closed terminal unwind like Ctrl-C does, so that every child is ended.
+        # SIGTERM and a closed terminal unwind like Ctrl-C, so that every child is ended.
         with (
             handling(_leave, signal.SIGTERM, signal.SIGHUP),
             chat_endpoint(show.block) as chat,
@@ -111,7 +110,7 @@ def demo(
 
 
 class _Screen:
-    """Prints whole blocks, so that the training's output does not come in between."""
+    """Prints whole blocks, so that the training's output does not interrupt them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -136,7 +135,7 @@ class _Screen:
 
 
 def _replay_command(recording: Path | None, speed: float) -> tuple[list[str], int | None]:
-    """The command to watch and the exit code it should end with."""
+    """Return the command to watch and its expected exit code."""
     if not speed > 0:
         raise CannotStart(f"--speed must be above 0, not {speed:g}")
     folders = [recording] if recording else list(_RECORDINGS)
@@ -165,20 +164,20 @@ def _live_command() -> tuple[list[str], int | None]:
 
 
 def _stallwatch() -> list[str]:
-    """How to call this installation's own command line."""
+    """Return the command line of this installation."""
     script = Path(sys.executable).with_name("stallwatch")
     return [str(script)] if script.exists() else own_main("stallwatch.cli")
 
 
 def _short(command: list[str]) -> str:
-    """The command as one would type it here."""
+    """Return the command as a user would type it here."""
     here = f"{Path.cwd()}{os.sep}"
     words = ["stallwatch" if Path(word).name == "stallwatch" else word.removeprefix(here) for word in command]
     return shlex.join(["python", *words[1:]] if words[0] == sys.executable else words)
 
 
 def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
-    """The user's environment without their settings of Stallwatch: no real chat is told of a demo."""
+    """Return the user's environment without their Stallwatch settings: no real chat gets demo messages."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -191,7 +190,7 @@ def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
         "STALLWATCH_STALL_FLOOR_SECONDS": f"{floor:g}",
         "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1"),
     }
-    for name in ("NO_PROXY", "no_proxy"):  # the chat is on this machine, a proxy is not
+    for name in ("NO_PROXY", "no_proxy"):  # the chat is on this machine, out of reach for a proxy
         env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1,localhost"]))
     return env
 
@@ -199,7 +198,7 @@ def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
 def _start_dashboard(
     children: Children, env: dict[str, str], home: Path, port: int, show: _Screen
 ) -> str | None:
-    """Start the dashboard and wait until it answers; without it the demo goes on in terminal and chat."""
+    """Start the dashboard and wait until it answers; without it the demo continues in terminal and chat."""
     port = _free_port(port)
     log = home / "dashboard.log"
     show.say("Starting the dashboard …")
@@ -222,22 +221,22 @@ def _start_dashboard(
 
 
 def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
-    """Tell the story as the run's state changes; returns the run's exit code."""
-    told = ""
+    """Explain each change of the run's state; return the run's exit code."""
+    shown_state = ""
     while True:
         ended = run.poll() is not None
         info = read_info(folder)
-        if info is not None and info.state != told:
-            told = info.state
-            if told in _STORY:
-                show.say(_STORY[told])
+        if info is not None and info.state != shown_state:
+            shown_state = info.state
+            if shown_state in _STORY:
+                show.say(_STORY[shown_state])
         if ended:
             return run.returncode
         time.sleep(0.2)
 
 
 def _free_port(first: int) -> int:
-    """The first free one from there on; 0 lets the system choose."""
+    """Return the first free port from `first` on; 0 lets the system choose."""
     for port in range(first, min(first + 100, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -264,10 +263,10 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 class Children:
-    """Starts processes and, on leaving the ``with`` block, ends them with all that they started.
+    """Starts processes and, on leaving the ``with`` block, ends them and all their descendants.
 
-    Descendants are known by a mark in their environment: torchrun's ranks have sessions of their own, and a
-    process whose parent died is no longer in the tree.
+    Descendants are identified by a mark in their environment: torchrun's ranks have sessions of their own,
+    and a process whose parent died is no longer in the tree.
     """
 
     def __init__(self, patience: float = 8.0) -> None:
@@ -278,7 +277,7 @@ class Children:
     def start(
         self, command: Sequence[str], env: Mapping[str, str], **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start one. Ctrl-C in the terminal does not reach it: the demo decides when it ends."""
+        """Start a process. Ctrl-C in the terminal does not reach it: the demo decides when it ends."""
         child = subprocess.Popen(
             command,
             env={**env, _MARK: self._token},
@@ -298,15 +297,15 @@ class Children:
             self.end()
 
     def end(self) -> None:
-        """Ask all politely, newest first; what is still there after a while is terminated, then killed."""
+        """Interrupt all children, newest first; later terminate and then kill those that remain."""
         for child in reversed(self._started):
             if child.poll() is None:
-                # What a person would send: `stallwatch run` then ends its command and says how it ended.
+                # Like Ctrl-C: `stallwatch run` then ends its command and prints how it ended.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGINT)
         psutil.wait_procs(self._family(), timeout=self._patience / 2)
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            family = self._family()  # each time: a dying process may have started another
+            family = self._family()  # anew each time: a dying process may have started another
             for process in family:
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(sign)

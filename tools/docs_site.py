@@ -1,7 +1,7 @@
-"""Pages of the documentation site that are made from other files: a hook of mkdocs.
+"""Build pages of the documentation site from other files: a hook of mkdocs.
 
-The catalogue has a page per rule and language, with the lines that the rule recognises. README, CHANGELOG
-and others at the top of the repository are pages of the site, too. Links to files that are no page lead to
+The catalogue has a page per rule and language, with the lines that the rule recognizes. README, CHANGELOG and
+others at the top of the repository are pages of the site, too. Links to files without a page lead to
 `repo_url`, if mkdocs.yml has one, and are plain text otherwise. ``<!-- options: stallwatch run -->`` is
 replaced by the options that click knows.
 """
@@ -35,10 +35,10 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
     "bench/README.md": "benches.md",
 }
-_FIRST = 6  #: samples that a page shows first
-_FIX = "\x00"  #: stands for a fix while its condition is put into words
+_FIRST = 6  #: number of samples that a page shows first
+_FIX = "\x00"  #: placeholder for a fix while its condition is put into words
 _CATALOGUE = "rules/stallwatch_rules/catalogue/"
-#: What somebody who searches for an error or an option does not look for.
+#: Pages that are irrelevant for a search of an error or an option.
 _UNSEARCHED = ("decisions/", "benches", "benchmark", "changelog", "scoreboard", "versions")
 _LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>(?:`[^`]*`|[^\[\]`])*)\]\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)"
@@ -91,7 +91,7 @@ WORDS = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are made from other files."""
+    """Add the pages that are built from other files."""
     from mkdocs.structure.files import File
 
     made = {
@@ -104,7 +104,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    """Fill in options, and mend the links that lead out of docs/."""
+    """Fill in options, and fix the links that lead out of docs/."""
     uri = page.file.src_uri
     if uri.startswith(_UNSEARCHED):
         page.meta["search"] = {"exclude": True}
@@ -136,7 +136,7 @@ def relinked(text: str, path: str, name: str, repo_url: str | None) -> str:
 
 
 def site_page(path: str) -> str | None:
-    """Return the page of the site that a file of the repository is; ``None`` if it is none."""
+    """Return the site's page for a file of the repository; ``None`` if it has none."""
     if path in ELSEWHERE:
         return ELSEWHERE[path]
     if path.startswith(_CATALOGUE):
@@ -171,7 +171,7 @@ def catalogue_pages() -> Iterator[tuple[str, str]]:
 
 
 def patterns(pages: list[RulePage]) -> str:
-    """Return what docs/javascripts/rules.js finds rules by, causes first."""
+    """Return the data by which docs/javascripts/rules.js finds rules, causes first."""
     roles = ("cause", "symptom", "wrapper", "notice")
     named = ("id", "title", "title_zh", "patterns", "unless")
     pages = sorted(pages, key=lambda page: roles.index(page.role))
@@ -199,7 +199,7 @@ def rule_list(pages: list[RulePage], language: str) -> str:
 
 
 def rule_page(page: RulePage, language: str) -> str:
-    """Return one rule's page: what to do, and the lines that it recognises."""
+    """Return one rule's page: the fixes, and the lines that it recognizes."""
     words = WORDS[language]
     text = Path(page.path).read_text(encoding="utf-8").removeprefix("---").partition("\n---\n")[2]
     english, _, chinese = _FENCE.sub("", text).partition("\n## 中文\n")

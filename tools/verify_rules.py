@@ -1,7 +1,7 @@
-"""Do packages still print what the rules look for? ``python tools/verify_rules.py --package deepspeed``.
+"""Check that packages still print the rules' text: ``python tools/verify_rules.py --package deepspeed``.
 
-A rule is found when one of its patterns is: the pattern's fixed text in the strings of the package's Python,
-C++ and compiled files. A rule that claims other versions is skipped. ``docs/rules.md`` says what counts.
+A rule is found if one of its patterns is: the pattern's fixed text in the strings of the package's Python,
+C++ and compiled files. A rule that claims other versions is skipped. ``docs/rules.md`` defines what counts.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def verify(
 
 
 def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Verified]:
-    """What is known of each rule that names the package."""
+    """Return the result for each rule that names the package."""
     search = Search(pages, package, sources.version)
     named: list[SourceFile] = []
     source: list[SourceFile] = []
@@ -108,7 +108,7 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
 
         see(named)
         see(_promising(source, search, advance))
-        see(binary)  # they are large and tell no line
+        see(binary)  # they are large and have no lines
     absent = search.compiled - {file.base for file in files}
     for file in files:
         if absent and file.binary:
@@ -122,7 +122,7 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
 def _promising(
     files: Iterable[SourceFile], search: Search, advance: Callable[[], None]
 ) -> Iterator[SourceFile]:
-    """The files that may hold something: what is found in the first saves the others from being parsed."""
+    """Yield files that may hold a rule's text, the best first, which saves parsing the rest."""
     by_promise: dict[int, list[SourceFile]] = {2: [], 1: []}
     for file in files:
         if search.done:
@@ -152,7 +152,7 @@ def _print(results: Sequence[Verified], package: str, version: str) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal."""
+    """Show a progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

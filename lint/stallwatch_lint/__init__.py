@@ -1,8 +1,8 @@
-"""`stallwatch check`: what configuration, script and versions say of a run before it starts. Pure functions.
+"""`stallwatch check`: check configuration, script and versions of a run before it starts. Pure functions.
 
-* `check_run`: all checks of one run, put together
-* `diagnostic`: what a check reports; `report` prints it for people and programs
-* `facts`: what is known of other software, as data files
+* `check_run`: runs all checks of one run
+* `diagnostic`: the result of a check; `report` prints it for people and programs
+* `facts`: facts about other software, as data files
 * Inputs: `parse` and `dsconfig` (DeepSpeed's configuration), `script` (syntax tree, with `conditions`,
   `kinds`, `names`, `partitioned` and `newer_python`), `versions`, `signatures` (source of classes)
 * Checks of the configuration: `assertions`, `batch`, `config_keys`, `optimizers`

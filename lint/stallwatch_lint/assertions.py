@@ -1,4 +1,4 @@
-"""What DeepSpeed asserts of its configuration by the table `facts/assertions.yaml`."""
+"""Check a configuration against DeepSpeed's own assertions, listed in `facts/assertions.yaml`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ASSERTIONS = facts("assertions", list[Assertion])
 
 
 def check_assertions(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """All entries of the table that hold for this configuration."""
+    """Yield a diagnostic for each entry of the table that holds for this configuration."""
     deepspeed = run.version("deepspeed")
     for entry in _ASSERTIONS:
         severity: Severity | None = None

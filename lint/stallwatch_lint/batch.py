@@ -1,7 +1,7 @@
-"""The batch sizes of a configuration: whether they multiply out.
+"""Check that the batch sizes of a configuration multiply out.
 
 DeepSpeed demands ``train_batch_size == train_micro_batch_size_per_gpu * gradient_accumulation_steps *
-world_size``; of two given ones it works the third out by integer division and then checks the product (0.9.0
+world_size``; from two given sizes it computes the third by integer division, then checks the product (0.9.0
 to 0.19.8, ``runtime/config.py``, ``_set_batch_related_parameters`` and ``_batch_assertion``).
 """
 
@@ -18,10 +18,9 @@ SIZES = (_TOTAL, _MICRO, _STEPS)
 
 
 def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Sizes that cannot multiply out, whatever the number of ranks, or not with those of the run.
+    """Yield sizes that cannot multiply out with any number of ranks, or not with that of the run.
 
-    Where ranks share a batch (tensor or sequence parallelism) or elasticity chooses the sizes, nothing is
-    said.
+    Yield nothing if ranks share a batch (tensor or sequence parallelism) or if elasticity chooses the sizes.
     """
     world = run.world_size
     for key in SIZES:
@@ -60,7 +59,7 @@ def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def ranks_wanted(config: DsConfig) -> int | None:
-    """Return the only number of ranks that three given sizes fit; ``None`` where they leave it open."""
+    """Return the only number of ranks that three given sizes fit; ``None`` if they leave it open."""
     total, micro, steps = (_whole(config, key) for key in SIZES)
     if not total or not micro or not steps or _shares_batches(config) or total % (micro * steps):
         return None

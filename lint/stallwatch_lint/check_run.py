@@ -1,4 +1,4 @@
-"""All checks of one run, put together: configuration, scripts and versions in, diagnostics out."""
+"""Run all checks of one run: configuration, scripts and versions in, diagnostics out."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ def check_run(
     versions_source: str | None = None,
     signatures: Signatures | None = None,
 ) -> list[Diagnostic]:
-    """What can be said of a run before it starts, the gravest first.
+    """Return the diagnostics of a run before it starts, the most severe first.
 
     Args:
-        config: the DeepSpeed configuration, if there is one.
-        scripts: the training script and what belongs to it.
-        versions: of what is installed, by canonical package name; empty where that is not known.
-        world_size: the number of data-parallel ranks; by default what the configuration says.
+        config: the DeepSpeed configuration, if any.
+        scripts: the training script and the files that belong to it.
+        versions: installed versions, by canonical package name; empty if unknown.
+        world_size: the number of data-parallel ranks; defaults to the number in the configuration.
         versions_source: the file that the versions come from.
-        signatures: of the classes of what is installed, where its source can be read.
+        signatures: signatures of installed classes whose source can be read.
     """
     ranks = world_size or (config.world_size if config is not None else None)
     run = Run(config, scripts, versions or {}, ranks, signatures)

@@ -10,15 +10,15 @@ from typing import Literal
 from stallwatch_lint.script import dotted, last_name
 from stallwatch_rules.text.lazy import lazy
 
-#: ``always``; ``sometimes``, below a condition; ``asked``, below one about what the installed packages take
+#: ``always``; ``sometimes``: below a condition; ``asked``: below a condition on the installed packages
 Reached = Literal["always", "sometimes", "asked"]
 _ASKS = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
-_TOLD = {"TypeError", "ImportError", "ModuleNotFoundError", "AttributeError"}  # what another release raises
+_TOLD = {"TypeError", "ImportError", "ModuleNotFoundError", "AttributeError"}  # raised by another release
 _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
 class Conditions:
-    """Follows a line outwards, through what stands around it and the ``return`` before it."""
+    """Follows a line outward through the enclosing blocks and the ``return`` statements before it."""
 
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
@@ -31,7 +31,7 @@ class Conditions:
         } - {"?"}
 
     def of(self, node: ast.AST) -> Reached:
-        """Whether each run comes to this node, as far as the file tells."""
+        """Return whether every run reaches this node, as far as the file shows."""
         found = set(self._around(node))
         return "asked" if "asked" in found else "sometimes" if found else "always"
 
@@ -58,11 +58,11 @@ class Conditions:
             yield "asked" if names & self._flags or _ASKS.search(ast.unparse(test)) else "sometimes"
 
 
-conditions_of = lru_cache(maxsize=4)(Conditions)  # for the checks of one script, each of which asks
+conditions_of = lru_cache(maxsize=4)(Conditions)  # shared by all checks of one script
 
 
 def _before(block: ast.AST, node: ast.AST) -> list[ast.stmt]:
-    """The statements of the same block that come before this one."""
+    """Return the statements of the same block that come before this one."""
     for name in ("body", "orelse", "finalbody"):
         statements = getattr(block, name, ())
         if isinstance(statements, list) and node in statements:

@@ -1,4 +1,4 @@
-"""Keys that DeepSpeed, in the version at hand, does not take or passes over, and values of the wrong kind.
+"""Check for keys that DeepSpeed, in the given version, refuses or ignores, and values of the wrong kind.
 
 The keys and the kinds of their values are in `facts/deepspeed.yaml`.
 """
@@ -24,31 +24,31 @@ FIRST_KNOWN = "0.9.0"
 _ZERO = "zero_optimization"
 _ACCELERATED = {"accelerate", "transformers", "trl"}
 _FLAGS = {"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"}
-_ALIKE = 0.84  #: difflib's ratio of ``train_micro_batch_size`` to the key that was meant
+_ALIKE = 0.84  #: difflib's ratio of ``train_micro_batch_size`` to the intended key
 
 KindName = Literal["whole", "number", "flag", "object", "device"]
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The releases that take a key, and the kind of its value where it is known."""
+    """The releases that take a key, and the kind of its value if known."""
 
     since: str = FIRST_KNOWN
     until: str | None = None
     kind: KindName | None = None
-    optional: bool = False  #: it takes ``null`` as well
+    optional: bool = False  #: ``null`` is allowed as well
 
     @property
     def releases(self) -> str:
-        """As a version specifier."""
+        """The releases as a version specifier."""
         return f">={self.since}" + (f",<{self.until}" if self.until else "")
 
     def within(self, version: Version) -> bool:
-        """Return whether this release takes it."""
+        """Return whether this release takes the key."""
         return Version(self.since) <= version and (self.until is None or version < Version(self.until))
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object that refuses unknown keys, from a release on."""
+    """An object that refuses unknown keys from a release on."""
 
     keys: dict[str, Key]
     since: str = FIRST_KNOWN
@@ -66,10 +66,11 @@ KNOWN = facts("deepspeed", _DeepSpeed)
 
 
 def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Unknown, too new and removed keys.
+    """Yield unknown, too new and removed keys.
 
-    Without a version, what no release from 0.9 on takes is wrong for certain, and what only newer ones take
-    is worth a hint. A release newer than those that were read may take keys that are unknown here.
+    Without a version, a key that no release from 0.9 on takes is certainly wrong, and a key that only newer
+    releases take deserves a hint. A release newer than those that were read may take keys that are unknown
+    here.
     """
     deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
@@ -101,14 +102,14 @@ def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Keys at the top that DeepSpeed ignores: misspelt ones, and those of ``zero_optimization``.
+    """Yield top-level keys that DeepSpeed ignores: misspelled ones, and those of ``zero_optimization``.
 
-    DeepSpeed 0.19.8 asks for the keys that it knows and ignores all others (``runtime/config.py``,
-    ``_initialize_params``): people keep notes and settings of their own there, so that a key is reported only
-    where one that DeepSpeed reads is nearly the same.
+    DeepSpeed 0.19.8 reads the keys that it knows and ignores all others (``runtime/config.py``,
+    ``_initialize_params``). People keep notes and settings of their own there, so a key is reported only if
+    it nearly equals one that DeepSpeed reads.
     """
     for key in () if config.accelerate else config.values:
-        if not isinstance(key, str) or key in KNOWN.top:  # YAML has keys of every kind
+        if not isinstance(key, str) or key in KNOWN.top:  # YAML keys can be of any type
             continue
         if key in KNOWN.sections[_ZERO].keys:
             fix: Message | None = message("lint.config-key-ignored-inside", section=_ZERO)
@@ -119,10 +120,10 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Values that the models refuse, and texts where DeepSpeed calculates.
+    """Yield values that the models refuse, and strings that DeepSpeed calculates with.
 
-    Fractions and stages that there are not have assertions of their own. Up to 0.17.0 ``fp16`` and ``bf16``
-    were read without validation.
+    Fractions and nonexistent stages have assertions of their own. Up to 0.17.0 ``fp16`` and ``bf16`` were
+    read without validation.
     """
     deepspeed = run.version("deepspeed")
     for path, value, section in _entries(config, deepspeed):
@@ -154,9 +155,9 @@ def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_quoted_stage(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """``"stage": "3"``, for scripts that train through accelerate: to DeepSpeed it is 3, to the others none.
+    """Find ``"stage": "3"`` in runs through accelerate: DeepSpeed reads 3, the other libraries no stage.
 
-    accelerate 1.15.0, ``utils/deepspeed.py`` (``is_zero3``, which transformers 5.23.0 asks in
+    accelerate 1.15.0, ``utils/deepspeed.py`` (``is_zero3``, which transformers 5.23.0 calls in
     ``integrations/deepspeed.py``) and ``accelerator.py`` (``get_state_dict``).
     """
     value = config.get(_ZERO, "stage")
@@ -167,13 +168,13 @@ def check_quoted_stage(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def did_you_mean(key: str, known: Iterable[str], cutoff: float = 0.75) -> Message | None:
-    """Return the question for the known key that is nearly the same; ``None`` where there is none."""
+    """Return the question for the known key that is nearly equal; ``None`` if there is none."""
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=cutoff)
     return message("lint.did-you-mean", near=near[0]) if near else None
 
 
 def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path, Any, Section]]:
-    """Yield what stands in the objects that this release validates.
+    """Yield the entries of the objects that this release validates.
 
     ``auto`` is dropped before the models see it (``runtime/config_utils.py``, ``DeepSpeedConfigModel``).
     """
@@ -186,9 +187,9 @@ def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path
 
 
 def _put_aside(key: str, name: str) -> bool:
-    """Return whether the key is the name with a mark before or behind it (``_optimizer``, ``optimizer_old``).
+    """Return whether the key is the name with a mark before or after it (``_optimizer``, ``optimizer_old``).
 
-    That is on purpose, as JSON has no comments.
+    Such a key is deliberate, as JSON has no comments.
     """
     before, _, behind = key.partition(name) if name else ("x", "", "")
     return name in key and not (before + behind).isalnum()
@@ -220,7 +221,7 @@ _TAKES: Mapping[KindName, Callable[[Any], bool]] = {
 
 
 def _plain(value: Any) -> int | float | None:
-    """Return the number that stands in a text; ``None`` where there is none."""
+    """Return the number that a string holds; ``None`` if it holds none."""
     try:
         found = number(float(value)) if isinstance(value, str) else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a check reports: `facts/checks.yaml` has its severity and rule page, the locale its sentences."""
+"""The result of a check: severity and rule page from `facts/checks.yaml`, sentences from the locale."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 from stallwatch_lint.facts import facts
 from stallwatch_rules.messages import Message, message
 
-#: ``fails``: it cannot go well; ``likely``: it goes wrong in the usual case; ``advice``: worth knowing.
+#: ``fails``: certain to fail; ``likely``: fails in the usual case; ``advice``: worth knowing.
 Severity = Literal["fails", "likely", "advice"]
 Place = tuple[str | None, int | None]  #: a file, and a line of it, counted from 1
 _ORDER: dict[Severity, int] = {"fails": 0, "likely": 1, "advice": 2}
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
-    """What is wrong, where, why, and what to change."""
+    """One problem: what is wrong, where, why, and what to change."""
 
-    check: str  #: the check's own name, kebab-case: stable, for programs
+    check: str  #: stable kebab-case name of the check, for programs
     severity: Severity
     what: Message
     why: Message
@@ -49,7 +49,7 @@ def diagnostic(
     fix: Message | None = None,
     **params: str | int | float | Message,
 ) -> Diagnostic:
-    """Return a diagnostic of a kind that `facts/checks.yaml` names, with the parameters of its sentences."""
+    """Return a diagnostic of a kind listed in `facts/checks.yaml`, with the parameters of its sentences."""
     known = _kinds()[kind]
     file, line = place
     return Diagnostic(
@@ -65,6 +65,6 @@ def diagnostic(
 
 
 def ordered(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the gravest first; equal ones once, in the order of their places."""
+    """Return the diagnostics without duplicates, the most severe first, then by place."""
     unique = {msgspec.json.encode(one): one for one in diagnostics}
     return sorted(unique.values(), key=lambda one: (_ORDER[one.severity], one.file or "", one.line or 0))

@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration as the checks see it: its values, and the line that each key stands on."""
+"""A DeepSpeed configuration as the checks see it: its values, and the line of each key."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ AUTO = "auto"  #: filled in by transformers or accelerate, never by DeepSpeed
 class DsConfig:
     """The values of one configuration.
 
-    ``lines`` holds the lines of keys, counted from 1; keys that came from elsewhere are not in it.
-    ``world_size`` is what the file itself says of the number of ranks (accelerate's ``num_processes``).
+    ``lines`` holds the lines of keys, counted from 1; it omits keys that came from elsewhere. ``world_size``
+    is the number of ranks in the file itself (accelerate's ``num_processes``).
     """
 
     values: Mapping[str, Any]
     file: str
     lines: Mapping[Path, int] = field(default_factory=dict)
     world_size: int | None = None
-    accelerate: bool = False  #: made from accelerate's own settings, as accelerate makes it
+    accelerate: bool = False  #: built from accelerate's own settings, as accelerate builds it
 
     def get(self, *path: str, default: Any = None) -> Any:
-        """Return the value at this path; ``default`` if it is missing or ``null``, or its parent is none."""
+        """Return the value at this path; ``default`` if missing or ``null``, or if its parent is none."""
         value: Any = self.values
         for key in path:
             if not isinstance(value, Mapping) or key not in value:
@@ -40,21 +40,21 @@ class DsConfig:
         return default if value is None else value
 
     def has(self, *path: str) -> bool:
-        """Return whether the key stands there, whatever its value."""
+        """Return whether the key is present, whatever its value."""
         parent = self.get(*path[:-1], default={}) if len(path) > 1 else self.values
         return isinstance(parent, Mapping) and path[-1] in parent
 
     def section(self, *path: str) -> Mapping[str, Any]:
-        """Return the object at this path; empty where there is none."""
+        """Return the object at this path; empty if there is none."""
         value = self.get(*path)
         return value if isinstance(value, Mapping) else {}
 
     def on(self, *path: str) -> bool:
-        """Return whether the value is ``true``: ``auto`` and everything else is not known to be."""
+        """Return whether the value is exactly ``true``; ``auto`` and other values do not count."""
         return self.get(*path) is True
 
     def line(self, *path: str) -> int | None:
-        """Return the line of this key, or of the nearest object around it that has one."""
+        """Return the line of this key, or of the nearest enclosing object that has one."""
         while path:
             if path in self.lines:
                 return self.lines[path]
@@ -67,7 +67,7 @@ class DsConfig:
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; 0 where none is asked for, ``None`` where it cannot be told.
+        """The ZeRO stage; 0 if none is configured, ``None`` if it cannot be determined.
 
         A boolean for ``zero_optimization`` is the old form: ``true`` means stage 1 (DeepSpeed 0.19.8,
         ``runtime/zero/config.py``, ``read_zero_config_deprecated``).
@@ -81,9 +81,9 @@ class DsConfig:
 
     @property
     def as_meant(self) -> DsConfig:
-        """The same with stage 3 in place of a higher one, which has a diagnostic of its own.
+        """The configuration with stage 3 in place of a higher one, which has a diagnostic of its own.
 
-        So what does not go with ZeRO-3 is reported with it, and not only when the stage is mended.
+        Conflicts with ZeRO-3 are thus reported along with it, and not only after the stage is fixed.
         """
         if self.stage is None or self.stage <= _LAST_STAGE:
             return self
@@ -92,7 +92,7 @@ class DsConfig:
 
 
 def number(value: Any) -> float | None:
-    """Return the value as a number; ``None`` for what is none, also for ``true``, ``"auto"`` and infinity."""
+    """Return the value as a number; ``None`` if it is none, and for ``true``, ``"auto"`` and infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LARGEST:
         return None
     return float(value) if value == value else None
@@ -101,7 +101,7 @@ def number(value: Any) -> float | None:
 def whole(value: Any) -> int | None:
     """Return the value as pydantic 2 (2.14.3) reads it into an ``int`` field.
 
-    ``3.0`` and ``"3"`` are 3, ``"3e0"`` is nothing.
+    ``3.0`` and ``"3"`` give 3; ``"3e0"`` gives ``None``.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -113,7 +113,7 @@ def whole(value: Any) -> int | None:
 
 
 def has_auto(value: Any) -> bool:
-    """Return whether anything in a value is left for transformers or accelerate to fill in."""
+    """Return whether any part of a value is left for transformers or accelerate to fill in."""
     if isinstance(value, Mapping):
         return any(has_auto(one) for one in value.values())
     if isinstance(value, list):

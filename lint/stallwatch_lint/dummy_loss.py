@@ -1,4 +1,4 @@
-"""Losses with a sum over parameters: under ZeRO-3 the parameters are empty there."""
+"""Find losses that contain a sum over parameters: under ZeRO-3 the parameters are empty there."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from stallwatch_lint.partitioned import models_of
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Script, dotted, last_name, scopes
 
-_PERSISTENT = 1e5  #: the threshold by default
+_PERSISTENT = 1e5  #: the default threshold
 
 
 def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
+    """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
 
     Parameters of no more elements than ``stage3_param_persistence_threshold`` are never partitioned
-    (DeepSpeed 0.19.8), so that a sum over a small part of a model may work. Reported
-    only where the term goes into a variable named for a loss, or one that ``backward`` is called on, or is
-    multiplied by zero, which is good for nothing else: the same sum for a log line is as
-    wrong under ZeRO-3, but stops nothing. In a ``forward`` the parameters may be those of the running module,
-    which are there: only "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
+    (DeepSpeed 0.19.8), so a sum over a small part of a model may work. A term is reported only if it goes
+    into a variable named for a loss, into one that ``backward`` is called on, or is multiplied by zero, which
+    has no other use: the same sum for a log line is just as wrong under ZeRO-3, but stops nothing. In a
+    ``forward`` the parameters may be those of the running module, which are present: only "likely". Recorded:
+    DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
     """
     config = run.config
     if config is None or config.stage != 3:
@@ -43,20 +43,20 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         terms.update(name for node in nodes for name in _assigned_term(node, makers, losses))
         owners = [owner for node in nodes if (owner := _owner_of_parameters(node)) is not None]
         forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
-        # In a `forward`, `self.parameters()` are those of the running module itself, which may be there.
+        # In a `forward`, `self.parameters()` are those of the running module, which may be present.
         own = forward and any(dotted(owner) == "self" for owner in owners)
         # Some of a whole model's parameters are large enough to be partitioned.
         whole = any(last_name(one) in ("model", "engine") or models.is_model(one) for one in owners)
         sure = not own and (whole or not persistent)
         for node in nodes:
-            told = (
+            matched = (
                 id(node) in looped
                 or _adds_to_loss(node, terms, makers, losses)
                 or _zeroed(node, terms, makers)
                 or any(_sums_parameters(one, makers) for one in _pulled_expressions(node))
             )
             line = getattr(node, "lineno", 1)
-            if told and line not in seen:
+            if matched and line not in seen:
                 seen.add(line)
                 yield diagnostic("dummy-loss", (script.file, line), severity="fails" if sure else "likely")
 
@@ -66,7 +66,7 @@ def _is_loss(name: str, losses: set[str]) -> bool:
 
 
 def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """What ``backward`` is called on: ``engine.backward(loss)``, ``loss.backward()``."""
+    """Yield the expressions of a ``backward``: ``engine.backward(loss)``, ``loss.backward()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
         yield node.func.value
         yield from node.args[:1]
@@ -77,7 +77,7 @@ def _pulled(node: ast.AST) -> Iterator[str]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Functions of the file that return such a sum, and gather nothing; methods as ``self.name``."""
+    """Yield the functions of the file that return such a sum and gather nothing; methods as ``self.name``."""
     methods = {id(one) for node in script.classes for one in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
@@ -87,7 +87,7 @@ def _makers(script: Script) -> Iterator[str]:
 
 
 def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
-    """``0.0 * extra``: of no use but to touch each parameter."""
+    """Whether the node is ``0.0 * extra``, of no use but to touch each parameter."""
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
         return False
     for zero, other in ((node.left, node.right), (node.right, node.left)):
@@ -97,7 +97,7 @@ def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
 
 
 def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> Iterator[str]:
-    """Names that hold such a sum and are no loss themselves."""
+    """Yield names that hold such a sum and are not losses themselves."""
     if isinstance(node, ast.Assign) and _sums_parameters(node.value, makers):
         for target in node.targets:
             if isinstance(target, ast.Name) and not _is_loss(target.id, losses):
@@ -105,7 +105,7 @@ def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> I
 
 
 def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """What a loop over parameters adds a number of each to: the name, and the statement that adds."""
+    """Yield the name that a loop over parameters adds a number of each to, and the statement that adds."""
     loop = _parameter_loop(node.target, node.iter) if isinstance(node, ast.For) else ""
     for inner in ast.walk(node) if loop else ():
         if isinstance(inner, ast.AugAssign):
@@ -113,7 +113,7 @@ def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         elif isinstance(inner, ast.Assign) and len(inner.targets) == 1:
             target, parts = dotted(inner.targets[0]), list(_arithmetic(inner.value))
             if target not in map(dotted, parts):
-                continue  # a new number for each, which nothing is added to
+                continue  # a new number for each parameter, added to nothing
         else:
             continue
         if any(_reduces(part, loop) for part in parts):
@@ -144,7 +144,7 @@ def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset()) -> bool:
-    """Whether it holds ``sum(p.sum() for p in x.parameters())``, outside of other calls but arithmetic's."""
+    """Whether it holds ``sum(p.sum() for p in x.parameters())``, outside of non-arithmetic calls."""
     for part in _arithmetic(expression):
         while (  # torch.stack([…]).sum()
             isinstance(part, ast.Call)
@@ -169,14 +169,14 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
 
 
 def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
-    """``model`` of ``model.parameters()`` and ``model.named_parameters()``."""
+    """Return ``model`` of ``model.parameters()`` and ``model.named_parameters()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.value if node.func.attr in ("parameters", "named_parameters") else None
     return None
 
 
 def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
-    """The loop's variable where it runs over a module's parameters; else empty."""
+    """Return the loop variable if the loop runs over a module's parameters; else an empty string."""
     if _owner_of_parameters(over) is None:
         return ""
     if isinstance(over, ast.Call) and last_name(over.func) == "named_parameters":
@@ -185,7 +185,7 @@ def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
 
 
 def _reduces(expression: ast.expr, variable: str) -> bool:
-    """Whether it makes a number out of the parameter's values, with a graph."""
+    """Whether the expression makes a number out of the parameter's values, with a graph."""
     attributes = {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
     uses = any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(expression))
     return uses and bool(attributes & CALLS.reductions) and not attributes & CALLS.valueless

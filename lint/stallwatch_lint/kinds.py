@@ -1,4 +1,4 @@
-"""Which names of a script stand for a Trainer or an Accelerator: by what made them, else by their words."""
+"""Find the names of a script that hold a Trainer or an Accelerator: by constructor, else by their wording."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from stallwatch_lint.names import Names
 from stallwatch_lint.script import Function, Script, dotted, last_name
 
 Kind = Literal["trainer", "accelerator", "lightning", "other", ""]
-_LIGHTNING = ("lightning", "pytorch_lightning")  #: whose Trainer has no save_model
-_BARE = ("object", "ABC", "Protocol", "Module")  #: bases that make no trainer of a class
-_ROUNDS = 3  #: functions that give back what other functions made, and take it
+_LIGHTNING = ("lightning", "pytorch_lightning")  #: packages whose Trainer has no save_model
+_BARE = ("object", "ABC", "Protocol", "Module")  #: bases that do not make a class a trainer
+_ROUNDS = 3  #: passes, for functions that take and return objects built by other functions
 
 
 class Kinds:
-    """Follows objects from their constructors, through assignments, functions of the file and parameters."""
+    """Follows objects from their constructors through assignments, functions of the file and parameters."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self.names = Names(script.tree)
         self._classes = {node.name: node for node in script.classes}
         self._functions = {node.name: node for node in script.functions}
-        self._made: dict[str, Kind] = {}  # by functions of the file
+        self._made: dict[str, Kind] = {}  # by function of the file
         assigned = [
             node for node in script.nodes if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
         ]
@@ -42,7 +42,7 @@ class Kinds:
                 self._passes(call)
 
     def of(self, node: ast.expr) -> Kind:
-        """What the expression stands for; empty where that is not known."""
+        """Return the kind of the expression; empty if unknown."""
         kind = self._known(node)
         if kind:
             return kind
@@ -52,11 +52,11 @@ class Kinds:
         return "accelerator" if "accelerat" in last else ""
 
     def is_accelerator(self, node: ast.expr) -> bool:
-        """Whether it was made as one, or nothing is known of it but that its name is exactly that."""
+        """Whether it was built as an Accelerator, or nothing is known but its name, which is exactly that."""
         return (self._known(node) or last_name(node).lower()) == "accelerator"
 
     def of_owner(self, call: ast.Call) -> Kind:
-        """What the method is called on."""
+        """Return the kind of the object that the method is called on."""
         return self.of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
     def _known(self, node: ast.expr) -> Kind:
@@ -89,7 +89,7 @@ class Kinds:
                 self._made[function.name] = kind
 
     def _passes(self, call: ast.Call) -> None:
-        """What a function of the file is given is what its parameter stands for."""
+        """Give the parameters of a function of the file the kinds of the passed arguments."""
         function = self._functions[last_name(call.func)]
         taken = _parameters(function)
         if isinstance(call.func, ast.Attribute) and taken and taken[0].arg in ("self", "cls"):
@@ -101,7 +101,7 @@ class Kinds:
                 self.names.give_parameter(function, name, kind)
 
     def _of_class(self, node: ast.expr) -> Kind:
-        quoted = isinstance(node, ast.Constant) and isinstance(node.value, str)  # as an annotation may be
+        quoted = isinstance(node, ast.Constant) and isinstance(node.value, str)  # annotations can be quoted
         name = str(node.value) if quoted and isinstance(node, ast.Constant) else dotted(node)
         if name in self._classes:
             return self._of_defined(self._classes[name])
@@ -112,7 +112,7 @@ class Kinds:
         return "accelerator" if last == "Accelerator" else ""
 
     def _of_defined(self, node: ast.ClassDef, depth: int = 0) -> Kind:
-        """A class of the file is what its bases are."""
+        """Return the kind of a class of the file from its bases."""
         kinds: list[Kind] = []
         for base in node.bases:
             inner = self._classes.get(dotted(base))
@@ -126,7 +126,7 @@ class Kinds:
         return known or ("other" if all(kinds) else "")
 
 
-kinds_of = lru_cache(maxsize=4)(Kinds)  # for the checks of one script, each of which asks
+kinds_of = lru_cache(maxsize=4)(Kinds)  # shared by all checks of one script
 
 
 def _parameters(function: Function) -> list[ast.arg]:

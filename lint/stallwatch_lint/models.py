@@ -1,4 +1,4 @@
-"""What a script does with its models that is known to fail with this configuration or these versions."""
+"""Check for uses of models that are known to fail with this configuration or these versions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from stallwatch_rules.text.lazy import lazy
 
 
 def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """``deepspeed.initialize`` without a model (asserted in ``deepspeed/__init__.py``, 0.9.0 to 0.19.8), and
-    ``auto`` values with nobody to fill them in."""
+    """Find ``deepspeed.initialize`` without a model, and ``auto`` values that no library fills in.
+
+    DeepSpeed asserts the model in ``deepspeed/__init__.py`` (0.9.0 to 0.19.8).
+    """
     for call in script.initializations():
         model = call.argument("model", 1)
         if is_constant(model, None) or (model is None and not call.open):
@@ -30,11 +32,11 @@ def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Trainers of TRL releases that meet DeepSpeed in a way that fails.
+    """Find trainers of TRL releases that fail with DeepSpeed.
 
     Read in trl 0.11.4 to 0.16.1: ``trainer/online_dpo_trainer.py`` prepares ``ref_model`` unguarded up to
-    0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` put
-    the bare policy in the engine's place. Reproduced with 0.11.4 and 0.12.2.
+    0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` put the
+    bare policy in the engine's place. Reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:
         return
@@ -44,7 +46,7 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
         none = reference is None or is_constant(reference, None)
         adapts = peft is not None and not is_constant(peft, None)
         if run.fits("trl", "<0.13") and none and adapts and not call.open:
-            made = script.makers(peft)  # and so not perhaps ``None``
+            made = script.makers(peft)  # hence certainly not ``None``
             sure = made and all(one.last.endswith("Config") for one in made)
             severity: Severity = "fails" if sure else "likely"
             yield diagnostic("online-dpo-without-reference", script.at(call), severity=severity, trl=trl)
@@ -54,8 +56,10 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """``from_pretrained`` arguments that transformers refuses under ZeRO-3 (4.38.2 to 5.0.0: ``device_map``;
-    up to 4.48.3 ``low_cpu_mem_usage=True`` as well)."""
+    """Find ``from_pretrained`` arguments that transformers refuses under ZeRO-3.
+
+    4.38.2 to 5.0.0: ``device_map``; up to 4.48.3 ``low_cpu_mem_usage=True`` as well.
+    """
     if run.stage != 3 or not script.imports & {"transformers"}:
         return
     for call in script.called("from_pretrained"):
@@ -66,13 +70,11 @@ def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """``model.eval()`` before a backward pass of the same model in the same function, and no ``train()``
-    anywhere.
+    """Find ``model.eval()`` before a backward pass of the model in the same function, with no ``train()``.
 
-    Only the model of an engine counts whose own ``backward`` is called: reference models, teachers and
-    reward models stay in evaluation mode rightly. Up to 0.15.3 ZeRO-3 asserts that each module is in training
-    mode in backward (``runtime/zero/parameter_offload.py``); since 0.15.4 nothing is said and dropout stays
-    off.
+    Only the model of an engine whose own ``backward`` is called counts: reference models, teachers and reward
+    models rightly stay in evaluation mode. Up to 0.15.3 ZeRO-3 asserts that each module is in training mode
+    in backward (``runtime/zero/parameter_offload.py``); since 0.15.4 it is silent and dropout stays off.
     """
     engines = [{*pair} - {"", "?"} for pair in script.engines]
     pulled = {call.owner for call in script.called("backward")}
@@ -99,8 +101,7 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
                 )
 
 
-#: names of models and classes; the first group are those that DeepSpeed treats as units by itself since
-#: 0.18.0
+#: Names of models and classes; DeepSpeed treats the first group as units by itself since 0.18.0
 #: (``DEFAULT_LEAF_MODULE_CLASSES`` in ``runtime/zero/leaf_module_config.py``: Mixtral, Qwen2-MoE, Qwen3-MoE)
 _BY_ITSELF = lazy(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
 _OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")
@@ -108,7 +109,7 @@ _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_modu
 
 
 def check_experts(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """A hint where a script names such a model and nothing makes its expert block a unit."""
+    """Yield a hint if a script names such a model and nothing treats its expert block as a unit."""
     if config.stage != 3 or config.has("zero_optimization", "leaf_module"):
         return
     if any((script.imports | script.names) & _HANDLED_BY for script in run.scripts):
@@ -117,7 +118,7 @@ def check_experts(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     by_itself = deepspeed is not None and deepspeed >= Version("0.18.0")
     for script in run.scripts:
         if not any(name == "backward" or name.endswith("Trainer") for name in script.names):
-            continue  # it trains nothing
+            continue  # no training
         places = list(script.strings)
         places += [(call.last, call.line) for call in script.calls]
         for text, line in sorted(places, key=lambda place: place[1]):

@@ -1,4 +1,4 @@
-"""What a script's names stand for, line by line: in each function its own, until they get another value."""
+"""Track the meaning of a script's names, line by line and function by function, until they are reassigned."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from typing import NamedTuple
 
 from stallwatch_lint.script import Function, bound_by, dotted, scopes
 
-_Place = tuple[int, str]  # whose name, and the name
-_BINDING = (ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # beside assignments
+_Place = tuple[int, str]  # id of the scope or class, and the name
+_BINDING = (ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # besides assignments
 _Binding = ast.expr | ast.alias | Function | ast.ClassDef
 
 
 class Names:
-    """Meanings that are given to names, and where they end.
+    """Meanings given to names, and where they end.
 
-    By the order of lines, and no control flow but this: of the two branches of one ``if`` neither ends what
-    the other gives. A parameter means nothing by itself; ``self.model`` belongs to its class.
+    By the order of lines, without control flow except this: of the two branches of one ``if`` neither ends
+    the meaning that the other gives. A parameter means nothing by itself; ``self.model`` belongs to its
+    class.
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._scope, self._bound, self._class, self._branches, stored = _structure(tree)
-        # By line, what names mean from it on, and the node that says so.
+        # The line from which a name has a meaning, the meaning, and the node that gives it.
         self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
         for name, node in stored:
             end = node.lineno if isinstance(node, _BINDING) else node.end_lineno
             self._events[self._place(node, name)].append((end or node.lineno, "", node))
 
     def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
-        """From the end of this statement on, a name means this; a target that is no name is left alone."""
+        """Give a name this meaning from the end of this statement on; ignore a target that is not a name."""
         name = dotted(target)
         if "?" in name:
             return
@@ -42,17 +43,17 @@ class Names:
         events.append((last, meaning, by))
 
     def give_parameter(self, function: Function, name: str, meaning: str) -> None:
-        """A parameter of this function means this at its beginning."""
+        """Give a parameter of this function this meaning from the start of the function."""
         events = self._events[(id(function), name)]
         events[:] = [one for one in events if one[2] is not function]
         events.append((function.lineno, meaning, function))
 
     def class_of(self, node: ast.expr) -> ast.ClassDef | None:
-        """The innermost class that it stands in."""
+        """Return the innermost class around the node."""
         return self._class.get(id(node))
 
     def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
-        """What a name means where it is used; empty for nothing that was given, or none of these."""
+        """Return the meaning of a name at its use; empty if it has none, or none `among` these."""
         name = dotted(node)
         if "?" in name:
             return ""
@@ -80,24 +81,24 @@ class Names:
         return id(scope), name
 
     def _apart(self, one: ast.AST, other: ast.AST) -> bool:
-        """Whether they stand in different branches of one ``if``."""
+        """Whether the nodes are in different branches of one ``if``."""
         theirs = self._branches[id(other)]
         return any((at, not is_else) in theirs for at, is_else in self._branches[id(one)])
 
 
 class _Structure(NamedTuple):
-    """What is where in a tree; nodes by their ids."""
+    """Scopes, classes and branches of a tree; nodes by their ids."""
 
     scope: dict[int, ast.AST]
     bound: dict[int, set[str]]  #: plain names, by scope
-    classes: dict[int, ast.ClassDef]  #: the innermost that each node stands in
+    classes: dict[int, ast.ClassDef]  #: the innermost class around each node
     branches: dict[int, set[tuple[int, bool]]]
-    stored: list[tuple[str, _Binding]]  #: what is assigned to or imported, by names
+    stored: list[tuple[str, _Binding]]  #: names that are assigned or imported, with the node
 
 
 @lru_cache(maxsize=4)
 def _structure(tree: ast.Module) -> _Structure:
-    """Read once for all checks of one script."""
+    """Read the structure once for all checks of one script."""
     found = _Structure({}, defaultdict(set), {}, defaultdict(set), [])
     outer: dict[int, set[str]] = defaultdict(set)
     methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
@@ -127,7 +128,7 @@ def _structure(tree: ast.Module) -> _Structure:
                         found.bound[id(scope)].add(name)
     for scope_id, names in outer.items():
         found.bound[scope_id] -= names
-    for node in ast.walk(tree):  # from outside to inside: the innermost class counts
+    for node in ast.walk(tree):  # from the outside in: the innermost class counts
         if isinstance(node, ast.ClassDef):
             found.classes.update((id(inner), node) for inner in ast.walk(node))
         elif isinstance(node, ast.If):

@@ -1,8 +1,8 @@
-"""The optimizer and scheduler that the configuration names: their names, and what their constructors take.
+"""Check the configured optimizer and scheduler: their names, and the arguments of their constructors.
 
-DeepSpeed makes them and hands ``params`` on as keyword arguments (0.9.0 to 0.19.8, ``runtime/engine.py``,
-``_configure_basic_optimizer`` and ``_scheduler_from_config``) unless the script hands an optimizer over
-itself; hence "likely" at most.
+DeepSpeed builds them and passes ``params`` as keyword arguments (0.9.0 to 0.19.8, ``runtime/engine.py``,
+``_configure_basic_optimizer`` and ``_scheduler_from_config``) unless the script passes an optimizer itself;
+hence "likely" at most.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KNOWN = facts("optimizers", _Optimizers)
 
 
 def check_optimizer(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """The optimizer's name, its ``max_grad_norm``, and the scheduler's name."""
+    """Check the optimizer's name, its ``max_grad_norm``, and the scheduler's name."""
     name, place = config.get("optimizer", "type"), config.at("optimizer", "type")
     if config.has("optimizer", "params", "max_grad_norm"):
         yield diagnostic("optimizer-max-grad-norm", config.at("optimizer", "params", "max_grad_norm"))
@@ -67,7 +67,7 @@ def check_optimizer(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Parameters that DeepSpeed's schedulers and Adam do not take, and numbers in quotes."""
+    """Yield parameters that DeepSpeed's schedulers and Adam do not take, and numbers in quotes."""
     optimizer, scheduler = config.get("optimizer", "type"), config.get("scheduler", "type")
     adam = isinstance(optimizer, str) and optimizer.lower() in ("adam", "adamw")
     for part, name, known in (
@@ -86,13 +86,13 @@ def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
-    """Return the fix that names what was probably meant; case tells nothing about that."""
+    """Return the fix with the name that was probably meant, ignoring case."""
     written = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), written, n=1, cutoff=0.8)
     return message(f"lint.{fix}", near=written[found[0]]) if found else None
 
 
 def _text(value: Any) -> str | None:
-    """Return the first text where a number should be."""
+    """Return the first string that should be a number."""
     several = value if isinstance(value, list) else [value]
     return next((one for one in several if isinstance(one, str) and one != AUTO), None)

@@ -1,9 +1,9 @@
-"""Names of a script that stand for a model under DeepSpeed, and calls of it that all ranks must make.
+"""Find names of a script that hold a model under DeepSpeed, and calls of it that all ranks must make.
 
 At ZeRO-3 every module's forward gathers its weights from all ranks, and so does ``generate`` (deepspeed
 0.19.8, ``runtime/zero/parameter_offload.py``: the hook before it calls ``fetch_sub_module``);
-``GatheredParameters`` does on entering, and accelerate's ``get_state_dict`` (1.15.0) on its way.
-At every stage, backward and step of the engine reduce gradients.
+``GatheredParameters`` does on entering, and so does accelerate's ``get_state_dict`` (1.15.0). At every stage,
+backward and step of the engine reduce gradients.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from stallwatch_lint.kinds import kinds_of
 from stallwatch_lint.names import Names
 from stallwatch_lint.script import Call, Script, last_name, parts
 
-_CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # of the engine
-_ENGINE, _PREPARED = "engine", "prepared"  # by deepspeed.initialize, and by accelerate
-_MODULE, _BARE = "module", "bare"  # the module of a model; what unwrap_model made of anything else
+_CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # a method of the engine
+_ENGINE, _PREPARED = "engine", "prepared"  # made by deepspeed.initialize, and by accelerate
+_MODULE, _BARE = "module", "bare"  # the module of a model; the result of unwrap_model for anything else
 _MODEL = "model"  # any of the first three
 _MODELS = (_ENGINE, _PREPARED, _MODULE, _MODEL)
-_UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # where it is known whether it is an engine
+_UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # known to be an engine or not
 
 
 class Models:
-    """What of a script stands for a model that DeepSpeed has, or may have, partitioned."""
+    """The names of a script that hold a model that DeepSpeed has partitioned, or may have."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -55,7 +55,7 @@ class Models:
         node = call.node
         if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
             return self._names.meaning(node.func.value, _MODELS) == _ENGINE
-        if not zero3 or id(node) in self._inside:  # weights that were gathered are there
+        if not zero3 or id(node) in self._inside:  # gathered weights are present
             return False
         if call.last == "GatheredParameters":
             return call.argument("enabled", 3) is None
@@ -68,7 +68,7 @@ class Models:
         return self.is_model(node.func)
 
     def is_model(self, node: ast.expr) -> bool:
-        """``engine``, ``engine.module``, ``accelerator.unwrap_model(model)``."""
+        """Whether the node is such as ``engine``, ``engine.module``, ``accelerator.unwrap_model(model)``."""
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model" and bool(node.args) and self.is_model(node.args[0])
         if isinstance(node, ast.Attribute) and node.attr == "module" and self.is_model(node.value):
@@ -76,9 +76,9 @@ class Models:
         return bool(self._names.meaning(node, _MODELS))
 
     def is_module(self, node: ast.expr) -> bool:
-        """Whether it is known for a module that is no engine, where it stands: ``engine.module``.
+        """Whether the node is known to be a module that is not an engine: ``engine.module``.
 
-        So is every part of what accelerate prepared.
+        This includes every part of an object that accelerate prepared.
         """
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model"
@@ -96,7 +96,7 @@ class Models:
         return False
 
     def _assigned(self, value: ast.expr) -> str:
-        """What a name means that is given this value."""
+        """Return the meaning of a name that is assigned this value."""
         model, method = self.is_model(value), _last_of(value)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             if method in ("prepare", "unwrap_model") and self._kinds.of_owner(value) == "accelerator":
@@ -107,7 +107,7 @@ class Models:
         return _MODEL if model else ""
 
 
-models_of = lru_cache(maxsize=4)(Models)  # for the checks of one script, each of which asks
+models_of = lru_cache(maxsize=4)(Models)  # shared by all checks of one script
 
 
 def _last_of(node: ast.expr) -> str:

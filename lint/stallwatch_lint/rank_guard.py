@@ -1,9 +1,9 @@
-"""Calls that all ranks must make, made by one of them: the others never come, and that one waits for good.
+"""Find calls that all ranks must make but only one makes: it waits for the others forever.
 
 Run with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): ``barrier`` and, at every ZeRO stage,
 ``save_checkpoint`` of rank 0 alone end in a timeout; ``save_16bit_model`` does at stage 3, where it gathers
-the weights. So does the Trainer's ``save_model``, by accelerate's ``get_state_dict`` (read in transformers
-5.23.0 and accelerate 1.15.0).
+the weights. So does the Trainer's ``save_model``, through accelerate's ``get_state_dict`` (read in
+transformers 5.23.0 and accelerate 1.15.0).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FirstRank:
                 self._names.give(target, node, meaning)
 
     def passes(self, test: ast.expr) -> bool | None:
-        """``True`` where only the first rank passes, ``False`` where only the others do, else ``None``."""
+        """Return ``True`` if only the first rank passes, ``False`` if only the others do, else ``None``."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             if self._is_rank(test.operand):
                 return True
@@ -53,7 +53,7 @@ class FirstRank:
         return {_IS_FIRST: True, _IS_OTHER: False}.get(self._names.meaning(test))
 
     def _is_rank(self, node: ast.expr) -> bool:
-        """``rank``, ``args.local_rank``, ``dist.get_rank()`` of the world, ``int(os.environ["RANK"])``."""
+        """Whether it is ``rank``, ``args.local_rank``, ``get_rank()`` or ``int(os.environ["RANK"])``."""
         if isinstance(node, ast.Call):
             if dotted(node.func) == "int" and len(node.args) == 1:
                 return any(
@@ -65,7 +65,7 @@ class FirstRank:
 
 
 def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
-    """``== 0`` and ``in (-1, 0)`` against ``!= 0``, ``> 0`` and ``not in [-1, 0]``."""
+    """Return ``True`` for ``== 0``, ``in (-1, 0)``; ``False`` for ``!= 0``, ``> 0``, ``not in [-1, 0]``."""
     try:
         value = ast.literal_eval(to)
     except (ValueError, TypeError, MemoryError, RecursionError):
@@ -82,10 +82,10 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
 
 
 def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Collectives, and savers that hold some, below ``if rank == 0:`` alone.
+    """Find collectives, and savers that contain some, below ``if rank == 0:`` alone.
 
-    Nothing is said where the other branch, or any code for the other ranks, makes the same call: one rank
-    first and then the others is a usual pattern. A collective of a group is the group's own affair.
+    Skip a call if the other branch, or any code for the other ranks, makes the same call: one rank first and
+    then the others is a common pattern. A collective of a group does not concern the other ranks.
     """
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []
@@ -110,7 +110,7 @@ def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _calls(body: list[ast.stmt]) -> Iterator[Call]:
-    """The calls that this branch makes itself: not those of functions that it only defines."""
+    """Yield the calls that this branch makes itself, without those of functions that it only defines."""
     inside: list[ast.AST] = list(body)
     while inside:
         node = inside.pop(0)
@@ -144,14 +144,14 @@ def _needs_all(call: Call, script: Script, run: Run, models: Models, kinds: Kind
 
 
 def _is_module(owner: str, call: Call) -> bool:
-    """Whether a function of this name, as its package knows it, is torch's or DeepSpeed's."""
+    """Whether a function of this name, as its package knows it, belongs to torch or DeepSpeed."""
     if any(owner == one or owner.startswith(f"{one}.") for one in CALLS.modules):
         return True
     return all(one.rpartition(".")[2].lower() in CALLS.module_names for one in (owner, call.owner))
 
 
 def _asks_engine(script: Script, name: str) -> bool:
-    """Whether the file's own method of this name may come to the engine's; where it has none, yes."""
+    """Whether the file's own method of this name may call the engine's; true if the file has none."""
     functions: dict[str, list[ast.AST]] = defaultdict(list)
     for function in script.functions:
         functions[function.name].append(function)

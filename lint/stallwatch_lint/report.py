@@ -1,4 +1,4 @@
-"""The diagnostics of a check for people, on a terminal, and for programs."""
+"""Report the diagnostics of a check to people, on a terminal, and to programs, as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stallwatch_rules.locale import rendered, say
 from stallwatch_rules.text.controls import without_controls
 
 SCHEMA = 1
-#: all of the input, all of it where that was nothing but versions, or what of it could be read
+#: all of the input; all of it, but only versions; or only the readable part
 Covered = Literal["all", "versions", "part"]
 _NOTHING: dict[Covered, str] = {"all": "clear", "versions": "clear-versions", "part": "clear-part"}
 _STYLES: dict[Severity, str] = {"fails": "red", "likely": "yellow", "advice": "cyan"}
@@ -26,7 +26,7 @@ _STYLES: dict[Severity, str] = {"fails": "red", "likely": "yellow", "advice": "c
 def to_json(
     diagnostics: Sequence[Diagnostic], looked_at: Sequence[str], problems: Sequence[str], language: str
 ) -> str:
-    """Return one JSON object; ``ok`` is whether all was read and nothing is known that will fail."""
+    """Return one JSON object; ``ok`` is whether everything was read and nothing is certain to fail."""
     content = {
         "schema": SCHEMA,
         "ok": not problems and not any(diagnostic.severity == "fails" for diagnostic in diagnostics),
@@ -45,9 +45,9 @@ def print_check(
     *,
     covered: Covered = "all",
 ) -> None:
-    """Print the diagnostics, the gravest first; readable at 80 columns and without colour.
+    """Print the diagnostics, the most severe first; readable at 80 columns and without color.
 
-    `covered` says what was looked at: where that is not all of the run, no diagnostic is no all-clear.
+    `covered` is the part of the run that was checked: unless it is all of it, no diagnostic is no all-clear.
     """
     rows: list[RenderableType] = []
     for diagnostic in diagnostics:
@@ -62,7 +62,7 @@ def print_check(
 
 
 def _block(diagnostic: Diagnostic, language: str) -> RenderableType:
-    """Lay out one diagnostic whose sentences are in words."""
+    """Lay out one diagnostic whose sentences are rendered."""
     colour = "white on red" if diagnostic.severity == "fails" else f"black on {_STYLES[diagnostic.severity]}"
     badge = say(f"lint.badge-{diagnostic.severity}", language)
     what = without_controls(str(diagnostic.what))

@@ -1,4 +1,4 @@
-"""A run before it starts: what the checks may know of it."""
+"""The facts about a run before it starts that the checks may use."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from stallwatch_lint.versions import fits, version_of
 
 @dataclass(frozen=True)
 class Run:
-    """Configuration, scripts, and what is installed where it will run."""
+    """Configuration, scripts, and installed packages of a run."""
 
     config: DsConfig | None = None
     scripts: Sequence[Script] = ()
     versions: Mapping[str, str] = field(default_factory=dict)  #: by canonical package name
     world_size: int | None = None  #: data-parallel ranks
-    signatures: Signatures | None = None  #: of installed classes whose source can be read
+    signatures: Signatures | None = None  #: signatures of installed classes whose source can be read
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; ``None`` if there is no configuration, or it cannot be told."""
+        """The ZeRO stage; ``None`` if there is no configuration, or it cannot be determined."""
         return self.config.stage if self.config is not None else None
 
     def version(self, package: str) -> Version | None:

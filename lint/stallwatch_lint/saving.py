@@ -1,11 +1,11 @@
-"""Weights that ZeRO-3 has partitioned: whether what a script saves of them is whole.
+"""Check that a script saves weights that ZeRO-3 has partitioned as a whole.
 
-Without leave to gather, nobody can save them. Past the engine, what is saved is empty: what
-``deepspeed.initialize`` or accelerate's ``prepare`` was given and gives back, and a Trainer's model once it
-has trained (transformers 5.23.0: neither ``save_pretrained`` of ``modeling_utils.py`` nor ``state_dict``
-gathers; ``Trainer.save_model`` does, by the engine). accelerate's ``get_state_dict`` asks the model that it
-is given whether weights are gathered (1.15.0, ``accelerator.py``), and only DeepSpeed's engine has that
-method; a trainer whose ``save_model`` puts another model in the engine's place meets the same (TRL's PPO
+Unless gathering is enabled, no rank can save them. Saving past the engine gives empty weights: this holds for
+the model that ``deepspeed.initialize`` or accelerate's ``prepare`` takes and returns, and for a Trainer's
+model once it has trained (transformers 5.23.0: neither ``save_pretrained`` of ``modeling_utils.py`` nor
+``state_dict`` gathers; ``Trainer.save_model`` does, by the engine). accelerate's ``get_state_dict`` queries
+the given model whether weights are gathered (1.15.0, ``accelerator.py``), and only DeepSpeed's engine has
+that method; a trainer whose ``save_model`` puts another model in the engine's place fails likewise (TRL's PPO
 trainers, 0.11 to 0.16).
 """
 
@@ -28,14 +28,14 @@ _KEYS = (_GATHER, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weig
 
 
 def check_saving(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """ZeRO-3 without gathering: once for the configuration, or for each place that saves.
+    """Find ZeRO-3 without gathering: once for the configuration, or for each place that saves.
 
     accelerate 1.15.0, ``accelerator.py`` (``get_state_dict``): raises. DeepSpeed 0.19.8,
     ``runtime/engine.py`` (``save_16bit_model``): writes nothing and returns ``False``. transformers 5.0
     (Trainer): catches the error and writes a sharded checkpoint.
     """
     gathers = any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
-    if config.stage != 3 or gathers:  # what cannot be told counts as yes
+    if config.stage != 3 or gathers:  # an undetermined value counts as yes
         return
     places = [one for script in run.scripts for one in _places(script)]
     yield from places
@@ -62,15 +62,15 @@ def _places(script: Script) -> Iterator[Diagnostic]:
 
 _SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")
 _OF_TRAINER = ("model", "model_wrapped", "deepspeed")
-_NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # what prepare() is given beside the model
+_NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # arguments of prepare() other than the model
 _ASKS = lazy(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
 _MODEL, _STATE = "model", "state"
 
 
 def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """What is saved past the engine, in scripts that gather nothing themselves.
+    """Find models that are saved past the engine, in scripts that gather nothing themselves.
 
-    With PEFT, ``save_pretrained`` writes adapters that may be small enough to stay whole: nothing is said.
+    With PEFT, ``save_pretrained`` writes adapters that may be small enough to stay whole: these are skipped.
     """
     if run.stage != 3 or script.names & {"GatheredParameters"}:
         return
@@ -93,7 +93,7 @@ def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 class _BareModels:
-    """What stands for a partitioned model, and by whom."""
+    """The expressions that hold a partitioned model, and the library that partitioned it."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -104,14 +104,14 @@ class _BareModels:
         self._by_name.update(name for _, engine in script.engines for name in (engine, f"{engine}.module"))
         self._by_name.discard("?")
         self._scope_of: dict[int, int] = {}
-        self._others: dict[int, set[str]] = {}  # by scope that starts no engine, what gets values there
-        self._trained: dict[int, int] = {}  # by scope, the first line that trains
-        self._asking: set[int] = set()  # scopes that ask whether DeepSpeed is there
-        self._states: dict[int, ast.Call] = {}  # by line, what a name's state dict was taken from
+        self._others: dict[int, set[str]] = {}  # names assigned in each scope that starts no engine
+        self._trained: dict[int, int] = {}  # the first line that trains, by scope
+        self._asking: set[int] = set()  # scopes that test whether DeepSpeed is used
+        self._states: dict[int, ast.Call] = {}  # the call that made a name's state dict, by line
         self._read()
 
     def by(self, node: ast.expr) -> str:
-        """``deepspeed``, ``accelerate`` or ``trainer``; empty for what is no partitioned model."""
+        """Return ``deepspeed``, ``accelerate`` or ``trainer``; empty if it is no partitioned model."""
         scope, name = self._scope_of.get(id(node), 0), dotted(node)
         if name in self._by_name and name.partition(".")[0] not in self._others.get(scope, ()):
             return "deepspeed"
@@ -128,7 +128,7 @@ class _BareModels:
         return meaning.removeprefix(_MODEL + " ") if meaning.startswith(_MODEL) else ""
 
     def states_in(self, node: ast.Call) -> Iterator[ast.Call]:
-        """The ``state_dict()`` calls whose results the arguments name."""
+        """Yield the ``state_dict()`` calls whose results the arguments name."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and (meaning := self._names.meaning(inner)).startswith(_STATE):
                 yield self._states[int(meaning.removeprefix(_STATE))]
@@ -140,7 +140,7 @@ class _BareModels:
         return scope != id(self._script.tree) and (bool(self._trained) or dotted(node.value) == "self")
 
     def _read(self) -> None:
-        made: dict[str, ast.expr] = {}  # by a Trainer's name, the model that it was made of
+        made: dict[str, ast.expr] = {}  # the model of each Trainer, by the Trainer's name
         starts = {id(call.node) for call in self._script.initializations()}
         for scope, nodes in scopes(self._script.tree):
             if not any(id(node) in starts for node in nodes):
@@ -189,13 +189,13 @@ class _BareModels:
                     self._names.give(part, node, f"{_MODEL} accelerate")
 
 
-#: methods of DeepSpeed's engine alone (0.19.8, ``runtime/engine.py``)
+#: methods that only DeepSpeed's engine has (0.19.8, ``runtime/engine.py``)
 _OF_ENGINE = ("zero_gather_16bit_weights_on_model_save", "_zero3_consolidated_16bit_state_dict")
 _REPLACED = {"self.model", "self.deepspeed"}
 
 
 def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Calls that hand a bare module to accelerate, and trainers that swap their engine for one."""
+    """Find calls that pass a bare module to accelerate, and trainers that swap their engine for one."""
     if run.stage != 3:
         return
     kinds, models = kinds_of(script), models_of(script)
@@ -214,7 +214,7 @@ def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _swaps(function: ast.FunctionDef) -> bool:
-    """Whether it sets ``self.model`` and ``self.deepspeed``, and has another ``save_model`` do the saving."""
+    """Whether it sets ``self.model`` and ``self.deepspeed``, and another ``save_model`` does the saving."""
     nodes = list(ast.walk(function))
     assigned = (node for node in nodes if isinstance(node, ast.Assign))
     targets = {dotted(part) for node in assigned for target in node.targets for part in parts(target)}

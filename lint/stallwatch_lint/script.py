@@ -1,4 +1,4 @@
-"""A training script as its syntax tree tells it: imports, calls, names. It is never run."""
+"""A training script as a syntax tree: imports, calls, names. It is never run."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ Scope = ast.Module | Function | ast.Lambda
 class Call:
     """One call: ``trainer.save_model(out)`` has the name ``trainer.save_model``."""
 
-    name: str  #: dotted; a part that is no plain name is ``?``
+    name: str  #: dotted; ``?`` for a part that is not a plain name
     node: ast.Call
 
     @classmethod
     def of(cls, node: ast.Call) -> Call:
-        """Return the call that this node makes."""
+        """Return the call of this node."""
         return cls(dotted(node.func), node)
 
     @property
     def last(self) -> str:
-        """The function's own name, without what it belongs to."""
+        """The function's own name, without its owner."""
         return self.name.rsplit(".", 1)[-1]
 
     @property
     def owner(self) -> str:
-        """What the method is called on; empty for a plain function."""
+        """The object that the method is called on; empty for a plain function."""
         return self.name.rpartition(".")[0]
 
     @property
     def line(self) -> int:
-        """Counted from 1."""
+        """The line, counted from 1."""
         return self.node.lineno
 
     @property
     def open(self) -> bool:
-        """Whether ``*args`` or ``**kwargs`` may bring arguments that are not seen here."""
+        """Whether ``*args`` or ``**kwargs`` may add arguments that are not visible here."""
         return any(isinstance(one, ast.Starred) for one in self.node.args) or any(
             one.arg is None for one in self.node.keywords
         )
 
     def argument(self, name: str, position: int | None = None) -> ast.expr | None:
-        """The argument with this name, or at this position."""
+        """Return the argument with this name, or at this position."""
         for keyword in self.node.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -62,7 +62,7 @@ class Call:
         return None
 
     def constant(self, name: str) -> Any:
-        """The constant that is given as the argument with this name; ``None`` if there is none."""
+        """Return the constant passed as the argument with this name; ``None`` if there is none."""
         value = self.argument(name)
         return value.value if isinstance(value, ast.Constant) else None
 
@@ -76,28 +76,28 @@ class Script:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes, from outside to inside."""
+        """All nodes, from the outside in."""
         return list(ast.walk(self.tree))
 
     def of(self, *types: type[_Node]) -> list[_Node]:
-        """The nodes of these types, from outside to inside."""
+        """Return the nodes of these types, from the outside in."""
         return [node for node in self.nodes if isinstance(node, types)]
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every name and attribute that the text uses."""
+        """All names and attributes that the text uses."""
         imported = (alias.name for node in self.of(ast.ImportFrom) for alias in node.names)
         attributes = (node.attr for node in self.of(ast.Attribute))
         return frozenset({*(node.id for node in self.of(ast.Name)), *attributes, *imported})
 
     @cached_property
     def calls(self) -> list[Call]:
-        """All calls, in the order of their lines."""
+        """All calls, in line order."""
         return sorted(map(Call.of, self.of(ast.Call)), key=lambda call: call.line)
 
     @cached_property
     def assignments(self) -> list[ast.Assign]:
-        """All assignments, in the order of their lines."""
+        """All assignments, in line order."""
         return sorted(self.of(ast.Assign), key=lambda node: node.lineno)
 
     @cached_property
@@ -107,7 +107,7 @@ class Script:
 
     @cached_property
     def imports(self) -> frozenset[str]:
-        """The top-level packages that are imported anywhere."""
+        """The top-level packages imported anywhere in the file."""
         found: set[str] = set()
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -118,7 +118,7 @@ class Script:
 
     @cached_property
     def strings(self) -> list[tuple[str, int]]:
-        """String constants with their lines, without docstrings and other bare texts."""
+        """String constants with their lines, without docstrings and other bare strings."""
         bare = {id(node.value) for node in self.of(ast.Expr)}
         found = (node for node in self.of(ast.Constant) if id(node) not in bare)
         return [(node.value, node.lineno) for node in found if isinstance(node.value, str)]
@@ -128,12 +128,12 @@ class Script:
         return self.file, call.line
 
     def called(self, *last: str) -> Iterator[Call]:
-        """The calls whose own name is one of these."""
+        """Yield the calls whose own name is one of these."""
         return (call for call in self.calls if call.last in last)
 
     @property
     def deepspeed_itself(self) -> bool:
-        """Whether it calls ``deepspeed.initialize`` with nobody who fills ``auto`` values in."""
+        """Whether it calls ``deepspeed.initialize`` and no library fills ``auto`` values in."""
         return (
             any(self.initializations())
             and not self.imports & {"accelerate", "lightning", "pytorch_lightning"}
@@ -142,18 +142,18 @@ class Script:
 
     @property
     def strict_json(self) -> bool:
-        """Whether transformers or accelerate read its configuration before DeepSpeed does: as strict JSON."""
+        """Whether transformers or accelerate read its configuration first, as strict JSON."""
         readers = {"Trainer", "TrainingArguments", "Accelerator"}
         theirs = self.imports & {"transformers", "accelerate", "trl"} and self.names & readers
         return bool(theirs) and not any(self.initializations())
 
     def initializations(self) -> Iterator[Call]:
-        """The calls of ``deepspeed.initialize``, under whatever name it was imported."""
+        """Yield the calls of ``deepspeed.initialize``, under any imported name."""
         return (call for call in self.calls if self.full(call.name) == "deepspeed.initialize")
 
     @cached_property
     def engines(self) -> list[tuple[str, str]]:
-        """By each ``deepspeed.initialize``: the names of the model it is given, and of the engine."""
+        """The names of the model and of the engine of each ``deepspeed.initialize``."""
         starts = {id(call.node): call for call in self.initializations()}
         found = []
         for node in self.assignments:
@@ -165,7 +165,7 @@ class Script:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """What imported names stand for: ``{"td": "torch.distributed", "T": "transformers.Trainer"}``."""
+        """Full names of imported names: ``{"td": "torch.distributed", "T": "transformers.Trainer"}``."""
         found: dict[str, str] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -184,13 +184,13 @@ class Script:
 
     @cached_property
     def stored(self) -> frozenset[str]:
-        """The plain names that get a value other than by one import; classes of the file left out."""
+        """The plain names that get a value other than by one import; without classes of the file."""
         found = {node.id for node in self.of(ast.Name) if isinstance(node.ctx, ast.Store)}
         imported: dict[str, set[str]] = defaultdict(set)
         for node in self.nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 module = "." * getattr(node, "level", 0) + (getattr(node, "module", None) or "")
-                for alias in node.names:  # of which module of a package does not count
+                for alias in node.names:  # the module within a package does not matter
                     source = f"{module.partition('.')[0]}.{alias.name}" if module or alias.asname else ""
                     imported[bound_by(alias)[0] or ""].add(source)
             elif not isinstance(node, (ast.alias, ast.ClassDef)):
@@ -198,12 +198,12 @@ class Script:
         return frozenset(found | {name for name, sources in imported.items() if len(sources) > 1})
 
     def made_by(self, value: ast.expr | None) -> Call | None:
-        """The one call that makes this object: itself, or all that the file ever assigns to the name."""
+        """Return the only call that makes this object: itself, or the only value assigned to the name."""
         makers = self.makers(value)
         return makers[0] if len(makers) == 1 else None
 
     def makers(self, value: ast.expr | None) -> list[Call]:
-        """The calls of which one makes this object; none if something else may."""
+        """Return the calls of which one makes this object; empty if something else may."""
         values = [value]
         if isinstance(value, ast.Name):
             name = value.id
@@ -217,22 +217,22 @@ class Script:
         return calls if len(calls) == len(values) else []
 
     def full(self, name: str) -> str:
-        """A dotted name as its package knows it."""
+        """Return a dotted name as its package knows it."""
         first, dot, rest = name.partition(".")
         return self.aliases.get(first, first) + dot + rest
 
 
 def parse_script(text: str, file: str) -> Script | Diagnostic:
-    """The script, or what keeps Python from reading it. It is compiled and never run.
+    """Return the script, or the reason why Python cannot read it. It is compiled but never run.
 
-    Compiling finds what the syntax tree alone allows (``return`` outside of a function).
+    Compiling finds errors that the syntax tree alone allows (``return`` outside of a function).
 
     Raises:
-        NewerPython: where the line is written for a newer Python than this one.
+        NewerPython: if the line is written for a newer Python than this one.
     """
     text = text.removeprefix("\ufeff")
     try:
-        with warnings.catch_warnings():  # of escapes in strings: they are the script's own affair
+        with warnings.catch_warnings():  # warnings about escapes in strings do not concern us
             warnings.simplefilter("ignore")
             tree = ast.parse(text, filename=file)
             compile(tree, file, "exec", dont_inherit=True)
@@ -251,7 +251,7 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
 
 
 def dotted(node: ast.expr) -> str:
-    """``a.b.c`` of a name or attribute; ``?`` for a part that is neither."""
+    """Return ``a.b.c`` of a name or attribute; ``?`` for a part that is neither."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -260,17 +260,17 @@ def dotted(node: ast.expr) -> str:
 
 
 def last_name(node: ast.expr) -> str:
-    """``c`` of ``a.b.c``."""
+    """Return ``c`` of ``a.b.c``."""
     return dotted(node).rpartition(".")[2]
 
 
 def parts(target: ast.expr) -> list[ast.expr]:
-    """``a`` and ``b`` of ``a, b``; anything else by itself."""
+    """Return ``a`` and ``b`` of ``a, b``; any other expression by itself."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def bound_by(node: ast.AST) -> tuple[str | None, ...]:
-    """The names that a node binds by other means than storing a name; ``*`` for any."""
+    """Return the names that a node binds by other means than storing a name; ``*`` for any."""
     match node:
         case ast.Global() | ast.Nonlocal():
             return tuple(node.names)
@@ -288,7 +288,7 @@ def bound_by(node: ast.AST) -> tuple[str | None, ...]:
 
 
 def is_own(script: Script, name: str) -> bool:
-    """Whether the file itself defines the name, or its first part, or gives it a value."""
+    """Whether the file itself defines the name or its first part, or assigns it a value."""
     return name.partition(".")[0] in script.stored or any(one.name == name for one in script.classes)
 
 
@@ -298,7 +298,7 @@ def is_constant(node: ast.expr | None, value: object) -> bool:
 
 
 def scopes(tree: ast.Module) -> Iterator[tuple[Scope, list[ast.AST]]]:
-    """The module and each function, with the nodes that are its own and no inner function's."""
+    """Yield the module and each function, with the nodes that are its own and no inner function's."""
     waiting: list[Scope] = [tree]
     while waiting:
         scope = waiting.pop()

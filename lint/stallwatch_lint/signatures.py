@@ -1,4 +1,4 @@
-"""Which keyword arguments a class of an installed package takes, by its source: nothing is imported."""
+"""Find the keyword arguments that a class of an installed package takes, from its source: no imports."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import NamedTuple
 
 from stallwatch_lint.script import dotted, is_constant, last_name
 
-MOST_STEPS = 12  #: from module to module and from class to base
+MOST_STEPS = 12  #: steps from module to module and from class to base
 
 
 class Source(NamedTuple):
-    """A module's text, and whether it is a package (``__init__.py``): relative imports need to know."""
+    """A module's text, and whether it is a package (``__init__.py``), which relative imports depend on."""
 
     text: str
     package: bool
 
 
-#: the source of a module by its dotted name; ``None`` where there is none
+#: Return the source of a module by its dotted name; ``None`` if there is none.
 Read = Callable[[str], "Source | None"]
 
 
 class Signatures:
-    """Follows a class from where it is imported to where it is defined, and on to its bases.
+    """Follows a class from its import to its definition, and on to its bases.
 
-    What cannot be told for certain (``**kwargs``, a metaclass, decorators, a base elsewhere) is ``None``.
+    A result that is not certain (``**kwargs``, a metaclass, decorators, a base elsewhere) is ``None``.
     """
 
     def __init__(self, read: Read) -> None:
@@ -34,7 +34,7 @@ class Signatures:
         self._known: dict[str, frozenset[str] | None] = {}
 
     def taken(self, full: str) -> frozenset[str] | None:
-        """The arguments that ``trl.SFTConfig`` takes by name."""
+        """Return the arguments that a class such as ``trl.SFTConfig`` takes by name."""
         if full not in self._known:
             self._known[full] = self._taken(self._find(full, 0), 0)
         return self._known[full]
@@ -95,7 +95,7 @@ class Signatures:
 
 
 def _imported(tree: ast.Module, name: str, module: str, package: bool) -> Iterator[str]:
-    """The full names under which a module imports this name, also below ``if TYPE_CHECKING``."""
+    """Yield the full names under which a module imports this name, also below ``if TYPE_CHECKING``."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue
@@ -116,7 +116,7 @@ def _of_function(init: ast.FunctionDef) -> frozenset[str] | None:
         name = last_name(decorator.func) if isinstance(decorator, ast.Call) else ""
         if not name.lstrip("_").startswith("deprecate"):
             return None
-        # transformers' deprecate_kwarg and huggingface_hub's _deprecate_arguments take old names on
+        # transformers' deprecate_kwarg and huggingface_hub's _deprecate_arguments accept old names
         taken |= {
             one.value
             for one in ast.walk(decorator)

@@ -1,10 +1,10 @@
-"""What transformers and TRL refuse of training arguments, alone or beside the DeepSpeed configuration.
+"""Check training arguments that transformers and TRL refuse, alone or beside the DeepSpeed configuration.
 
 transformers 5.23.0: ``training_args.py`` (``__post_init__``) takes one of fp16 and bf16;
-``integrations/deepspeed.py`` (``trainer_config_process``) compares what the configuration says with the
-arguments, and ``trainer_config_finalize`` raises as training begins. ``trainer.py``: ``__init__`` raises a
-``ValueError`` where ``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``; ``get_eval_dataloader``
-raises one at an evaluation without any.
+``integrations/deepspeed.py`` (``trainer_config_process``) compares the configuration with the arguments, and
+``trainer_config_finalize`` raises as training begins. ``trainer.py``: ``__init__`` raises a ``ValueError`` if
+``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``; ``get_eval_dataloader`` raises one at an
+evaluation without any.
 
 trl 1.16.0, ``trainer/grpo_config.py`` and ``rloo_config.py`` (``__post_init__``): the batch is
 ``generation_batch_size``, else ``per_device_train_batch_size * world_size * steps_per_generation``; these
@@ -24,15 +24,15 @@ from stallwatch_lint.facts import TRAINERS
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, is_constant, is_own
 
-#: what transformers itself defines, with the defaults below; others' classes may have other ones
+#: classes that transformers itself defines; other classes may have other defaults
 _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 
 def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """fp16 beside bf16, and literals that differ from what the configuration says.
+    """Find fp16 beside bf16, and literals that differ from the configuration.
 
-    A call that names another file is compared with none; one that does not name this one may yet get it
-    (``accelerate launch``), or be given other arguments, so that its difference is only likely to matter.
+    A call that names another file is not compared; one that does not name this file may still get it
+    (``accelerate launch``), or other arguments, so its difference is only likely to matter.
     """
     if not script.imports & {"transformers", "trl"}:
         return
@@ -44,12 +44,12 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _settings(script: Script) -> Iterator[Call]:
-    """The calls of classes that hold training arguments, by their names."""
+    """Yield the calls of classes that hold training arguments, by class name."""
     return (call for call in script.calls if call.last.endswith(("TrainingArguments", "Config")))
 
 
 def _trains(call: Call) -> bool:
-    """Whether the configuration of a trainer (``SFTConfig``), and not of a model, is made here."""
+    """Whether the call makes the configuration of a trainer (``SFTConfig``), and not of a model."""
     trainers = ("deepspeed", "per_device_train_batch_size")
     return call.last.endswith("TrainingArguments") or any(call.argument(one) is not None for one in trainers)
 
@@ -82,7 +82,7 @@ def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnost
 
 
 def _literal(node: ast.expr) -> Any:
-    """The number or flag that stands there; ``None`` for what is none."""
+    """Return the number or flag of the node; ``None`` if it is neither."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, MemoryError, RecursionError):
@@ -94,27 +94,28 @@ _INTERVALS = ("no", "steps", "epoch")
 
 
 def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """``save_only_model`` with ``load_best_model_at_end`` raises under DeepSpeed (transformers 5.23.0,
-    ``trainer.py``; since 4.38)."""
+    """Find ``save_only_model`` with ``load_best_model_at_end``, which raises under DeepSpeed.
+
+    transformers 5.23.0, ``trainer.py``; since 4.38.
+    """
     for call in _settings(script) if run.config is not None else ():
         if call.constant("save_only_model") is True and call.constant("load_best_model_at_end") is True:
             yield diagnostic("best-model-without-optimizer", script.at(call))
 
 
 def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
-    """``load_best_model_at_end`` where evaluation and saving do not go together.
+    """Find ``load_best_model_at_end`` with evaluation and saving that do not match.
 
-    transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``): the two strategies must be
-    equal, but for ``save_strategy="best"``, and ``save_steps`` a multiple of ``eval_steps``, which are
-    ``logging_steps`` where they are not given. Only what stands there as a literal is compared, and defaults
-    are known of transformers' own classes alone.
+    transformers 4.48.3 to 5.23.0, ``training_args.py`` (``__post_init__``): the two strategies must be equal,
+    except for ``save_strategy="best"``, and ``save_steps`` a multiple of ``eval_steps``, which defaults to
+    ``logging_steps``. Only literals are compared, and defaults are known only for transformers' own classes.
     """
     if not script.imports & {"transformers", "trl"}:
         return
     for call in _settings(script):
         if call.constant("load_best_model_at_end") is not True:
             continue
-        # 4.48.3 takes both names, 4.57.6 the new one alone
+        # 4.48.3 takes both names, 4.57.6 only the new one
         older = call.argument("eval_strategy") is None and call.argument("evaluation_strategy") is not None
         evaluates = _strategy(call, "evaluation_strategy" if older else "eval_strategy")
         saves = _strategy(call, "save_strategy")
@@ -129,14 +130,14 @@ def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _strategy(call: Call, name: str) -> str | None:
-    """``"steps"`` of ``"steps"`` and ``IntervalStrategy.STEPS``; ``None`` where it cannot be told."""
+    """Return ``"steps"`` for ``"steps"`` and ``IntervalStrategy.STEPS``; ``None`` if undetermined."""
     named = call.argument(name)
     value = named.attr.lower() if isinstance(named, ast.Attribute) else _given(call, name)
     return value if value in _INTERVALS else None
 
 
 def _steps(call: Call, name: str) -> int | None:
-    """Whole steps; ``None`` for a share of all steps and for what cannot be told."""
+    """Return a whole number of steps; ``None`` for a fraction of all steps and for an undetermined value."""
     if name == "eval_steps" and (call.argument(name) is None or is_constant(call.argument(name), None)):
         name = "logging_steps"
     value = _given(call, name)
@@ -144,7 +145,7 @@ def _steps(call: Call, name: str) -> int | None:
 
 
 def _given(call: Call, name: str) -> Any:
-    """The constant that the call gives; else the default, where it is known that it counts."""
+    """Return the constant that the call passes; else the default, if it is known to apply."""
     if call.argument(name) is not None:
         return call.constant(name)
     own = call.last in _OWN and not call.open and not call.node.args[1:]
@@ -154,11 +155,11 @@ def _given(call: Call, name: str) -> Any:
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _ARGUMENTS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
 _STRATEGIES = ("eval_strategy", "evaluation_strategy")
-_ARGS, _EVAL_DATASET = 1, 4  # positions
+_ARGS, _EVAL_DATASET = 1, 4  # positions of arguments
 
 
 def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
-    """Only calls that show all their arguments, with training arguments that this file makes once."""
+    """Find a missing evaluation dataset, if all arguments are visible and the settings are made once."""
     if sets_attribute(script, *_STRATEGIES, "eval_dataset"):
         return
     for call in script.calls:
@@ -176,7 +177,7 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
-    """Whether it calls one of these classes, and no name that the file gives to something else as well."""
+    """Whether it calls one of these classes, by a name that the file gives to nothing else."""
     return script.full(call.name) in names and not is_own(script, call.name)
 
 
@@ -194,7 +195,10 @@ _OTHERS = ("generation_batch_size", "steps_per_generation")
 
 
 def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Only where all the sizes are numbers in the call; FAILS with a release that is known to count so."""
+    """Find ``num_generations`` that is 1 or does not divide the batch.
+
+    Checks only calls in which all sizes are numbers; "fails" only for a release known to count this way.
+    """
     if sets_attribute(script, _GENERATIONS, _DEVICE, _STEPS, *_OTHERS):
         return
     for call in script.calls:
@@ -219,7 +223,7 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
-    """Processes, batch per device and accumulation, where all are known."""
+    """Return processes, batch per device and accumulation steps, if all are known."""
     if world_size is None or call.argument("generation_batch_size") is not None:
         return None
     name = "steps_per_generation" if call.argument("steps_per_generation") is not None else _STEPS

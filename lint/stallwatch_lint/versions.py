@@ -1,4 +1,4 @@
-"""Versions of packages, and which of those that are known not to fit are installed together.
+"""Read versions of packages, and find installed combinations that are known to conflict.
 
 The combinations are in `facts/versions.yaml`.
 """
@@ -28,13 +28,13 @@ _PLAIN = lazy(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # `pip list
 
 
 class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages in these ranges together fail; the table explains the fields."""
+    """Packages that fail together in these ranges; the table explains the fields."""
 
     ranges: dict[str, str]  #: canonical package name → version specifier; all must hold
     severity: Severity
     fails: str
     why: str
-    rule: str  #: of the failure that it would become
+    rule: str  #: page of the failure that it would cause
     source: str  #: package, versions and files in which the fact was read
     wanted: str = ""
     used: frozenset[str] = frozenset()
@@ -43,13 +43,13 @@ class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def what(self) -> Message:
-        """What fails."""
+        """The message that says what fails."""
         return message(f"lint.unfit-{self.fails}")
 
 
 @cache
 def version_conflicts() -> tuple[VersionConflict, ...]:
-    """Return all combinations that are known."""
+    """Return all known conflicts."""
     return facts("versions", tuple[VersionConflict, ...])
 
 
@@ -63,7 +63,7 @@ def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
 
 
 def check_versions(run: Run, source: str | None = None) -> Iterator[Diagnostic]:
-    """Versions that do not fit each other, as far as they concern this run.
+    """Yield versions that conflict with each other, as far as they concern this run.
 
     `source` is the file that the versions come from.
     """
@@ -89,7 +89,7 @@ def check_versions(run: Run, source: str | None = None) -> Iterator[Diagnostic]:
 
 
 def version_of(versions: Mapping[str, str], package: str) -> Version | None:
-    """Return the version of this package; ``None`` where it is not there or no version."""
+    """Return the version of this package; ``None`` if it is not installed or its version is invalid."""
     text = versions.get(canonicalize_name(package))
     try:
         return Version(text) if text else None
@@ -98,7 +98,7 @@ def version_of(versions: Mapping[str, str], package: str) -> Version | None:
 
 
 def fits(versions: Mapping[str, str], package: str, specifier: str) -> bool:
-    """Return whether the package is there in a version within the range.
+    """Return whether the package is installed in a version within the range.
 
     Builds such as ``2.6.0+cu124`` and NVIDIA's ``2.6.0a0+df5bbc09d1.nv24.12`` count as that release.
     """
@@ -107,9 +107,9 @@ def fits(versions: Mapping[str, str], package: str, specifier: str) -> bool:
 
 
 def parse_versions(text: str) -> dict[str, str]:
-    """Return the pinned versions in what ``pip freeze`` or ``pip list`` prints, or in a ``requirements.txt``.
+    """Return the pinned versions in the output of ``pip freeze`` or ``pip list``, or in ``requirements.txt``.
 
-    A requirement counts only where it pins one version (``==``): a range does not say what gets installed.
+    A requirement counts only if it pins one version (``==``): a range does not say what gets installed.
     """
     versions: dict[str, str] = {}
     for raw in text.splitlines():
@@ -120,7 +120,7 @@ def parse_versions(text: str) -> dict[str, str]:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
-            continue  # options, comments, addresses
+            continue  # options, comments, URLs
         pinned = [one.version for one in requirement.specifier if one.operator in ("==", "===")]
         if pinned and "*" not in pinned[0]:
             versions[canonicalize_name(requirement.name)] = pinned[0]

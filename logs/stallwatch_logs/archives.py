@@ -1,4 +1,4 @@
-"""The members of zip and tar archives, as streams: nothing is extracted to the disk."""
+"""Stream the members of zip and tar archives, without extracting anything to disk."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, BinaryIO, cast
 from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter, TimeIsUp
 
-_HEADER = 1024 * 1024  # what the headers of one file in a tar archive may take
-_DIRECTORY = 16 * 1024 * 1024  # the same of a zip archive's directory: of 100,000 files
-_KEYWORDS = 1000  # of global headers
-_HEADERS = 20  # entries of a tar archive for each file that may be in it: folders, links
+_HEADER = 1024 * 1024  # largest headers of one file in a tar archive, in bytes
+_DIRECTORY = 16 * 1024 * 1024  # largest directory of a zip archive: of 100,000 files
+_KEYWORDS = 1000  # largest number of keywords in global headers
+_HEADERS = 20  # entries of a tar archive per permitted file: folders, links
 
 Chunks = Iterator[bytes]
 
@@ -30,7 +30,7 @@ class Member:
 
 
 def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits) -> list[Member]:
-    """The files of a zip archive; ``size`` is the archive's own."""
+    """Return the files of a zip archive; ``size`` is that of the archive."""
     import lzma
     import zipfile
 
@@ -40,7 +40,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
         archive = zipfile.ZipFile(opened)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise InputError(f"the zip archive is broken ({error})", "pack or copy it again") from error
-    meter = Meter(limits, taken=size)  # of all members: overlapping ones multiply
+    meter = Meter(limits, taken=size)  # shared by all members: overlapping ones multiply
     infos = [info for info in archive.infolist() if not info.is_dir()]
 
     def reader(info: zipfile.ZipInfo) -> Callable[[], Chunks]:
@@ -61,7 +61,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
 
 
 def _check_directory(archive: BinaryIO) -> None:
-    """Refuse a zip archive whose directory, all of which zipfile keeps in memory, is too large."""
+    """Refuse a zip archive whose directory, which zipfile keeps in memory, is too large."""
     import zipfile
 
     end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def _counted(chunks: Chunks, meter: Meter) -> Chunks:
 
 
 def _any(stream: BinaryIO, outer: Meter) -> Chunks:
-    """A member's bytes, decompressed if it is compressed itself."""
+    """Return the bytes of a member, decompressed if it is compressed itself."""
     head = stream.read(512)
     kind = kind_of(head)
     joined = _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b"")))
@@ -88,12 +88,12 @@ def _any(stream: BinaryIO, outer: Meter) -> Chunks:
 
 
 def nested(kind: str) -> InputError:
-    """What is wrong with an archive within an archive."""
+    """Return the error for an archive within an archive."""
     return InputError(f"is a {kind} archive within an archive, and not read", "unpack it and give the folder")
 
 
 class TarFile:
-    """A tar archive, compressed or not. It can only be read forwards, so its members share one pass."""
+    """A tar archive, compressed or not. It can only be read forward, so its members share one pass."""
 
     def __init__(self, open_archive: Callable[[], BinaryIO], kind: Kind, limits: Limits) -> None:
         self._open = open_archive
@@ -102,10 +102,10 @@ class TarFile:
         self._pass: Iterator[tuple[int, str, int, BinaryIO]] | None = None
         self._meter = Meter(limits)
         self._at = -1
-        self._reported = ""  # what is wrong with the archive as a whole: reported once, not for each member
+        self._reported = ""  # error of the archive as a whole: reported once, not for each member
 
     def members(self) -> tuple[list[Member], InputError | None]:
-        """The files in it; where the archive breaks off, those before, and what is wrong."""
+        """Return the files; if the archive breaks off, those before the break and the error."""
         found: list[Member] = []
         try:
             for index, name, size, _ in self._walk(self._limits.for_part(), self._meter):
@@ -136,7 +136,7 @@ class TarFile:
             raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error
 
     def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
-        """Yield the files; `members`, the meter of what they hold, takes what the archive is, unpacked."""
+        """Yield the files, and count the unpacked bytes of the archive as taken by the meter `members`."""
         import tarfile
 
         def taken(portions: Chunks) -> Chunks:
@@ -152,7 +152,7 @@ class TarFile:
                     fileobj=cast(BinaryIO, stream), mode="r|", tarinfo=_bounded_headers()
                 ) as archive:
                     while (info := archive.next()) is not None:
-                        archive.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
+                        archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all of them
                         content = archive.extractfile(info) if info.isreg() else None
                         if content is not None:
                             yield index, info.name, info.size, cast(BinaryIO, content)
@@ -174,7 +174,7 @@ def _bounded_headers() -> type:
     import tarfile
 
     class Headers:
-        """What the headers of one file are read from."""
+        """A stream of bounded size for the headers of one file."""
 
         def __init__(self, stream: Any) -> None:
             self._stream, self._left = stream, _HEADER
@@ -187,7 +187,7 @@ def _bounded_headers() -> type:
             return self._stream.read(size)
 
     class Bounded(tarfile.TarInfo):
-        """tarfile reads extended headers and lists of holes into memory, whatever size they claim."""
+        """Limits the extended headers and lists of holes, which tarfile reads whatever size they claim."""
 
         @classmethod
         def fromtarfile(cls, archive: tarfile.TarFile) -> Bounded:
@@ -207,7 +207,7 @@ def _bounded_headers() -> type:
 
 
 class _Joined(io.RawIOBase):
-    """Portions as a stream to read from."""
+    """A readable stream of portions."""
 
     def __init__(self, portions: Chunks) -> None:
         self._portions = portions

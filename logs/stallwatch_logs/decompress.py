@@ -1,6 +1,6 @@
-"""Reads gzip, xz, bzip2 and zstandard as streams of bounded portions.
+"""Read gzip, xz, bzip2 and zstandard as streams of bounded portions.
 
-What a broken file holds before its break is still given: a log is often copied while it is being written.
+The content of a broken file before its break is still returned: a log is often copied while it is written.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from stallwatch_logs.inputs import CHUNK, InputError, Meter, is_sparse
 Kind = Literal["gzip", "xz", "bzip2", "zstandard", "zip", "tar", "plain"]
 
 _PIECE = 64 * 1024  # compressed bytes fed at once
-_MEMORY = 512 * 1024**2  # what a decompressor's dictionary may take
+_MEMORY = 512 * 1024**2  # largest dictionary of a decompressor, in bytes
 
 
 def kind_of(head: bytes) -> Kind:
-    """What the first bytes (512 or more) say that a file is."""
+    """Return the kind of a file from its first bytes (512 or more)."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"\xfd7zXZ\0"):
@@ -38,7 +38,7 @@ def kind_of(head: bytes) -> Kind:
 
 
 def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
-    """The bytes that the stream holds, decompressed if ``kind`` is a compression."""
+    """Return the bytes of the stream, decompressed if ``kind`` is a compression."""
     if kind == "gzip":
         return _gzip(raw, meter)
     if kind == "xz":
@@ -50,28 +50,28 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
 
         return _members(raw, kind, meter, bz2.BZ2Decompressor, _PIECE)
     if kind == "zstandard":
-        # Its decompressor cannot limit what one call gives: a small piece does.
+        # Its decompressor cannot limit the output of one call: a small piece does.
         return _gathered(_members(raw, kind, meter, _Zstandard, 2048))
     try:
         sparse = is_sparse(raw.fileno())
-    except (OSError, AttributeError):  # no file of the system's
+    except (OSError, AttributeError):  # not a file of the system
         sparse = False
     return _without_holes(raw) if sparse else iter(lambda: raw.read(CHUNK), b"")
 
 
 def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
-    """The file without its holes: they hold NULs, which are no text, and there may be terabytes of them."""
+    """Yield the file without its holes: they read as NULs, which are not text, possibly terabytes of them."""
     file, at = raw.fileno(), 0
     while True:
         try:
             at = os.lseek(file, at, os.SEEK_DATA)
             end = os.lseek(file, at, os.SEEK_HOLE)
-        except OSError:  # nothing but a hole follows
+        except OSError:  # only a hole follows
             return
         while at < end and (portion := os.pread(file, min(CHUNK, end - at), at)):
             at += len(portion)
             yield portion
-        if at < end:  # it was cut meanwhile
+        if at < end:  # it was truncated meanwhile
             return
 
 
@@ -80,9 +80,9 @@ class BrokenStream(InputError):
 
 
 def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
-    """With isal, which is more than twice as fast as zlib, where there is a wheel of it.
+    """Decompress with isal, more than twice as fast as zlib, if there is a wheel of it.
 
-    It loses what a piece holds before a break, so a broken file is read again with zlib.
+    isal loses the content of a piece before a break, so a broken file is read again with zlib.
     """
     isal_zlib = _isal_zlib()
     seekable = getattr(raw, "seekable", None)
@@ -103,7 +103,7 @@ def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
 
 
 class _Engine(Protocol):
-    """What the decompressors of lzma and bz2 are."""
+    """The interface of the decompressors of lzma and bz2."""
 
     @property
     def eof(self) -> bool: ...
@@ -115,7 +115,7 @@ class _Engine(Protocol):
 
 
 class _Broken(Exception):
-    """The stream is broken; ``before`` is what the piece held before the break."""
+    """The stream is broken; ``before`` is the content of the piece before the break."""
 
     def __init__(self, before: bytes, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -131,7 +131,7 @@ def _isal_zlib() -> Any:
 
 
 class _Gzip:
-    """A member of a gzip file, by zlib or by isal's module of the same form."""
+    """A member of a gzip file, decompressed by zlib or by isal's compatible module."""
 
     needs_input = True
 
@@ -161,7 +161,7 @@ class _Gzip:
 
 
 def _up_to_the_break(inner: Any, data: bytes) -> bytes:
-    """Return what the longest part of `data` without an error holds: an error takes a whole call's output."""
+    """Return the content of the longest valid part of `data`: an error discards a whole call's output."""
     out, at, size = [], 0, 1 << len(data).bit_length() >> 1
     while size:
         ahead = inner.copy()
@@ -196,7 +196,7 @@ class _Zstandard:
 def _members(
     raw: BinaryIO, kind: Kind, meter: Meter, create: Callable[[], _Engine], size: int
 ) -> Iterator[bytes]:
-    """Decompress one member of the file after the other."""
+    """Decompress the members of the file one after the other."""
     engine: _Engine | None = None
     data = b""
     while True:
@@ -239,7 +239,7 @@ def _lzma_error() -> type[Exception]:
 
 
 def _gathered(portions: Iterator[bytes]) -> Iterator[bytes]:
-    """Small portions put together."""
+    """Join small portions into larger ones."""
     held: list[bytes] = []
     size = 0
     try:

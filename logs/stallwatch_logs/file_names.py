@@ -1,8 +1,8 @@
-"""Which files of a folder are logs, by their names, and which numbers in names are ranks.
+"""Recognize logs in a folder by their names, and numbers in names as ranks.
 
-A file that the user names is always read. ``worker-3.log`` may be a node's, a pod's or a rank's: where
-several files are numbered like it, and the first lines of each name one rank and no other, the file's own
-number, each holds that rank's output.
+A file that the user names is always read. The number in ``worker-3.log`` may be that of a node, a pod or a
+rank: if several files are numbered alike, and the first lines of each name one rank, its own number, and no
+other, then each holds that rank's output.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_FOLDER = lazy(r"checkpoint-\d+|global_step_?\d+|__pycache__|node_modules|sit
 
 
 def takes_name(name: str) -> bool:
-    """Whether a file found in a folder or an archive is taken for a log."""
+    """Whether a file found in a folder or an archive counts as a log."""
     if name.startswith("."):
         return False
     archive = _ARCHIVE.search(name)
@@ -56,32 +56,32 @@ def takes_name(name: str) -> bool:
 
 
 def archive_named(name: str) -> str | None:
-    """What kind of archive a file's name says that it is: ``"zip"``, ``"tar"`` or none."""
+    """Return the kind of archive that a file's name indicates: ``"zip"``, ``"tar"`` or ``None``."""
     found = _ARCHIVE.search(name)
     return None if found is None else "zip" if found["zip"] else "tar"
 
 
 def may_be_log(name: str) -> bool:
-    """Whether a file without a log's name may be one, for where none has such a name."""
+    """Whether a file without a log's name may be a log, for folders without any such name."""
     plain = _COMPRESSED.sub("", name)
     return not (name.startswith(".") or _NO_LOG.fullmatch(plain) or _OTHER_THINGS.fullmatch(plain))
 
 
 def enters_folder(name: str) -> bool:
-    """Whether a folder is searched: not hidden ones, checkpoints and installed packages."""
+    """Whether a folder is searched: hidden ones, checkpoints and installed packages are not."""
     return (name in (".", "..") or not name.startswith(".")) and _NO_FOLDER.fullmatch(name) is None
 
 
-HEAD = 64 * 1024  #: bytes of each file that are looked at
-MOST_FILES = 4096  #: of a family, beyond which nothing is asked
+HEAD = 64 * 1024  #: bytes of each file that are searched
+MOST_FILES = 4096  #: largest family of files that is checked
 _NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
-# As loggers name their rank, and Ascend's CANN: what a LoRA's configuration says is another number, or none.
+# Ranks as loggers and Ascend's CANN print them: the rank in a LoRA configuration has another form.
 _RANKS = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")
-_ENOUGH = 2  # times that a file names it
+_ENOUGH = 2  # times that a file must name its rank
 
 
 def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
-    """The ranks of such files: by the names in ``paths``, whose values say where each can be read."""
+    """Return the ranks of numbered files, by the names in ``paths``, whose values are paths to read."""
     families: dict[tuple[str, str], dict[int, str]] = {}
     for name in paths:
         found = _NUMBERED.fullmatch(name)
@@ -98,9 +98,10 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
 
 
 def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
-    """Whether jobs, given with the paths of their files, are ranks or nodes: each one's lines name its own.
+    """Whether jobs, given with the paths of their files, are ranks or nodes of one training.
 
-    Those are from 0 on without a gap, and none is named by two. Asks no more files than it must.
+    That is so if the lines of each name its own ranks, none is named by two, and together they count from 0
+    without a gap. Reads no more files than necessary.
     """
     seen: set[int] = set()
     for paths in jobs.values():
@@ -112,7 +113,7 @@ def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
 
 
 def _ends_first(family: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """The highest number first: a rank of its own is there the least likely by chance."""
+    """Return the highest number first: it is the least likely to match its rank by chance."""
     return sorted(family, reverse=True)
 
 
@@ -122,7 +123,7 @@ def _names_only(number: int, path: str) -> bool:
 
 
 def _named(path: str) -> list[int]:
-    """The ranks that a file's first lines name, as often as they do."""
+    """Return the ranks that a file's first lines name, with repetitions."""
     try:
         with Path(path).open("rb") as file:
             return [int(found) for found in _RANKS.findall(file.read(HEAD))]

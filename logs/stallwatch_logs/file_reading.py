@@ -1,4 +1,4 @@
-"""Reads one log file: into a reading, or for every place where a rule fires."""
+"""Read one log file: into a reading, or into the matches of rules."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ Within = Callable[[int], None]  #: called with the bytes of a file read so far
 
 
 class Stopped(Exception):
-    """Reading was given up: nobody waits for it any more."""
+    """Reading was cancelled: its result is no longer needed."""
 
 
 @dataclass
 class FileRead:
-    """What was read of one file."""
+    """The result of reading one file."""
 
-    reading: Parted | None  #: of this file alone; ``None`` where it went into the run's own
+    reading: Parted | None  #: of this file alone; ``None`` if merged into the run's reading
     bytes: int = 0
     lines: int = 0
-    cut: int = 0  #: lines that were longer than what is kept of one
+    cut: int = 0  #: lines that were truncated
     problems: list[InputProblem] = field(default_factory=list)
-    binary: list[str] = field(default_factory=list)  #: its name, if it was found but is no text
-    out_of_time: bool = False  #: there was no time to read it to its end
-    alike: bool = False  #: it was only searched, as another file prints the same
+    binary: list[str] = field(default_factory=list)  #: its name, if it was found but is not text
+    out_of_time: bool = False  #: time ran out before its end
+    alike: bool = False  #: only searched, as another file prints the same
 
 
 class Engines(NamedTuple):
-    """What reading needs: the compiled patterns, and those of a sampled scan for who asks for them."""
+    """The compiled patterns, and a function that returns those of a sampled scan on demand."""
 
     matcher: Matcher
     scan: Callable[[], ScanEngine | None]
 
     @classmethod
     def of(cls, matcher: Matcher) -> Engines:
-        """Those of a matcher's catalogue, the scan's compiled when they are first needed."""
+        """Return the engines of a matcher's catalogue; those of the scan are compiled on first use."""
         return cls(matcher, functools.partial(_engine_of, matcher))
 
 
-@functools.lru_cache(maxsize=1)  # runs that are read one after the other have one matcher
+@functools.lru_cache(maxsize=1)  # consecutive runs share one matcher
 def _engine_of(matcher: Matcher) -> ScanEngine | None:
     return scan_engine(matcher)
 
@@ -79,7 +79,7 @@ def read_file(
 
 
 def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
-    """Yield what there is time for, and note in `read` if that is not all."""
+    """Yield the chunks for which there is time, and record in `read` if that is not all."""
     try:
         yield from chunks
     except TimeIsUp:
@@ -87,7 +87,7 @@ def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
 
 
 def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes) -> FileRead:
-    """Read a file into a reading of its own. Whatever goes wrong concerns this file alone."""
+    """Read a file into a reading of its own. Any error concerns only this file."""
     reading = RunReading(engines.matcher.catalogue, engines.matcher)
     try:
         read = read_file(file, reading, engines, within, sizes)
@@ -108,10 +108,10 @@ def _failed(file: LogFile, error: Exception) -> InputProblem:
 
 
 class Matching:
-    """Looks for rules in the files of some paths; what could not be read is in ``problems``.
+    """Searches the files of some paths for rules; files that could not be read are in ``problems``.
 
-    What a rule requires of the lines around it is not looked at, nor what its match means for the run: a
-    diagnosis does that.
+    Ignores a rule's requirements on surrounding lines, and the meaning of a match for the run: a diagnosis
+    evaluates these.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Matching:
         self._reader = ProgressReader(self.files, progress)
 
     def matches(self) -> Iterator[Match]:
-        """All of them, without secrets: the files in their order, each file's lines in theirs."""
+        """Yield all matches, without secrets, in the order of files and lines."""
         for file in self.files:
             yield from (match.masked() for match in self._matches_in(file))
 
@@ -148,7 +148,7 @@ class Matching:
         yield from scan.finish()
 
     def _line_by_line(self, reader: LineReader, portions: Iterator[bytes]) -> Iterator[Match]:
-        """Short files, in which the lines around a line may explain it, and whatever cannot be scanned."""
+        """Match short files, whose lines may explain each other, and files that cannot be scanned."""
         for portion in itertools.chain(portions, [None]):
             lines = reader.finish() if portion is None else reader.feed(portion)
             for index, rule, captures in self._matcher.match(lines):

@@ -1,4 +1,4 @@
-"""What can be wrong with the user's input, and how much of it is read."""
+"""Problems with the user's input, and limits on how much of it is read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import msgspec
 from stallwatch_rules.text.controls import printable
 
 CHUNK = 256 * 1024  #: bytes read at once
-LATE = 2.0  #: seconds that others may need to give up what they read
+LATE = 2.0  #: seconds that other processes may need to stop reading
 
 
 class InputProblem(msgspec.Struct, frozen=True):
-    """One thing that could not be read. The rest of what was asked for is still done."""
+    """An input that could not be read. The rest of the request is still processed."""
 
     path: str
     line: int | None
@@ -28,32 +28,32 @@ class InputProblem(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much is read of each compressed file or archive, and until when anything is."""
+    """How much of each compressed file or archive is read, and the deadline for all reading."""
 
     members: int = 10_000
     expanded: int = 64 * 1024**3
     ratio: int = 200  #: expanded to compressed bytes
-    ratio_from: int = 1024**3  #: what expands to less is read soon, whatever its ratio
-    until: float | None = None  #: monotonic time
-    section: str = "archives"  #: of the configuration, where the limits are set
+    ratio_from: int = 1024**3  #: smaller results are allowed whatever the ratio: they are read quickly
+    until: float | None = None  #: deadline in monotonic time
+    section: str = "archives"  #: section of the configuration that sets the limits
 
     @property
     def time_left(self) -> float | None:
-        """Seconds, from 0 on; ``None`` if there is no end."""
+        """Remaining seconds, at least 0; ``None`` without a deadline."""
         return None if self.until is None else max(0.0, self.until - time.monotonic())
 
     def check_time(self) -> None:
-        """Raise `TimeIsUp` if it is."""
+        """Raise `TimeIsUp` if the deadline has passed."""
         if self.time_left == 0.0:
             raise TimeIsUp
 
     def for_part(self) -> Limits:
-        """The same for something that must leave as much time for what comes after it."""
+        """Return limits for a step that must leave as much time for the next one."""
         left = self.time_left
         return self if left is None else msgspec.structs.replace(self, until=time.monotonic() + left / 2)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the seconds that are left: the monotonic clock of another host has another beginning."""
+        """Pickle the remaining seconds: the monotonic clock of another host has another origin."""
         return _received, (
             self.members,
             self.expanded,
@@ -72,7 +72,7 @@ def _received(
 
 
 class InputError(Exception):
-    """Reading ends here; what came before it is good."""
+    """The end of reading; everything before it is valid."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -80,19 +80,19 @@ class InputError(Exception):
         self.remedy = remedy
 
     def problem(self, path: str) -> InputProblem:
-        """The same for the user."""
+        """Return the error as a problem to report."""
         return InputProblem(path, None, self.message, self.remedy)
 
 
 class TimeIsUp(InputError):
-    """There is no time to read more."""
+    """Time ran out before everything was read."""
 
     def __init__(self) -> None:
         super().__init__("was not read to its end in the time given", "give it more with --timeout")
 
 
 class Meter:
-    """Counts what goes into a decompressor and what comes out, and stops what grows beyond the limits."""
+    """Counts the bytes into and out of a decompressor, and stops output that exceeds the limits."""
 
     def __init__(self, limits: Limits, taken: int = 0) -> None:
         self._limits = limits
@@ -100,11 +100,11 @@ class Meter:
         self.given = 0
 
     def inner(self) -> Meter:
-        """For a compressed file within: the same limits, counted by itself."""
+        """Return a meter with the same limits for a compressed file inside, counted separately."""
         return Meter(self._limits)
 
     def give(self, data: bytes) -> bytes:
-        """Count what came out."""
+        """Count output and return it."""
         self.given += len(data)
         limits = self._limits
         limits.check_time()
@@ -124,7 +124,7 @@ class Meter:
 
 
 def is_sparse(path: str | int) -> bool:
-    """Whether a file, by its path or its descriptor, has holes, or is gone: whoever reads it has to look."""
+    """Whether a file, given by path or descriptor, has holes, or is gone: its reader has to check."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

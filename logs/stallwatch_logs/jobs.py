@@ -1,9 +1,9 @@
-"""Which of several log files are of different jobs, by their names alone.
+"""Assign log files to jobs, by their names alone.
 
-Files are separated only if their names say so for certain. Of each form the question was: may these be
-ranks or nodes of one training? Then they stay together, and are read as one run. So a number is a job's only
-where schedulers put theirs, and never where it counts ranks, nodes, steps or parts, tells a time, or may be a
-process's.
+Files are separated only if their names prove it. For each form of names the question was: can these be ranks
+or nodes of one training? Then they stay together, and are read as one run. So a number belongs to a job only
+in the places where schedulers put it, and never if it counts ranks, nodes, steps or parts, is a time, or may
+be a process id.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ _FEW_DIGITS, _MOST_DIGITS = 4, 10
 _words: dict[str, frozenset[str]] = msgspec.json.decode(
     Path(__file__).with_name("job_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-# Behind these words a number counts, names a process or an address, or says how large something is.
+# After these words a number is a count, a process, an address, or a size.
 _NO_JOB = _words["no_job"]
 _LAST_WORD = lazy(r"([a-z]+)[-_.]?\d*[-_.]*$")
-# Machines are called after the chips in them, and by their addresses.
+# Machines are named after their chips or addresses.
 _MACHINE = lazy(
     r"""(?<![a-z0-9]) (?: (?:gb|gh|[abhlpv])\d{1,3}0s? | [lt]4 | mi\d{3}x? | v\d{1,2}[ep] | 910[a-d] | k8s
                         | ip(?:[-_.]\d{1,3}){2,3} ) [-_.]$""",
     re.VERBOSE,
 )
-# Wherever they stand: Ray's workers, NCCL's and CANN's own logs put the process behind more than that.
+# Anywhere in the name: Ray's workers and the logs of NCCL and CANN put the process id after more words.
 _PROCESSES = lazy(r"(?<![a-z])(?:rank|nccl|hccl|pid|plog|worker|raylet|driver)(?![a-z])", re.IGNORECASE)
 _DATE = lazy(r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?!\d)")
 _EPOCHS = range(1_400_000_000, 2_200_000_000)  # Unix seconds, from 2014 on
 _YEARS = range(2015, 2040)
 _ROUND = 100
-_PORTS = (range(6000, 6064), range(8000, 8100), range(12300, 12400), range(29400, 29600))  # usual ones
-_CLOSE = 300  # numbers from one process of a launch to the next, whose threads are numbered, too
-_MOST_PROCESSES = 2**22  # Linux numbers no process higher
+_PORTS = (range(6000, 6064), range(8000, 8100), range(12300, 12400), range(29400, 29600))  # common ports
+_CLOSE = 300  # largest gap between the process ids of one launch, whose threads take ids too
+_MOST_PROCESSES = 2**22  # largest process id on Linux
 
 
 def names_a_job(numbers: Collection[str]) -> bool:
-    """Whether numbers have the form of jobs', and are no dates or times."""
+    """Whether the numbers have the form of job numbers and are not dates or times."""
     if not all(_FEW_DIGITS <= len(number) <= _MOST_DIGITS and number[0] != "0" for number in numbers):
         return False
     return not all(map(_is_moment, numbers))
 
 
 def counts_other(text: str) -> bool:
-    """Whether what a text ends with, but for a number, is a rank, a node or whatever else is no job."""
+    """Whether a text, without its last number, ends with the name of a rank, a node or another non-job."""
     word = _LAST_WORD.search(text.lower())
     return word is not None and word[1] in _NO_JOB
 
 
 def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
-    """Whether the numbers behind a text, each with the endings of its files, can only be jobs'."""
+    """Whether the numbers after a text, each with the suffixes of its files, can only be those of jobs."""
     if (
         counts_other(text)
         or _MACHINE.search(text.lower())
@@ -77,19 +77,19 @@ def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
         return False  # steps, sizes
     dense = counts[-1] - counts[0] == len(counts) - 1
     if dense and len(counts) > 1 and (counts[0] % _ROUND == 0 or any(counts[0] in one for one in _PORTS)):
-        return False  # counted on from a round number: ports, ranks
+        return False  # consecutive from a round number: ports, ranks
     return not _may_be_processes(text, numbers, counts)
 
 
 def _may_be_processes(text: str, numbers: Mapping[str, Collection[str]], counts: list[int]) -> bool:
-    """Whether each may be a process's own log, `train_45012.log`: loggers put that number there, too."""
+    """Whether each may be the log of a process, `train_45012.log`, which loggers number likewise."""
     if any(end != "log" for ends in numbers.values() for end in ends):
         return False
     if counts[-1] > _MOST_PROCESSES:
         return False
     if not text.endswith("_"):
         return True
-    # A node starts several, soon after each other: where a number is alone, they are of no launch.
+    # A node starts several processes in short order: a lone number is not part of a launch.
     gaps = [float("inf"), *(after - before for before, after in itertools.pairwise(counts)), float("inf")]
     return all(min(around) <= _CLOSE for around in itertools.pairwise(gaps))
 
@@ -113,13 +113,13 @@ def _is_day(number: str) -> bool:
     return 1 <= int(number[:2]) <= 12 and 1 <= int(number[2:]) <= 31
 
 
-OTHER = "other"  #: files of which nothing says to which of the jobs they belong
+OTHER = "other"  #: files that cannot be assigned to a job
 
-_PARTS = lazy(r"[/\\!]")  # of a path, and of an archive's member
+_PARTS = lazy(r"[/\\!]")  # separators in a path, and before an archive's member
 _PACKED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
 _JOB_WORD = r"(?:slurm|sbatch|(?:slurm)?job(?:[-_]?id)?)"
-# Names that only a scheduler's job gives, wherever they lie. What Slurm's %N, %n and %t put behind the job's
-# number (node, its number, the task) stays with it, as does an array's task.
+# Names that only a scheduler's job has, in any folder. Suffixes after the job's number from Slurm's %N, %n
+# and %t (node, its number, the task) stay with it, as does an array's task.
 _SURE = lazy(
     rf"""(?:.*[^a-z0-9])?{_JOB_WORD}[-_.]?(?P<word>[1-9]\d{{3,9}})(?!\d).*   # slurm-1001_3.out, job-1001.log
        | .+\.p?[oe](?P<pbs>[1-9]\d{{3,9}})(?:[.-]\d{{1,5}}|\[\d{{1,5}}\])?   # PBS and SGE: sft.o1001
@@ -128,7 +128,7 @@ _SURE = lazy(
     re.VERBOSE | re.IGNORECASE,
 )
 _JOB_FOLDER = lazy(rf"{_JOB_WORD}[-_.]?([1-9]\d{{3,9}})", re.IGNORECASE)
-# `%x-%j.out`, `%x.%j.out` (LSF: %J), `%j.out`, each with tasks or nodes that are numbered behind it.
+# `%x-%j.out`, `%x.%j.out` (LSF: %J), `%j.out`, each with numbered tasks or nodes after it.
 _NUMBERED = lazy(
     r"""(?P<text>(?:.*[-_.])?)(?P<number>\d{4,})
         (?:[_.+-](?:(?:task|proc|procid|rank|node|n|t)[-_]?)?\d{1,3}|\[\d{1,5}\]){0,2}
@@ -137,14 +137,14 @@ _NUMBERED = lazy(
 )
 _COUNTED = lazy(r"(?P<text>(?:.*[-_.])?)\d{1,3}\.(?:out|err|log)", re.IGNORECASE)
 _ANY_NUMBER = lazy(r"(?<![A-Za-z0-9])[1-9]\d{3,9}(?![A-Za-z0-9])")
-# torchrun makes such a folder on each node: those of one run have one id, and nothing tells them apart.
+# torchrun makes such a folder on each node: those of one run share one id and cannot be distinguished.
 _TORCHRUN = lazy(r"(?P<run>.+)_[a-z0-9_]{8}")
 _ATTEMPT = lazy(r"attempt_\d{1,4}")
 _POD = lazy(
     r"(?P<job>.+?)-(?:master|worker|launcher)-\d{1,4}(?:_[\w.-]+)?(?:\.(?:log|txt|out|err))?", re.IGNORECASE
 )
 _FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
-# What tells pods of one training from each other in the same place as a job's name.
+# Words that distinguish pods of one training, in the same place as a job's name.
 _ROLE = _words["role"]
 
 
@@ -163,11 +163,10 @@ def by_job(
     owned: Mapping[str, str] | None = None,
     of_one_training: _Asked = lambda _job_of: False,
 ) -> dict[str, list[str]]:
-    """The files of each job, by the job's name; empty where all of them may be of one run.
+    """Return the files of each job, by the job's name; empty if all of them may belong to one run.
 
-    ``owned`` are the jobs of those files of which more than their names is known. Where names tell jobs apart
-    by being alike but for them, ``of_one_training`` may say no. Files of no known job are under
-    `OTHER`.
+    ``owned`` maps files to jobs that are known from more than their names. If only similar names distinguish
+    jobs, ``of_one_training`` may merge them. Files of no known job are under `OTHER`.
     """
     jobs: dict[str, str] = {}
     for grouped in (
@@ -184,7 +183,7 @@ def by_job(
     jobs |= _by_number([name for name in names if name not in jobs], set(jobs.values()))
     jobs |= _by_folder([name for name in names if name not in jobs], jobs)
     other = OTHER
-    while other in jobs.values():  # a job is called so
+    while other in jobs.values():  # a job has this name
         other += "-files"
     sorted_out: dict[str, list[str]] = {}
     for name in names:
@@ -193,18 +192,18 @@ def by_job(
 
 
 def _split(name: str) -> tuple[list[str], str]:
-    """The folders above a file, and its name without what says that it is packed."""
+    """Return the folders above a file, and its name without a compression suffix."""
     *folders, last = _PARTS.split(name)
     return folders, _PACKED.sub("", last)
 
 
 def _unless(of_one_training: _Asked, found: dict[str, str]) -> dict[str, str]:
-    """What names tell by being alike, unless the files say otherwise."""
+    """Return the jobs found in similar names, unless the files show that they are one training."""
     return {} if len(set(found.values())) > 1 and of_one_training(found) else found
 
 
 def _scheduled(names: Iterable[str], of_one_training: _Asked) -> dict[str, str]:
-    """By the numbers that schedulers give: a name's form says so, or names that are alike but for it."""
+    """Group by the numbers of schedulers: in a name's form, or in names that are otherwise alike."""
     found: dict[str, str] = {}
     numbered: dict[str, _Numbered] = {}
     counted: set[tuple[str, str]] = set()
@@ -234,7 +233,7 @@ def _sure(folders: Sequence[str], last: str) -> str | None:
 
 
 def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> dict[str, str]:
-    """By numbers in one place of names that are the same otherwise, and lie in one folder."""
+    """Group by numbers in one place of names that are otherwise equal and in one folder."""
     families: dict[tuple[str, str], dict[str, set[str]]] = {}
     for one in numbered.values():
         families.setdefault((one.folder, one.text), {}).setdefault(one.number, set()).add(one.end)
@@ -243,7 +242,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
         for family, ends in families.items()
         if len(ends) > 1 and family not in counted and numbers_jobs(family[1], ends)
     }
-    # `%x-%j.out`: where some names' numbers are jobs', so are those in the same place of another job's name.
+    # `%x-%j.out`: if numbers belong to jobs in some names, so do those in the same place of other names.
     forms = {(folder, text[-1:]) for folder, text in sure}
     lengths = {(folder, text[-1:], len(number)) for folder, text in sure for number in families[folder, text]}
     for (folder, text), ends in families.items():
@@ -255,7 +254,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
 
 
 def _torchruns(names: Iterable[str]) -> dict[str, str]:
-    """By the ids of torchrun's runs, where one folder holds the logs of several."""
+    """Group by the ids of torchrun's runs, if one folder holds the logs of several."""
     found: dict[str, tuple[str, str]] = {}
     for name in names:
         folders, _ = _split(name)
@@ -266,13 +265,13 @@ def _torchruns(names: Iterable[str]) -> dict[str, str]:
     runs: dict[str, set[str]] = {}
     for parent, run in found.values():
         runs.setdefault(parent, set()).add(run)
-    # A static rendezvous takes an id of each node, too.
+    # A static rendezvous also takes an id from each node.
     several = {parent for parent, ids in runs.items() if len(ids) > 1 and not any(map(counts_other, ids))}
     return {name: run for name, (parent, run) in found.items() if parent in several}
 
 
 def _pods(names: Iterable[str]) -> dict[str, str]:
-    """By the names of Kubernetes' jobs, where they are no roles, groups or places of one."""
+    """Group by the names of Kubernetes jobs, unless they are roles, groups or places of one."""
     found: dict[str, str] = {}
     with_first: set[str] = set()
     for name in names:
@@ -285,16 +284,16 @@ def _pods(names: Iterable[str]) -> dict[str, str]:
             with_first.add(pod["job"])
     jobs = set(found.values())
     words = {job: [re.sub(r"\d+", "", word) for word in re.split(r"[-_.]", job.lower())] for job in jobs}
-    telling = {job: tuple(word for word in said if len(word) > 1) for job, said in words.items()}
-    if jobs != with_first or len(jobs) < 2 or len(set(telling.values())) < len(jobs):
+    words_of = {job: tuple(word for word in parts if len(word) > 1) for job, parts in words.items()}
+    if jobs != with_first or len(jobs) < 2 or len(set(words_of.values())) < len(jobs):
         return {}
-    common = set.intersection(*(set(said) for said in telling.values()))
-    own = [set(said) - common for said in telling.values()]
-    return {} if any(not said or not _ROLE.isdisjoint(said) for said in own) else found
+    common = set.intersection(*(set(parts) for parts in words_of.values()))
+    own = [set(parts) - common for parts in words_of.values()]
+    return {} if any(not parts or not _ROLE.isdisjoint(parts) for parts in own) else found
 
 
 def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
-    """Files in whose path the number of just one of the jobs stands: its errors, ranks, nodes."""
+    """Assign files whose path contains the number of exactly one job: its errors, ranks, nodes."""
     found: dict[str, str] = {}
     for name in names:
         if rank_of_path(name) is not None and str(rank_of_path(name)) in jobs:
@@ -306,7 +305,7 @@ def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
 
 
 def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
-    """Files in a folder in which all that is known is of one job."""
+    """Assign files in a folder whose known files all belong to one job."""
     below: dict[tuple[str, ...], set[str]] = {}
     for name, job in jobs.items():
         folders = _PARTS.split(name)[:-1]
@@ -325,7 +324,7 @@ def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
 
 
 class RunFolders(NamedTuple):
-    """What folders of runs say of the files in them."""
+    """The jobs that run folders record."""
 
     jobs: dict[str, str]  #: file → job
     folders: dict[str, list[str]]  #: job → its folders
@@ -337,10 +336,10 @@ class Job:
 
     name: str
     files: list[LogFile]
-    folders: list[str]  #: that hold its run, if there is nothing beside them
+    folders: list[str]  #: folders that hold its run, if they contain all its files
 
     def written(self) -> float | None:
-        """When its files were written last, by the disk."""
+        """Return the time of the last write to its files, by the disk."""
         times: list[float] = []
         for file in self.files:
             try:
@@ -351,7 +350,7 @@ class Job:
 
 
 def jobs_among(files: Sequence[LogFile], own: RunFolders) -> list[Job]:
-    """The jobs, by their names; empty where all files may be of one run."""
+    """Return the jobs, by their names; empty if all files may belong to one run."""
     owned = {file.name: own.jobs[file.path] for file in files if file.path in own.jobs}
     paths = {file.name: file.path for file in files if file.plain}
 

@@ -1,8 +1,8 @@
-"""JSON files that hold a log's lines: read as a whole first.
+"""Convert JSON files that hold the lines of a log; each is read as a whole first.
 
-* Jupyter's notebooks: what their cells printed, as the lines that they printed. The form is nbformat 4's
+* Jupyter notebooks: the output of their cells, as printed lines. The format is nbformat 4
   (https://nbformat.readthedocs.io/en/latest/format_description.html): the text of a stream and of
-  ``text/plain`` is a list of lines, an error holds its traceback with a terminal's colours.
+  ``text/plain`` is a list of lines, an error holds its traceback with terminal colors.
 * transformers' ``trainer_state.json``: its history as the lines that the trainer had logged.
 """
 
@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _LARGEST = 64 * 1024**2
-_MOST_VALUES = 2_000_000  #: of 300,000 entries of a history; an empty list takes 30 times its text
+_MOST_VALUES = 2_000_000  #: those of 300,000 entries of a history; an empty list takes 30 times its text
 _OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def notebook_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The outputs of the cells in their order; what is not such a file is given as it is."""
+    """Yield the outputs of the cells in order; a file of another form unchanged."""
     return _lines_of_whole(chunks, _outputs)
 
 
 def trainer_state_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """One JSON line per entry of the history; what is not such a file is given as it is."""
+    """Yield one JSON line per entry of the history; a file of another form unchanged."""
     return _lines_of_whole(chunks, _history)
 
 
 def _lines_of_whole(chunks: Iterator[bytes], lines_in: Callable[[Any], Iterable[bytes]]) -> Iterator[bytes]:
-    """What `lines_in` makes of the file's JSON; a larger or different file is given as it is."""
+    """Yield the lines that `lines_in` finds in the file's JSON; a larger or different file unchanged."""
     held = bytearray()
     for chunk in chunks:
         held += chunk
@@ -55,7 +55,7 @@ def _outputs(notebook: Any) -> Iterator[bytes]:
 
 
 def _text(output: dict[str, object]) -> str:
-    """What one output says in words."""
+    """Return the text of one output."""
     if output.get("output_type") == "error":
         lines = output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
         return "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)

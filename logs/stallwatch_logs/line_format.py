@@ -1,4 +1,4 @@
-"""Detect how a text's lines were wrapped or prefixed: broken by a pager, or set behind a lead."""
+"""Detect how a text's lines were wrapped or prefixed: broken by a terminal, or behind a line prefix."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
 from stallwatch_rules.text.lazy import lazy
 
-_PASTED = 16 * 1024  # bytes of a text that somebody copied by hand, at most
-_SHOWN = 16 * 1024  # bytes that show whether a text's numbers stand behind a lead
-_HIDDEN = "\N{END OF PROOF}"  # in no pattern
+_PASTED = 16 * 1024  # largest text that was copied by hand, in bytes
+_SHOWN = 16 * 1024  # bytes that show whether a text's numbers follow a line prefix
+_HIDDEN = "\N{END OF PROOF}"  # matched by no pattern
 _DIGITS = lazy(rb"\d+")
-_ALIKE = 40  # lines at the beginning of ranks' logs, by which those with the same lead are known
+_ALIKE = 40  # lines at the beginning of ranks' logs that identify those with the same prefix
 _MOST_ALIKE = 100
-_LOOKED_AT = 32  # lines that may have been broken: the last ones, as a run says at its end why it ended
+_LOOKED_AT = 32  # lines that may have been broken: the last ones, as a run prints there why it ended
 
 
 class Fold(NamedTuple):
-    """How the lines of a text were broken, and what was set before them."""
+    """How the lines of a text were broken, and the prefix before them."""
 
-    width: int | None = None  #: at how many characters; None: they were not
-    spaced: bool = False  #: between words
-    lead: Lead | None = None  #: before each line
+    width: int | None = None  #: in characters; None: not broken
+    spaced: bool = False  #: broken between words
+    lead: Lead | None = None  #: prefix of each line
 
 
 _WHOLE = Fold()
 
 
 def fold_of(head: bytes, matcher: Matcher) -> Fold:
-    """How a terminal broke the lines of a text, or who pasted it, or what a viewer set before them.
+    """Return how a terminal broke the lines of a text, or a person pasted it, or a viewer prefixed them.
 
-    Of a short text, which shows little, it is believed only where a rule finds its words on both sides of a
-    break, and nothing without them, or where it finds them behind a lead that numbers no list; and where no
-    rule is lost by it.
+    For a short text, which gives little evidence, a break counts only if a rule matches words on both sides
+    of it, and not without them; a prefix that numbers no list counts only if rules match behind it; and
+    neither may lose a match of another rule.
     """
     lead = lead_of(head)
     width = broken_at(head) if lead is None else None
@@ -62,9 +62,9 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
 
 
 def lead_of(head: bytes) -> Lead | None:
-    """What stands before a text's lines, where that is sure, or where numbers are found behind it alone.
+    """Return the line prefix of a text, if it is certain, or if numbers are found only behind it.
 
-    Logs that begin alike but for their numbers, as those of a run's ranks do, have the same lead.
+    Logs with the same beginning except for numbers, as those of a run's ranks, share the prefix.
     """
     beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
     if beginning not in _leads:
@@ -88,16 +88,16 @@ def _lead_of(head: bytes) -> Lead | None:
 
 
 def _samples_in(text: bytes, lead: Lead | None) -> int:
-    """How many there are, without those of progress bars, which have a name of their own before them."""
+    """Return the number of samples, without those of progress bars, which have a name before them."""
     samples = map(extract, _read(text, Fold(lead=lead)))
     return sum(sample is not None and not sample.from_bar for sample in samples)
 
 
 def _told_by_both(pieces: list[bytes], matcher: Matcher) -> set[str]:
-    """The rules that need more than one of the pieces: no pattern of theirs is found in one alone.
+    """Return the rules that need more than one of the pieces: no pattern of theirs matches one piece alone.
 
-    A pattern that is found there and excluded counts, too: lines put together wrongly may spoil the word by
-    which it is excluded.
+    A pattern that matches there but is excluded counts, too: wrongly joined lines may destroy the word that
+    excludes it.
     """
     found = _rules_in(b"".join(pieces), matcher)
     for seen in range(len(pieces)) if found else ():
@@ -107,7 +107,7 @@ def _told_by_both(pieces: list[bytes], matcher: Matcher) -> set[str]:
 
 
 def _hidden(piece: bytes) -> bytes:
-    """As long, and apart from the next piece as before."""
+    """Return placeholder text of the same length, with the same gap to the next piece."""
     words = piece.rstrip(b" ")
     return (_HIDDEN * len(words.decode("utf-8", "replace"))).encode() + piece[len(words) :]
 

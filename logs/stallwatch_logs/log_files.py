@@ -1,4 +1,4 @@
-"""The log files that the user's paths mean: files, folders, globs, archives, standard input."""
+"""Find the log files behind the user's paths: files, folders, globs, archives, standard input."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ from stallwatch_rules.text.encodings import looks_binary
 __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
-_NAMED = 3  # archives of those that are not read
-_RECORDS = (f"{os.sep}agent.json", f"{os.sep}record.json")  # of runs that Stallwatch watched
-_HEAD = 512  # bytes that say what a file is
-_JUDGED = 64 * 1024  # bytes of the head that say whether a file is text
+_NAMED = 3  # archives shown of those that are not read
+_RECORDS = (f"{os.sep}agent.json", f"{os.sep}record.json")  # records of runs that Stallwatch watched
+_HEAD = 512  # bytes that determine the kind of a file
+_JUDGED = 64 * 1024  # bytes of the head that show whether a file is text
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
     """One log to read: a file, a member of an archive, a stream."""
 
-    name: str  #: as the user would name it; a member is "archive!member"
-    rank: int | None  #: whose output it holds, where the name tells
-    asked_for: bool  #: the user named it, so that it is a problem if it is no text
-    size: int  #: bytes on disk, 0 where that is not known
+    name: str  #: for the user; a member is "archive!member"
+    rank: int | None  #: rank of the output, if the name contains it
+    asked_for: bool  #: the user named it, so it is a problem if it is not text
+    size: int  #: bytes on disk, 0 if unknown
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
-    path: str = ""  #: where another process finds it, if it is a file by itself
-    plain: bool = False  #: that file's bytes are the log's own
+    path: str = ""  #: its path for another process, if it is a separate file
+    plain: bool = False  #: the file is neither compressed nor converted
     limits: Limits = field(default_factory=Limits, repr=False)
-    local_ranks: tuple[int, ...] = ()  #: if its lines number the ranks of one host: see ``LineReader``
+    local_ranks: tuple[int, ...] = ()  #: if its lines count the ranks of one host: see ``LineReader``
 
     def chunks(
         self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0
     ) -> Iterator[bytes]:
-        """The decompressed bytes in portions, the first of which is the file's head (``portions``).
+        """Yield the decompressed bytes in portions, the first of which is the file's head (``portions``).
 
-        With ``size`` those of a plain file end where its chunks of that size do. What is wrong with them is
-        added to ``problems``; a file that is no text and was found rather than asked for is only named in
-        ``binary``. Raises `TimeIsUp` behind the last portion for which there was time.
+        With ``size`` the portions of a plain file end at its chunks of that size. Errors are added to
+        ``problems``; a file that was found rather than asked for and is not text is only listed in
+        ``binary``. Raises `TimeIsUp` after the last portion for which there was time.
         """
         first = True
         try:
-            if self.size:  # of a pipe some is read already
+            if self.size:  # some bytes of a pipe are read already
                 self.limits.check_time()
             for portion in head_first(self._aligned(size) if size else self.open_chunks()):
                 if first and looks_binary(portion[:_JUDGED]):
@@ -81,7 +81,7 @@ class LogFile:
             problems.append(_unreadable(self.name, error))
 
     def _aligned(self, size: int) -> Iterator[bytes]:
-        """By one opening: if a log is rotated, a second one by its path would find another file."""
+        """Read with one opening: if a log is rotated, a second one would find another file at its path."""
         if not self.plain or is_sparse(self.path):
             yield from self.open_chunks()
             return
@@ -98,10 +98,10 @@ def expand(
     rank_files: list[LogFile] | None = None,
     run_folders: list[str] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
-    """The logs that the paths mean, in natural order, and what could not be found or read.
+    """Return the logs behind the paths, in natural order, and the problems of finding or reading them.
 
-    Files that say where ranks were (`rank_files`) are no logs: they are added to the list, if one is given.
-    So are the folders that hold the record of a run (`run_folders`).
+    Files with the states of ranks (`rank_files`) are not logs: they are added to that list, if given. So are
+    the folders that hold the record of a run (`run_folders`).
     """
     found = _Expansion(limits or Limits(), rank_files, run_folders)
     for path in paths:
@@ -128,7 +128,7 @@ def expand(
 def from_stream(
     name: str, stream: BinaryIO, *, limits: Limits | None = None
 ) -> tuple[list[LogFile], list[InputProblem]]:
-    """The logs in an open, seekable stream, such as an upload."""
+    """Return the logs in an open, seekable stream, such as an upload."""
     found = _Expansion(limits or Limits())
     size = stream.seek(0, io.SEEK_END)
     if not size:
@@ -155,10 +155,10 @@ class _Expansion:
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
-        self._known: set[tuple[int, int]] = set()  # one file by two ways is read once
+        self._known: set[tuple[int, int]] = set()  # a file reached by two paths is read once
 
     def add(self, path: str, named: bool = True) -> None:
-        """What a path means; one that is not `named` was found by a pattern."""
+        """Add the files of a path; one that is not `named` was found by a pattern."""
         if path == "-":
             self._once(STDIN, sys.stdin.buffer)
             return
@@ -191,7 +191,7 @@ class _Expansion:
             )
 
     def forget(self) -> None:
-        """Forget which files were found: nothing is added any more, and the files keep this object."""
+        """Forget the found files: no more are added, and the files keep this object alive."""
         self._known.clear()
 
     def _folder(self, path: str) -> None:
@@ -231,7 +231,7 @@ class _Expansion:
         return len(self.files), len(self.problems), len(self.rank_files or ())
 
     def _rank_file(self, path: str) -> None:
-        """Take a file of a folder if it says where ranks were; else it is whatever it is."""
+        """Take a file of a folder if it holds the states of ranks; otherwise leave it."""
         with contextlib.suppress(OSError):
             status = os.stat(path)  # noqa: PTH116
             known = (status.st_dev, status.st_ino)
@@ -274,7 +274,7 @@ class _Expansion:
     def take(
         self, name: str, reopen: Callable[[], BinaryIO], size: int, asked_for: bool, path: str = ""
     ) -> None:
-        """A file that can be opened again and again: what it holds decides what it is."""
+        """Add a file that can be reopened; its content determines its kind."""
         with reopen() as raw:
             head = raw.read(_HEAD)
         kind = kind_of(head)
@@ -308,7 +308,7 @@ class _Expansion:
             with reopen() as raw:
                 return kind_of(next(expanded(raw, kind, Meter(self.limits)), b"")) == "tar"
         except InputError:
-            return False  # reading it will say so
+            return False  # reading it will report that
 
     def _zip(self, name: str, reopen: Callable[[], BinaryIO], size: int) -> None:
         try:
@@ -347,23 +347,23 @@ class _Expansion:
             self.problems.append(_no_logs(name, "archive", archives))
 
     def _takes_member(self, name: str, size: int, chunks: Callable[[], Iterator[bytes]]) -> bool:
-        """Take a member of an archive if it says where ranks were."""
+        """Take a member of an archive if it holds the states of ranks."""
         try:
             head = next(chunks(), b"")[:_HEAD]
         except (InputError, OSError):
-            return False  # if it is read as a log, that says so
+            return False  # if it is read as a log, that reports it
         return self._takes_ranks(name, head, size, False, chunks)
 
     def _opened_pipe(self, path: str) -> BinaryIO:
-        """A pipe to read from. To open it waits for somebody to write, for which there may be no time."""
+        """Return an open pipe. Opening it waits for a writer, for which there may be no time."""
         wait = 0 if self.limits.until is None else os.O_NONBLOCK
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
 
     def _once(self, name: str, opened: BinaryIO) -> None:
-        """A pipe: what was read to look at it cannot be read again."""
+        """Add a pipe: bytes read to inspect it cannot be read again."""
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:
-            with contextlib.suppress(OSError):  # no pipe of the system's
+            with contextlib.suppress(OSError):  # not a pipe of the system
                 stream = _Pipe(opened, opened.fileno(), self.limits)
         head = stream.head(65536) if isinstance(stream, _Pipe) else stream.read(65536)
         kind = kind_of(head)
@@ -371,7 +371,7 @@ class _Expansion:
             self.problems.append(
                 InputProblem(name, None, "nothing came in", "pipe a log into it, or name a file")
             )
-        elif not head.strip(b"\0"):  # as /dev/zero gives them for ever
+        elif not head.strip(b"\0"):  # as /dev/zero returns endlessly
             self.problems.append(_binary(name))
         elif kind in ("zip", "tar"):
             self.problems.append(
@@ -397,7 +397,7 @@ class _Expansion:
             whole, taken, plain = chunks, lines_of, False
             chunks = lambda: taken(whole())  # noqa: E731
         shown = printable(name)
-        shown = path if shown == path else shown  # one text in memory
+        shown = path if shown == path else shown  # one string in memory
         self.files.append(
             LogFile(
                 shown,
@@ -413,10 +413,10 @@ class _Expansion:
 
 
 class _Pipe:
-    """A pipe that may stay silent: waits for it no longer than there is time."""
+    """A pipe that may stay silent: waits for data no longer than time remains."""
 
     def __init__(self, stream: BinaryIO, file: int, limits: Limits) -> None:
-        self._stream = stream  # its end would close the file
+        self._stream = stream  # kept, as its deletion would close the file
         self._file = file
         self._limits = limits
 
@@ -426,7 +426,7 @@ class _Pipe:
         return os.read(self._file, size)
 
     def head(self, size: int) -> bytes:
-        """Up to so many bytes, as they come while there is time."""
+        """Return up to `size` bytes that arrive while time remains."""
         held = b""
         with contextlib.suppress(TimeIsUp):
             while len(held) < size and (portion := self.read(size - len(held))):
@@ -439,7 +439,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 class _Preceded:
-    """A stream with the bytes that were already taken from it put before it again."""
+    """A stream in front of which the bytes already read from it are put again."""
 
     def __init__(self, head: bytes, stream: BinaryIO | _Pipe) -> None:
         self._head = head
@@ -453,7 +453,7 @@ class _Preceded:
 
 
 class _Unclosed:
-    """A caller's stream: leaving it does not close it."""
+    """A caller's stream that is not closed on exit."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -473,7 +473,7 @@ class _Unclosed:
 
 
 def logs_among(paths: Sequence[str]) -> list[str]:
-    """Those of the files that have a log's name; where none has, those that may be logs all the same."""
+    """Return the files with a log's name; if there are none, those that may be logs."""
     for accepts in (takes_name, may_be_log):
         found = [path for path in paths if accepts(re.split(r"[/\\]", path)[-1])]
         if found:
@@ -482,7 +482,7 @@ def logs_among(paths: Sequence[str]) -> list[str]:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A sort key by which rank10 comes after rank9."""
+    """Return a sort key that puts rank10 after rank9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
@@ -494,7 +494,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
-    """That a folder or an archive has no logs; ``archives`` are those in it."""
+    """Return the problem of a folder or an archive without logs; ``archives`` are those in it."""
     if not archives:
         return InputProblem(name, None, f"the {kind} holds no log files", "give the log files themselves")
     shown = ", ".join(archives[:_NAMED]) + (", …" if len(archives) > _NAMED else "")
@@ -546,7 +546,7 @@ class ProgressReader:
         self._done = 0
 
     def chunks(self, file: LogFile, problems: list[InputProblem], size: int = 0) -> Iterator[bytes]:
-        """The pieces of one of the files; what is wrong with it goes into `problems`."""
+        """Yield the pieces of one of the files; add its errors to `problems`."""
         read = 0
         for chunk in file.chunks(problems, size=size):
             yield chunk

@@ -1,6 +1,6 @@
-"""Reads all of a run's files: one after the other, or several at once.
+"""Read all of a run's files: one after the other, or several at once.
 
-What is made of a file belongs to that file alone, and is put together in the files' order, so the run's
+The result of a file depends on that file alone, and results are combined in the files' order, so the run's
 reading is the same as if one process had read all of them.
 """
 
@@ -29,49 +29,49 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Verdict
 from stallwatch_rules.scan.state import ScanSizes
 
-OPENING = 8 * 1024  #: bytes that could be searched while a file is opened
+OPENING = 8 * 1024  #: cost of opening a file, in searched bytes
 WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
-WORTH_A_FORK = 32 * 1024 * 1024  #: the same of one that need not load anything
+WORTH_A_FORK = 32 * 1024 * 1024  #: the same for a process that need not load anything
 MAX_WORKERS = 8
 #: From this Python on a pool forks all its processes with its first job, and not one by one while threads run
 #: (python/cpython#90622).
 FORKS_AT_ONCE = (3, 10, 5)
 
-OnBytes = Callable[[int], None]  #: how many bytes on disk were read so far
+OnBytes = Callable[[int], None]  #: called with the bytes on disk read so far
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """How files may be read at once: by processes of our own, or by whatever executor there is.
+    """How files may be read at once: by processes of our own, or by any executor.
 
-    Processes are spawned as ``multiprocessing`` does it, so a script that asks for them needs a
-    ``if __name__ == "__main__":``. On Linux, who says that this process ``may_fork``, as nothing else runs in
-    it, saves what a process takes to load everything anew.
+    Processes are spawned like those of ``multiprocessing``, so a script that uses them needs an ``if __name__
+    == "__main__":``. On Linux, a caller that sets ``may_fork``, as nothing else runs in this process, saves
+    the time that a spawned process needs to load everything again.
     """
 
-    workers: int = 1  #: this process included
+    workers: int = 1  #: including this process
     executor: Executor | None = None
-    #: bytes on disk from which on processes are started, where that is not the usual
+    #: fewest bytes on disk for which processes are started, if not the default
     worth: int | None = None
     may_fork: bool = False
 
     @property
     def forks(self) -> bool:
-        """Whether processes are forked: what a thread holds at that moment would stay held in them."""
+        """Whether processes are forked, which needs a single thread: locks of others would stay locked."""
         if not self.may_fork or sys.platform != "linux" or sys.version_info < FORKS_AT_ONCE:
             return False
         return threading.active_count() == 1
 
     @property
     def least(self) -> int:
-        """Bytes on disk from which on processes are started."""
+        """Fewest bytes on disk for which processes are started."""
         if self.worth is not None:
             return self.worth
         return WORTH_A_FORK if self.forks else WORTH_A_POOL
 
 
 def default_workers() -> int:
-    """As many as there are processors for us, within reason."""
+    """Return the number of available processors, at most ``MAX_WORKERS``."""
     with contextlib.suppress(AttributeError, OSError):
         return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
     return min(MAX_WORKERS, os.cpu_count() or 1)
@@ -86,7 +86,7 @@ def read_all(
     whole: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files into a run's reading, in their order; several at once where that pays.
+    """Read the files into a run's reading, in their order; several at once if that pays.
 
     With ``whole`` this process reads every line, without sampling.
     """
@@ -101,17 +101,17 @@ def read_all(
         window = 2 * max(parallel.workers, MAX_WORKERS)
         yield from read(executor=parallel.executor, window=window, pages=Pages.of(reading.catalogue))
         return
-    # A daemonic process may start none.
+    # A daemonic process must not start any.
     pays = sum(file.size + OPENING for file in files if file.path) >= parallel.least
     helpers = min(parallel.workers, sum(bool(file.path) for file in files)) - 1
     if helpers < 1 or not pays or multiprocessing.current_process().daemon:
         yield from read()
         return
     if (engine := engines.scan()) is not None:
-        engine.patterns.compile()  # here, so that the others only load it
+        engine.patterns.compile()  # compiled here, so that the others only load it
     pages, board = Pages.of(reading.catalogue), Board(len(files))
-    # This process reads, too: it is ready while the others still start. Between two portions it hands out the
-    # next job, so none need lie with a process that is busy while another one has nothing left to do.
+    # This process reads, too: it is ready while the others still start. Between two portions it submits the
+    # next job, so no job waits for a busy process while another one is idle.
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
         yield from read(executor=pool, window=helpers, board=board, pages=pages.named(), here=True)
 
@@ -129,10 +129,10 @@ def _read(
     pages: Pages = NO_PAGES,
     here: bool = False,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Search the small files, if there are many, and read those that are chosen and all large ones."""
+    """Search the small files, if there are many, and read the chosen ones and all large ones."""
     found = survey(files, engines, limits, on_bytes, executor=executor, window=window, pages=pages)
     reading.alike = found.alike
-    # What others read of a file is of one start.
+    # Another process reads a file as a single start.
     away = () if executor is None or reading.splits_starts else files
     shared = Sharing(
         files,
@@ -155,9 +155,9 @@ def _read(
 def _processes(
     count: int, pages: Pages, board: Board, engines: Engines | None = None
 ) -> Iterator[Executor | None]:
-    """Processes of our own, which give up at once when this one does, and without a word.
+    """Start processes of our own, which stop at once and without a message when this one does.
 
-    With ``engines`` they are forked: all of them or, where the system refuses one or its thread, none.
+    With ``engines`` they are forked: all of them or, if the system refuses one or its thread, none.
     """
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
@@ -168,10 +168,10 @@ def _processes(
     )
     try:
         if engines is not None:
-            # It forks with its first job: now, before somebody starts a thread to report the progress.
+            # It forks with its first job: now, before the caller starts a thread to report the progress.
             pool.submit(os.getpid)
     except BaseException as error:
-        # Those that were started wait for jobs that nobody hands them, and this process for their end.
+        # The started ones would wait for jobs that never come, and this process for their end.
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
             child.join()
@@ -189,14 +189,14 @@ def _processes(
     pool.shutdown()
 
 
-READ_WHOLE = 16 * 1024 * 1024  #: bytes on disk; line by line that is a matter of seconds
+READ_WHOLE = 16 * 1024 * 1024  #: bytes on disk that are read line by line within seconds
 
 
 class Healthy(NamedTuple):
     """A run to compare with."""
 
     baseline: Baseline
-    verdict: Verdict  #: whether it is healthy indeed
+    verdict: Verdict  #: whether it is in fact healthy
     problems: list[InputProblem]
 
 
@@ -224,10 +224,10 @@ def read_run(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Read a run as for its diagnosis, for those who need more of it than that.
+    """Read a run as for its diagnosis, for callers that need more of it.
 
-    Every line of a small one is read; of a large one the sampled scan leaves out lines that say nothing is
-    wrong, so that a message which only its middle has may be taken for unknown.
+    Every line of a small run is read; in a large one the sampled scan skips lines that report no problem, so
+    a message that occurs only in its middle may be taken for unknown.
     """
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)

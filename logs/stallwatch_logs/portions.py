@@ -1,8 +1,7 @@
-"""A file's bytes in portions: its beginning first, by which it is judged, then those that end where chunks
-do.
+"""Split a file's bytes into portions: first its head, by which it is judged, then up to ends of chunks.
 
-Pipes, archives and disks give portions of different sizes, and the same log is the same log by each of them.
-A chunk that comes as one portion need not be put together: the copy would take a tenth of all the time.
+Pipes, archives and disks return portions of different sizes, but the same log must read the same from each of
+them. A chunk that comes as one portion need not be joined: the copy would take a tenth of the total time.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from stallwatch_logs.inputs import InputError
 from stallwatch_rules.lines.wrapped import MAX_LINE, wrap_width
 from stallwatch_rules.scan.chunks import chunk_end
 
-HEAD = 256 * 1024  #: bytes
-_NEAR = 4096  # bytes in which most lines end
+HEAD = 256 * 1024  #: bytes of a head
+_NEAR = 4096  # bytes within which most lines end
 
 
 def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
-    """The same bytes, their first portion being the beginning: ``size`` bytes, or all if there are fewer.
+    """Yield the same bytes, first the head: ``size`` bytes, or all if there are fewer.
 
-    What came before an error is still given before it.
+    Bytes before an error are still yielded before it.
     """
     held: list[bytes] = []
     missing = size
@@ -43,7 +42,7 @@ def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
 
 
 def broken_at(head: bytes) -> int | None:
-    """At how many characters a terminal broke the lines of a text that was copied from it.
+    """Return the width in characters at which a terminal broke the lines of a text copied from it.
 
     Such a text is short: a file that is longer than its head was written as it is.
     """
@@ -51,7 +50,7 @@ def broken_at(head: bytes) -> int | None:
 
 
 def _edge(file: int, boundary: int) -> int:
-    """Where the chunk ends whose grid line lies at ``boundary``."""
+    """Return the end of the chunk whose grid line is at ``boundary``."""
     behind = os.pread(file, _NEAR, boundary - 1)
     if b"\n" not in behind:
         behind = os.pread(file, MAX_LINE + 1, boundary - 1)
@@ -59,7 +58,7 @@ def _edge(file: int, boundary: int) -> int:
 
 
 def file_chunks(file: int, start: int, end: int | None, size: int) -> Iterator[bytes]:
-    """A file's bytes from one offset to another; without ``end`` all that are there."""
+    """Yield a file's bytes from one offset to another; without ``end`` to the end of the file."""
     while end is None or start < end:
         behind = _edge(file, (start // size + 1) * size)
         portion = os.pread(file, (behind if end is None else min(behind, end)) - start, start)

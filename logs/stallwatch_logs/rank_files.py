@@ -1,8 +1,9 @@
-"""Files that say where ranks were at a stall: what ``stallwatch stacks --json`` printed on a host, and dumps
-of torch's flight recorder, as pickles or as JSON.
+"""Read files with the states of ranks at a stall.
 
-Dumps are called ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless ``TORCH_FR_DUMP_TEMP_FILE`` (in
-older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) says otherwise (torch 2.13, FlightRecorder.cpp).
+These are outputs of ``stallwatch stacks --json`` on a host, and dumps of torch's flight recorder, as pickles
+or as JSON. Dumps are named ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
+``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) sets another name (torch
+2.13, FlightRecorder.cpp).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from stallwatch_rules.text.foreign_pickle import MOST_BYTES, PickleRefusedError,
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
-_MOST_COMMAS = 4_000_000  # of JSON, which bound its values
+_MOST_COMMAS = 4_000_000  # commas in JSON, which bound the number of its values
 _AS_JSON = (
     "have torch write JSON: torch._C._distributed_c10d._dump_fr_trace_json(), "
     "if it has no such function _dump_nccl_trace_json()"
@@ -46,11 +47,11 @@ _LAST_NUMBER = lazy(r"(\d{1,6})(?:\.[A-Za-z]+)*$")
 
 
 class RankFile(Protocol):
-    """A file as it was found (``LogFile``)."""
+    """A file as found (``LogFile``)."""
 
     @property
     def name(self) -> str:
-        """As the user would name it."""
+        """The name for the user."""
 
     @property
     def asked_for(self) -> bool:
@@ -58,20 +59,20 @@ class RankFile(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Until when it is read."""
+        """The deadline for reading."""
 
     @property
     def open_chunks(self) -> Callable[[], Iterator[bytes]]:
-        """A way to read it."""
+        """A function that reads it."""
 
 
 def may_hold_ranks(path: str) -> bool:
-    """Return whether a file of this name is worth a look at its beginning."""
+    """Return whether the beginning of a file with this name should be checked."""
     return _NAMES.fullmatch(_last(path)) is not None
 
 
 def holds_ranks(path: str, head: bytes, *, asked_for: bool) -> bool:
-    """Return whether a file that begins so says where ranks were. If the user named it, any pickle may."""
+    """Return whether a file with this head holds states of ranks. If the user named it, any pickle may."""
     if _PICKLE.match(head):
         return asked_for or _DUMPED.search(head) is not None or _DEFAULT.fullmatch(_last(path)) is not None
     return _SNAPSHOT.match(head) is not None or _JSON_DUMP.match(head) is not None
@@ -82,18 +83,18 @@ def _last(path: str) -> str:
 
 
 class RankStates(NamedTuple):
-    """What all files say together."""
+    """The combined content of all files."""
 
     stacks: StallStacks | None
-    files: int  #: that were read
+    files: int  #: number of files read
 
 
 def read_rank_files(
     files: Sequence[RankFile], problems: list[InputProblem], ranks_on: Mapping[int, str] | None = None
 ) -> RankStates:
-    """Read snapshots and dumps, and judge all ranks together; `ranks_on` are hosts that other files tell.
+    """Read snapshots and dumps, and judge all ranks together; `ranks_on` are hosts known from other files.
 
-    Where a rank was is taken from a snapshot rather than from a dump, and from the newest dump of a host.
+    A rank's place is taken from a snapshot rather than from a dump, and from the newest dump of a host.
     """
     parts: dict[str, StallStacks] = {}
     dumps: dict[str, dict[int, Dumped]] = {}
@@ -141,7 +142,7 @@ def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Du
 
 
 def _clean(stacks: StallStacks) -> StallStacks:
-    """Return the same without secrets, and without what a terminal obeys: the files may be anybody's."""
+    """Return the stacks without secrets and terminal control characters: the files are not trusted."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
@@ -154,16 +155,16 @@ def _clean(stacks: StallStacks) -> StallStacks:
 
 
 class _RefusedError(Exception):
-    """The file cannot be read, and what to do about it."""
+    """The reason why the file cannot be read, and the remedy."""
 
     def __init__(self, reason: str, remedy: str, *, sure: bool = True) -> None:
         super().__init__(reason)
         self.reason, self.remedy = reason, remedy
-        self.sure = sure  #: the file was meant to be such a one
+        self.sure = sure  #: the file was meant to hold states of ranks
 
 
 def _read(file: RankFile) -> StallStacks | Dumped | None:
-    """Return what a file says; ``None`` if it was found in a folder and is something else after all."""
+    """Return the content of a file; ``None`` if it was found in a folder and is something else."""
     data = _bytes(file)
     if _SNAPSHOT.match(data):
         try:

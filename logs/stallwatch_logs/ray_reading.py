@@ -1,4 +1,4 @@
-"""An executor that reads on a Ray cluster: each job is a task, which finds the files by their paths."""
+"""Execute reading on a Ray cluster: each job is a task, which finds the files by their paths."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class RayExecutor(Executor):
-    """Runs calls as tasks of Ray.
+    """Runs calls as Ray tasks.
 
-    Ray's references give futures of ``concurrent.futures`` (ray 2.60, ``ObjectRef.future``), but it has no
+    Ray's references return futures of ``concurrent.futures`` (ray 2.60, ``ObjectRef.future``), but it has no
     executor.
     """
 
@@ -26,7 +26,7 @@ class RayExecutor(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Start a task; a call of the same function again is one of the same remote function."""
+        """Start a task; further calls of the same function reuse its remote function."""
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         task = self._tasks.get(fn)
@@ -37,7 +37,7 @@ class RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Take no further calls. Ray itself stays connected: others may use it."""
+        """Accept no further calls. Ray itself stays connected: other code may use it."""
         self._closed = True
 
 

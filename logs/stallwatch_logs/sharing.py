@@ -1,4 +1,4 @@
-"""Shares a run's files between this process and others."""
+"""Share a run's files between this process and others."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from stallwatch_logs.workers import NO_PAGES, Board, Job, Pages, Wanted, read_aw
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.scan.state import ScanSizes
 
-BATCH = 16 * 1024 * 1024  #: bytes on disk that are handed over at once, if the files are small
-_A_FILE = 32 * 1024  # what opening one costs, in bytes read
-_PAUSE = 20  # times what a report took, until the next one
-_EVERY = 0.1  # seconds between two looks at those who read, and two reports of the progress
+BATCH = 16 * 1024 * 1024  #: bytes on disk of one job, if the files are small
+_A_FILE = 32 * 1024  # cost of opening a file, in bytes read
+_PAUSE = 20  # pause between two reports, in durations of a report
+_EVERY = 0.1  # seconds between two checks of the other processes, and two reports of the progress
 
 Tasks = tuple[Wanted, ...]
 
 
 def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks]:
-    """Files that others can read, without the ``unread``: the largest first, small ones together.
+    """Return batches of files for other processes, without the ``unread``, large files first.
 
-    A large file that came last would keep one process busy alone.
+    Small files are combined. A large file that came last would keep one process busy alone.
     """
     found: list[list[Wanted]] = []
     held = BATCH
@@ -44,10 +44,10 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
 
 
 class Sharing:
-    """Reads files here and by an executor, to which ``window`` of the ``jobs`` are handed at a time.
+    """Reads files here and with an executor, which gets ``window`` of the ``jobs`` at a time.
 
-    With ``here``, this process reads the last files while others read the first. It reads what they fail to
-    read in any case, and everything if there is no executor. ``pages`` go with each job. Of ``unread`` files
+    With ``here``, this process reads the last files while others read the first. It always reads files that
+    they fail to read, and everything if there is no executor. ``pages`` go with each job. Of ``unread`` files
     only the sizes are reported, or that there was no time to search them.
     """
 
@@ -72,12 +72,12 @@ class Sharing:
         self._board = board or Board(len(files), shared=False)
         self._on_bytes = on_bytes
         self._report_at = 0.0
-        self._executor = executor  # none any more once it is broken
+        self._executor = executor  # ``None`` after it broke
         self._window, self._here = window, here
         self._waiting = deque(jobs)
         self._running: dict[Future[list[FileRead]], Tasks] = {}
         self._failed: deque[Tasks] = deque()
-        self._done: dict[Wanted, FileRead] = {}  # until it is their turn
+        self._done: dict[Wanted, FileRead] = {}  # results until it is their turn
         self._pages, self._limits = pages, limits
         self._shared = {task for tasks in jobs for task in tasks}
 
@@ -107,7 +107,7 @@ class Sharing:
         self._report(always=True)
 
     def _result(self, task: Wanted) -> FileRead:
-        """What was read of a file; while others are busy with it, another one is read here."""
+        """Return the result of a file; while others are busy with it, read another one here."""
         self._pump()
         while task not in self._done:
             if self._failed:
@@ -122,13 +122,13 @@ class Sharing:
         return self._done.pop(task)
 
     def _check_time(self) -> None:
-        """Raise `TimeIsUp` if those who read had the time to see that it is."""
+        """Raise `TimeIsUp` if the deadline has passed and the other processes had time to notice."""
         until = None if self._limits is None else self._limits.until
         if until is not None and time.monotonic() >= until + LATE:
             raise TimeIsUp
 
     def _pump(self) -> None:
-        """Take what others have done, and hand further jobs to them."""
+        """Take the results of others, and submit further jobs to them."""
         for future in [future for future in self._running if future.done()]:
             tasks = self._running.pop(future)
             error = CancelledError() if future.cancelled() else future.exception()

@@ -1,4 +1,4 @@
-"""Searches the many small files of a run, and chooses those of which the lines are read (``scan.alike``)."""
+"""Search the many small files of a run, and choose those whose lines are read (``scan.alike``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stallwatch_rules.scan.alike import MANY, Outline, choose, outlines, showing
 from stallwatch_rules.scan.sources import UTF16_MARKS
 from stallwatch_rules.text.encodings import looks_binary
 
-SMALL = 64 * 1024  #: bytes of a file, decompressed
+SMALL = 64 * 1024  #: largest small file, in decompressed bytes
 _TOGETHER = 1024 * 1024  # bytes that are searched at once
 _TOGETHER_FILES = 512
 
@@ -26,12 +26,10 @@ Sizes = tuple[int, int]  #: bytes, decompressed, and lines
 
 @dataclass(frozen=True)
 class Survey:
-    """What a search of a run's small files showed."""
+    """The result of searching a run's small files."""
 
-    unread: dict[
-        int, Sizes | None
-    ]  #: files of which no line is read; ``None`` if they were not searched in time
-    alike: dict[str, list[int]]  #: name of a file that is read → ranks of files that print the same
+    unread: dict[int, Sizes | None]  #: files whose lines are not read; ``None`` if not searched in time
+    alike: dict[str, list[int]]  #: name of a read file → ranks of files that print the same
 
 
 NO_SURVEY = Survey({}, {})
@@ -40,12 +38,12 @@ NO_SURVEY = Survey({}, {})
 class Search(NamedTuple):
     """A job: small files to search, by their paths."""
 
-    files: tuple[tuple[str, bool], ...]  #: path, and whether its bytes are the log's own
+    files: tuple[tuple[str, bool], ...]  #: path, and whether the file is neither compressed nor converted
     limits: Limits
     pages: Pages
 
 
-Found = list[tuple[Outline | None, int]]  # of each file for which there was time, with its size
+Found = list[tuple[Outline | None, int]]  # outline and size of each file for which there was time
 
 
 def few_or_none(files: Sequence[LogFile]) -> bool:
@@ -63,15 +61,15 @@ def survey(
     window: int = 0,
     pages: Pages | None = None,
 ) -> Survey:
-    """Search the small files, here and by an executor; none if there are few.
+    """Search the small files, here and with an executor; none if there are few.
 
-    That may take half of the time: those that are chosen have to be read.
+    This may take half of the time: the chosen files have to be read.
     """
     if few_or_none(files) or engines.scan() is None:
         return NO_SURVEY
     limits = (limits or Limits()).for_part()
     found: list[tuple[Outline | None, int]] = [(None, 0)] * len(files)
-    late: set[int] = set()  # were not searched in time
+    late: set[int] = set()  # not searched in time
     waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
     kinds: dict[bytes, bytes] = {}  # one object for each digest
     done = 0  # bytes
@@ -93,11 +91,11 @@ def survey(
         while executor is not None and pages and waiting and len(running) < window:
             numbers = waiting[0]
             if not all(files[number].path for number in numbers):
-                break  # a member of an archive is read in its order
+                break  # members of an archive are read in order
             paths = tuple((files[number].path, files[number].plain) for number in numbers)
             try:
                 running[executor.submit(search_away, Search(paths, limits, pages))] = waiting.popleft()
-            except (OSError, RuntimeError):  # it is broken, or the system refuses a process
+            except (OSError, RuntimeError):  # the executor is broken, or the system refuses a process
                 executor = None
         if waiting:
             here(waiting.popleft() if not all(files[number].path for number in waiting[0]) else waiting.pop())
@@ -125,7 +123,7 @@ def survey(
 
 
 def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
-    """The numbers of small files that are searched at once; members of archives apart from files."""
+    """Yield the numbers of small files to search at once; members of archives apart from files."""
     batch: list[int] = []
     held = 0
     for number, file in enumerate(files):
@@ -145,9 +143,9 @@ def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
 
 
 def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) -> Found:
-    """Search files together, as many as there is time for.
+    """Search files together, as many as time permits.
 
-    Those without an outline have to be read to know what they are.
+    Files without an outline have to be read.
     """
     engine = engines.scan()
     assert engine is not None, "files are searched where blocks can be scanned"
@@ -162,7 +160,7 @@ def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) ->
 
 
 def _text(file: LogFile) -> bytes | None:
-    """The text of a small file; ``None`` if it is large, no text, or cannot be read without trouble."""
+    """Return the text of a small file; ``None`` if it is large, not text, or hard to read."""
     text = b""
     try:
         if file.plain:

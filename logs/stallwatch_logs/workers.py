@@ -1,4 +1,4 @@
-"""The side of those who read files for another process: they get jobs and give back what they read."""
+"""Read files for another process: take jobs and return their results."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 
 class Pages(NamedTuple):
-    """A catalogue for another process."""
+    """A catalogue to send to another process."""
 
     digest: str
     packed: bytes | ctypes.Array[ctypes.c_char]
-    cache: Path | None  #: where its patterns lie compiled
+    cache: Path | None  #: folder of its compiled patterns
 
     @classmethod
     def of(cls, catalogue: Catalogue) -> Pages:
-        """The catalogue, packed once."""
+        """Return the catalogue, packed once."""
         packed = msgspec.msgpack.encode(list(catalogue.pages.values()))
         return cls(hashlib.sha256(packed).hexdigest(), packed, catalogue.store.folder)
 
     def named(self) -> Pages:
-        """Only what they are known by, for who was given them before."""
+        """Return only the digest, for a process that already has the pages."""
         return self._replace(packed=b"")
 
     def shared(self) -> Pages:
-        """The same in memory that processes share.
+        """Return the pages in memory that processes share.
 
-        What is handed to a process at its start goes through a pipe: with more than that holds, this process
-        would wait until the other one has started.
+        Data passed to a process at its start goes through a pipe: with more data than the pipe holds, this
+        process would wait until the other one has started.
         """
         packed = bytes(self.packed)
         memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))
@@ -65,7 +65,7 @@ NO_PAGES = Pages("", b"", None)
 class Wanted(NamedTuple):
     """A file to read."""
 
-    number: int  #: among the run's files
+    number: int  #: index among the run's files
     path: str
     name: str
     rank: int | None
@@ -74,21 +74,21 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, number: int, file: LogFile) -> Wanted:
-        """A file that another process finds by its path."""
+        """Return a file that another process finds by its path."""
         return cls(number, file.path, file.name, file.rank, file.asked_for, file.local_ranks)
 
 
 class Job(NamedTuple):
-    """Some files, to be read one after the other."""
+    """Some files to read one after the other."""
 
     tasks: tuple[Wanted, ...]
-    sizes: ScanSizes  #: how much of them is read
+    sizes: ScanSizes  #: how much of the files is read
     limits: Limits | None
     pages: Pages
 
 
 class Board:
-    """Progress that processes share while they read: memory with one writer for each place."""
+    """Progress that processes share while they read, in memory with one writer for each place."""
 
     def __init__(self, files: int, *, shared: bool = True) -> None:
         self._read: Any = [0] * files
@@ -99,31 +99,31 @@ class Board:
             self._stop = context.RawValue(ctypes.c_byte, 0)
 
     def report(self, number: int, read: int) -> None:
-        """So many bytes of a file were read. Raises ``Stopped`` when nobody waits for them."""
+        """Record the bytes read of a file. Raises ``Stopped`` if they are no longer needed."""
         if self._stop.value:
             raise Stopped
         self._read[number] = read
 
     def read(self) -> list[int]:
-        """How many bytes of each file were read."""
+        """Return how many bytes of each file were read."""
         return list(self._read)
 
     def stop(self) -> None:
-        """Let whoever reads give up at the next portion."""
+        """Make all readers stop at the next portion."""
         self._stop.value = 1
 
 
 _lock = threading.Lock()
-_engines: dict[str, Engines] = {}  # by the catalogue's digest; the last one
+_engines: dict[str, Engines] = {}  # by the catalogue's digest; only the last one
 _board: Board | None = None
 
 
 def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
-    """A process's start: it ends with who started it, and leaves interrupts to it.
+    """Prepare a process: it ends with its parent, and leaves interrupts to it.
 
-    One that was forked has the ``engines`` already.
+    A forked process has the ``engines`` already.
     """
-    global _board  # what a pool prepares at its start can lie nowhere else
+    global _board  # the only place for objects that a pool prepares at its start
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     if engines is None:
@@ -150,7 +150,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
     if job.limits is not None and job.limits.time_left == 0.0:
         return FileRead(None, out_of_time=True)
     found, problems = expand([wanted.path], limits=job.limits)
-    if not found:  # it is gone meanwhile
+    if not found:  # it was removed meanwhile
         return FileRead(None, problems=problems)
     file = replace(
         found[0],
@@ -163,7 +163,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
 
 
 def prepared(pages: Pages) -> Engines:
-    """The compiled patterns, once for all jobs of a process."""
+    """Return the compiled patterns, compiled once for all jobs of a process."""
     with _lock:
         engines = _engines.get(pages.digest)
         if engines is None:
@@ -178,18 +178,18 @@ def prepared(pages: Pages) -> Engines:
 
 
 def end_with_parent() -> None:
-    """Let this process end when the one that started it does, however that ends."""
+    """End this process when its parent ends, for whatever reason."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
     if not _asked_for_a_death_signal():
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
-    elif not parent.is_alive():  # it ended before we asked
+    elif not parent.is_alive():  # it ended before the request
         os._exit(1)
 
 
 def _asked_for_a_death_signal() -> bool:
-    """Linux kills a process with its parent if it asks for that."""
+    """Request that Linux kill this process with its parent; return whether it will."""
     if sys.platform != "linux":
         return False
     try:

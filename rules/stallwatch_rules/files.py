@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # for who writes into a pipe
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # for a writer to a pipe
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 
 
 def account() -> int:
-    """Return the user whose rights this process has; 0 on Windows, where all files are of 0."""
+    """Return the effective user of this process; 0 on Windows, where all files belong to user 0."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
@@ -26,17 +26,17 @@ def is_own(status: os.stat_result, *, or_root: bool = False) -> bool:
 
 
 def is_private(status: os.stat_result, others: int = OTHERS_WRITE) -> bool:
-    """Return whether a file belongs to this account, and gives others none of these permissions."""
+    """Return whether a file belongs to this account, and grants others none of these permissions."""
     return is_own(status) and not status.st_mode & others
 
 
 def foreign_part(path: Path) -> Path | None:
-    """Return the first folder or link on the way to a path that is neither this account's nor root's.
+    """Return the first folder or link on the way to a path that belongs neither to this account nor to root.
 
-    Whoever owns it chooses where the path leads.
+    Its owner can change the target of the path.
     """
-    for real in (False, True):  # the links, and where they lead
-        with contextlib.suppress(OSError):  # what is not there is nobody's
+    for real in (False, True):  # the links, and their targets
+        with contextlib.suppress(OSError):  # a missing part has no owner
             way = Path(os.path.realpath(path)) if real else path
             for part in (*reversed(way.parents), way):
                 if not is_own(part.lstat(), or_root=True):
@@ -46,9 +46,9 @@ def foreign_part(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def open_regular(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file in a folder that others may write: a pipe there is not waited for.
+    """Open a file in a folder that others may write, without waiting for a pipe there.
 
-    Raises `OSError` for all that is no regular file.
+    Raises `OSError` for anything that is not a regular file.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -57,7 +57,7 @@ def open_regular(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file for what is added to it. Raises `OSError` for a link, and for a pipe that nobody reads."""
+    """Open a file to append to it. Raises `OSError` for a link, and for a pipe without a reader."""
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags | _NO_LINK, 0o666))
 
 
@@ -65,9 +65,9 @@ def open_to_append(path: Path) -> BinaryIO:
 def open_private(
     path: str | Path, others: int = OTHERS_WRITE, *, folder: int | None = None
 ) -> Iterator[BinaryIO]:
-    """Open a regular file for which `is_private` holds, in an opened folder if one is given.
+    """Open a regular file for which `is_private` holds, in an open folder if one is given.
 
-    Raises `OSError` for any other, and for a link.
+    Raises `OSError` for any other file, and for a link.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_LINK, dir_fd=folder)) as file:
         status = os.fstat(file.fileno())
@@ -78,11 +78,11 @@ def open_private(
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
-    """Open a file that takes its name once it is whole: what was there stays until then.
+    """Open a file that takes its name when it is complete; the old content stays until then.
 
-    Without a mode, it has that of the umask.
+    Without a mode, the umask applies.
     """
-    # A name that nobody can guess, and never a file or link that is there: others may write the folder.
+    # A name that cannot be guessed, and never an existing file or link: others may write the folder.
     beside = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
     try:
         with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode or 0o666)) as out:
@@ -95,6 +95,6 @@ def replacing(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
 
 
 def replace(path: Path, content: bytes, mode: int | None = 0o600) -> None:
-    """Write the file at once: a reader sees the old content or the new. Raises `OSError` where it cannot."""
+    """Write the file atomically: a reader sees the old content or the new. Raises `OSError` on failure."""
     with replacing(path, mode) as out:
         out.write(content)

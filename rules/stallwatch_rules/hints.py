@@ -1,7 +1,7 @@
-"""What a portion of lines may hold, told by a look at all of them at once: most portions hold little.
+"""Find the words in a portion of lines by one search of all of them: most portions hold few.
 
-Reading is one Python step per line and word; a word that stands nowhere in a portion saves the step for all
-its lines. The words that do are then looked for line by line, so portions decide about time only.
+Reading is one Python step per line and word; a word that is not in a portion saves the step for all its
+lines. The other words are then searched line by line, so portions affect only speed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stallwatch_rules.text.lazy import lazy
 TRACEBACK = (
     *("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS),
     *("never retrieved", "of asynchronous generator", "unhandled exception"),
-    # Of a logger's message, how the program goes on without what failed.
+    # In a logger's message, how the program continues without the failed part.
     *("etrying", "kipping", "kipped", "gnoring", "gnored", "alling back", "rying again"),
 )
 VERSION = ("ersion", "==", "eepspeed", "python3.", "torch", "dist-info", "Python ", "transformers", " info ")
@@ -48,7 +48,7 @@ LAUNCHER = (
 WARNING = ("Warning:", "WARN", "[W", "W0", "W1")
 
 
-# A class of Python's warnings, a logger's level as a word of its own, or the lead of glog's lines (WMMDD, and
+# A class of Python's warnings, a logger's level as a separate word, or the prefix of glog's lines (WMMDD, and
 # torch's [WMDD). No "learning_rate", and no "[Worker 3]".
 _WARNING = lazy(
     r"Warning:(?!\w)|(?<![A-Za-z0-9_])WARN(?:ING)?(?![A-Za-z0-9_])"
@@ -79,19 +79,19 @@ class Hints(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str) -> Hints:
-        """Look at a portion's text; of lines that differ in their figures only, at one."""
+        """Search a portion's text; search lines that differ only in their digits once."""
         text = "\n".join(dict.fromkeys(text.translate(_FIGURES).split("\n")))
         kinds = (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS, ACTIVITY_WORDS)
         return cls(*[_held(text, words) for words in kinds])
 
 
 def _held(text: str, words: Sequence[str]) -> tuple[str, ...]:
-    """The words that may stand in the text, whose figures are zeros."""
+    """Return the words that may be in the text, whose digits are zeros."""
     return tuple([word for word in words if _with_figures.get(word, word) in text])
 
 
 def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:
-    """Whether one of the words stands in the text."""
+    """Whether one of the words is in the text."""
     for word in words:  # noqa: SIM110 - any() costs three times as much on a short line
         if word in text:
             return True
@@ -99,5 +99,5 @@ def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:
 
 
 def is_warning(text: str) -> bool:
-    """Whether the line is a warning of some program."""
+    """Whether the line is a program's warning."""
     return _WARNING.search(text) is not None

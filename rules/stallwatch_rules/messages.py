@@ -1,4 +1,4 @@
-"""Messages: what Stallwatch says, as an id with parameters. `locale` has the words for them."""
+"""Messages: text of Stallwatch as an id with parameters. `locale` has the words for them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import msgspec
 from msgspec.structs import replace
 
 T = TypeVar("T")
-PAGE = "text"  #: the id of a rule page's own words, which are in the parameters
+PAGE = "text"  #: the id of a rule page's words, which are in the parameters
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     """A sentence, or several, independent of any language."""
 
     id: str  #: "area.key": the key of a template in `locale/<language>/<area>.json`
-    params: dict[str, str | int | float | Message | list[str | Message]] = {}  #: of the template's fields
+    params: dict[str, str | int | float | Message | list[str | Message]] = {}  #: for the template
     then: tuple[Message, ...] = ()  #: the sentences that follow
 
     def __add__(self, other: Text) -> Message:
-        """Return this message followed by another one; by nothing if that is empty."""
+        """Return this message followed by another one; unchanged if that is empty."""
         if isinstance(other, str):
             if other:
                 raise TypeError(f"no message: {other!r}")
@@ -29,7 +29,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         return replace(self, then=(*self.then, replace(other, then=()), *other.then))
 
     def __radd__(self, other: str) -> Message:
-        """Return this message: nothing comes before it."""
+        """Return this message: only an empty text may precede it."""
         if other:
             raise TypeError(f"no message: {other!r}")
         return self
@@ -49,23 +49,23 @@ def message(id: str, /, **params: str | int | float | Message | list[str | Messa
 
 
 def bilingual(english: str, chinese: str) -> Message:
-    """Return words of a rule page, which may be a user's own and unknown to who reads them later."""
+    """Return words of a rule page, which may be a user's own and unknown to a later reader."""
     return Message(PAGE, {"en": english, "zh": chinese or english})
 
 
 def sentences(*texts: Text | None) -> Text:
-    """Return these texts, one after the other."""
+    """Return these texts as one, in this order."""
     known = [bilingual(one, one) if isinstance(one, str) else one for one in texts if one]
     return reduce(add, known) if known else ""
 
 
 def has(text: Text, *ids: str) -> bool:
-    """Return whether a text is a message of one of these ids, or contains such a sentence."""
+    """Return whether a text is a message with one of these ids, or contains such a sentence."""
     return isinstance(text, Message) and text.has(*ids)
 
 
 def without(text: T, id: str) -> T:
-    """Return a text without the sentences of this id that follow in it."""
+    """Return a text without its later sentences of this id."""
     if not isinstance(text, Message):
         return text
     return replace(text, then=tuple(one for one in text.then if one.id != id))
@@ -79,7 +79,7 @@ def contains(text: Text, part: str) -> bool:
 
 
 def with_params(text: T, **params: Any) -> T:
-    """Return the text with newer values in all of its sentences that have such a field."""
+    """Return the text with new values in all of its sentences that have such a field."""
     if not isinstance(text, Message):
         return text
     own = {name: value for name, value in params.items() if name in text.params}

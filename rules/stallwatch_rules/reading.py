@@ -1,7 +1,7 @@
-"""The streaming reader of a run that live watching and post-mortems share.
+"""The streaming reader of a run, shared by live watching and post-mortems.
 
-Lines go in as they come, in any portions and with the ranks interleaved in any way; what is kept is bounded
-and belongs to one source and rank each. ``diagnose`` puts the streams together and may be called at any time.
+Lines are fed as they arrive, in any portions and with the ranks interleaved in any way; the state is bounded
+and belongs to one source and rank each. ``diagnose`` combines the streams and may be called at any time.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 #: Sources times ranks, of some 8 KiB each: with 100,000 files a process stays below 400 MB.
 MAX_STREAMS = 20_000
-_MAX_RANKS = 4096  # of one source: a text that names more ranks than that is no log
+_MAX_RANKS = 4096  # of one source: a text with more ranks is not a log
 
 
 class Observed(msgspec.Struct):
-    """What one portion of lines told."""
+    """The observations in one portion of lines."""
 
     matches: list[Match] = []
     samples: list[Sample] = []
@@ -59,18 +59,18 @@ class Observed(msgspec.Struct):
 
 
 class Aside(NamedTuple):
-    """What was left out of a source before a line, or what that line stands for."""
+    """Lines skipped in a source before a line, or lines that this line represents."""
 
-    before: int  #: index of the line
+    before: int  #: index of the next line
     source: str
     segments: int = 0  #: lines, and drawings of progress bars
-    kinds: Collection[str] = ()  #: of metrics that may be among them
+    kinds: Collection[str] = ()  #: kinds of metrics that may be among them
     losses: int = 0  #: metrics lines with a loss and without a step among them
     more: Sequence[tuple[str, int]] = ()  #: rule → matches like the line's; "" for lines that no rule knows
 
 
 class Parted(NamedTuple):
-    """What was read of some sources of a run."""
+    """The content read from some sources of a run."""
 
     streams: dict[Key, StreamReading]
     tracker: ProgressTracker
@@ -78,7 +78,7 @@ class Parted(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What was read up to a place where the program may have been started anew."""
+    """The state up to a place where the program may have been started again."""
 
     streams: dict[Key, StreamReading]
     streams_of: dict[str, int]
@@ -94,29 +94,29 @@ class RunReading:
     """Reads a run's lines and diagnoses what it has read so far.
 
     ``starts``: its lines are those of one source, to the end, and its program may have been started several
-    times meanwhile, each of which is judged by itself. Otherwise they are of one run: what is watched live is
-    one, and a source among several may show starts that the others do not.
+    times, each judged separately. Otherwise they belong to one run: a run watched live is one, and a source
+    among several may show starts that the others do not.
     """
 
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:
         self.catalogue = catalogue
         self.matcher = matcher if matcher is not None else Matcher(catalogue)
-        self.baseline: Baseline | None = None  #: what a healthy run says, to tell this run's new lines by
+        self.baseline: Baseline | None = None  #: lines of a healthy run, to find this run's new ones
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
-        self.unread: set[str] = set()  #: sources of which nothing was read, as there are too many
+        self.unread: set[str] = set()  #: sources that were not read, as there are too many
         self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
         self.hosts: Mapping[str, str] = {}  #: source → the host in its name
         self.ranks_on: Mapping[int, str] = {}  #: rank → the host in its source's name
         self._streams_of: dict[str, int] = {}  # source → its streams
         self.splits_starts = starts
-        self.starts = Starts()  #: that are over
-        self._part: Part | None = None  # what was read since the newest start
-        self._before: _Before | None = None  # … and before a place where another may begin
+        self.starts = Starts()  #: completed starts
+        self._part: Part | None = None  # the part since the newest start
+        self._before: _Before | None = None  # … and the state before a place where another may begin
         self._replaying = False
         self._gaps: dict[str, Gaps] = {}
         self._series = SeriesReader()
-        self._keys: dict[Key, LineMasker] = {}  # streams whose last line was one of a private key
+        self._keys: dict[Key, LineMasker] = {}  # streams whose last line was part of a private key
         self._failures = catalogue.failures
         self._timeouts = catalogue.tagged("flight-data")
         self._start_rules = catalogue.tagged("start-failed")
@@ -125,9 +125,9 @@ class RunReading:
         )
 
     def feed(self, lines: Sequence[Line], asides: Sequence[Aside] = ()) -> Observed:
-        """Read further lines. Lines of one source and rank must come in their order.
+        """Read further lines. Lines of one source and rank must be in order.
 
-        ``asides`` tell what was left out between these lines, in the lines' order.
+        ``asides`` report what was skipped between these lines, in the lines' order.
         """
         observed = Observed()
         waiting = deque(asides)
@@ -136,7 +136,7 @@ class RunReading:
             return observed
         text = "\n".join([line.text for line in lines])
         scan = self.matcher.scan(lines)
-        raw, lines = lines, self._masked(lines, text)  # only what matches saw the secrets
+        raw, lines = lines, self._masked(lines, text)  # only the matcher saw the secrets
         hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
         for index, rule, captures in scan.matches:
             if captures and lines[index] is not raw[index]:
@@ -147,7 +147,7 @@ class RunReading:
         for index, rule in scan.contexts:
             contexts.setdefault(index, []).append(rule)
         hints = Hints.of(text)
-        # A scheduler's log holds our own words too, which quote the run's; they are no evidence.
+        # A scheduler's log holds our own messages too, which quote the run's; they are no evidence.
         own_words = "stallwatch:" in text
         splits = self.splits_starts and not self._replaying
         keys = keys_of(lines, text) if splits else []
@@ -187,12 +187,12 @@ class RunReading:
         return observed
 
     def _masked(self, lines: Sequence[Line], text: str) -> Sequence[Line]:
-        """Return the lines, which `text` joins, without their secrets: what is kept is made of these."""
+        """Return the lines, which `text` joins, without their secrets: only these are kept."""
         clean = redact(text)
         if clean == text and not self._keys:
             return lines
         texts = clean.split("\n")
-        if len(texts) != len(lines):  # a line that is made up of several
+        if len(texts) != len(lines):  # a line that consists of several
             texts = [redact(line.text) for line in lines]
         masked = []
         for line, shown in zip(lines, texts, strict=True):
@@ -206,7 +206,7 @@ class RunReading:
         return masked
 
     def _take_asides(self, waiting: deque[Aside], index: int) -> dict[str, int]:
-        """Take the asides before a line; gives the rules' matches that the line stands for."""
+        """Take the asides before a line; return the matches per rule that the line represents."""
         more: dict[str, int] = {}
         while waiting and waiting[0].before <= index:
             aside = waiting.popleft()
@@ -221,37 +221,37 @@ class RunReading:
         return more
 
     def tell(self, match: Match, more: int = 0) -> None:
-        """Take what a rank told of itself: a match, and `more` like it, of a line that no log holds."""
+        """Take a report of a rank: a match, and `more` like it, of a line that no log holds."""
         stream = self._stream(match.line)
         if stream is not None:
             stream.read(match.line, None, False, Hints.of(""))
             stream.match(match, match.rule in self._by_progress, more)
 
     def withdraw(self, rule: str, capture: str, value: str) -> None:
-        """Forget what ranks reported by a rule with this capture, as it no longer holds."""
+        """Remove the ranks' reports of a rule with this capture, as it no longer holds."""
         for (source, _), stream in self.streams.items():
             hits = stream.hits.get(rule) if source == SELF_TOLD else None
             if hits is not None and hits.first.captures.get(capture) == value:
                 del stream.hits[rule]
 
     def step(self, sample: Sample, source: str) -> None:
-        """Take a step that a rank told of, into the stream of what it tells of itself."""
+        """Take a step that a rank reported, into the stream of its own reports."""
         stream = self._stream(Line("", source, 0, sample.rank, sample.time))
         if stream is not None:
             stream.timelines.see(sample)
 
     def environment(self, versions: Mapping[str, str], source: str, rank: int | None) -> None:
-        """Take the versions that a rank imported: they are surer than what a log says of them."""
+        """Take the versions that a rank imported: they are more reliable than those in a log."""
         stream = self._stream(Line("", source, 0, rank))
         if stream is not None:
             stream.versions.update(versions)
 
     def parted(self) -> Parted:
-        """What was read, without the patterns by which it was: for another process."""
+        """Return what was read, without the patterns used to read it, for another process."""
         return Parted(self.streams, self.tracker, self.unread)
 
     def merge(self, other: Parted) -> None:
-        """Add what was read of other sources, each to its end."""
+        """Add what was read from other sources, each to its end."""
         for key, stream in other.streams.items():
             if len(self.streams) < MAX_STREAMS:
                 self.streams[key] = stream
@@ -276,11 +276,11 @@ class RunReading:
     ) -> Diagnosis:
         """Diagnose what was read so far.
 
-        ``ending``: how the command ended, if that is known. ``now``, ``threshold``, ``stalled`` and
-        ``waited`` (seconds without a step) come from whoever watches the run live, or did. ``ended_at``: when
-        it ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the others) are
-        for a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed the rank that
-        the others wait for in none of the collectives. ``watched``: an agent is still at it.
+        ``ending``: how the command ended, if known. ``now``, ``threshold``, ``stalled`` and ``waited``
+        (seconds without a step) come from the agent that watches the run live, or did. ``ended_at``: when it
+        ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the others) are for
+        a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed the rank that the
+        others wait for in none of the collectives. ``watched``: an agent still watches the run.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}
@@ -316,13 +316,13 @@ class RunReading:
     # ---- starts
 
     def settle(self) -> None:
-        """Decide whether a start began where one may have: no further line will come."""
+        """Decide whether a start began at the candidate: no further line will come."""
         if self._part is not None and self._before is not None:
             began = self._began(self._part, self._before)
             self._begin(self._part) if began else self._go_on(self._part)
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Set aside what was read, if the program may have been started again with this line."""
+        """Set the state aside if the program may have been started again with this line."""
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
         self._before = _Before(
@@ -347,7 +347,7 @@ class RunReading:
         return any(stream.exceptions.seen for stream in self.streams.values())
 
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
-        """Decide whether a start begins at a candidate, as far as that is known with this line."""
+        """Decide whether a start begins at a candidate, as far as this line shows."""
         candidate, before = part.candidate, self._before
         assert candidate is not None and before is not None
         stepped = sample is not None and sample.step is not None and self._is_counted(sample, line)
@@ -371,7 +371,7 @@ class RunReading:
         if candidate.is_over:
             began = bool(began)
         elif began and not self._did_anything():
-            return False  # its steps may go on
+            return False  # its steps may continue
         if began is not None:
             self._begin(part) if began else self._go_on(part)
         return began is not None
@@ -381,10 +381,10 @@ class RunReading:
         return counter is not None and not counter.nested
 
     def _is_anew(self, candidate: Candidate, before: _Before, *, goes_on: bool = False) -> bool:
-        """Return whether a candidate behind a failure is another start, and no other rank or worker."""
+        """Return whether a candidate after a failure is another start, and not another rank or worker."""
         if candidate.mark is not None:
             return True
-        # What a launcher starts again is its workers; ranks print what they print one after the other.
+        # A launcher restarts its workers; ranks print the same lines one after the other.
         again = candidate.again
         stops = [stop for stream in before.streams.values() for stop in stream.summary.stops]
         if again.is_launched is not None or (stops and stops[-1].over is None):
@@ -393,7 +393,7 @@ class RunReading:
         return of_one and again.is_at_the_top and not goes_on
 
     def _began(self, part: Part, before: _Before) -> bool:
-        """Return whether a start began at a candidate behind which no further line comes."""
+        """Return whether a start began at a candidate that no further line follows."""
         candidate, diagnosis = part.candidate, before.diagnosis
         if candidate is None or diagnosis is None:
             return False
@@ -411,7 +411,7 @@ class RunReading:
         return conclude(streams, tracker, self.catalogue, self.matcher.conditional, RunContext())
 
     def _begin(self, part: Part) -> None:
-        """Keep how the start before ended, and no more of it."""
+        """Keep only the outcome of the previous start."""
         before, self._before = self._before, None
         assert before is not None
         found = before.diagnosis or self._conclude(before)
@@ -419,7 +419,7 @@ class RunReading:
         part.begin()
 
     def _go_on(self, part: Part) -> None:
-        """Read what came since a place where no start began as what it is: more of the same."""
+        """Read the lines since a place where no start began as a continuation."""
         before, self._before = self._before, None
         assert before is not None
         candidate = part.go_on()
@@ -474,7 +474,7 @@ class RunReading:
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
             stream.answers += 1 + (more.get("", 0) if more else 0)
         if hits and (stream.tracebacks.quotes(line.text) or is_data(line.text)):
-            # Source code under a traceback's frame, and data, name many failures; none of them happened.
+            # Source code under a traceback's frame, and data, mention many failures; none of them happened.
             hits = ()
         line = stream.dated(line)
         for rule, captures in hits:

@@ -16,7 +16,7 @@ from stallwatch_rules.stacks.records import StackGroup
 
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
-#: docs/verdict.md explains each. Version 0.1, and schema 1 of the JSON report, know neither "interrupted" nor
+#: docs/verdict.md explains each. Version 0.1, and schema 1 of the JSON report, have no "interrupted",
 #: "finished", "unfinished" and "no-evidence".
 Verdict = Literal[
     "failed",
@@ -30,32 +30,32 @@ Verdict = Literal[
     "no-evidence",
     "no-training-log",
 ]
-#: The verdicts on a run that trained, and that others may be compared with.
+#: The verdicts on a run that trained, to which other runs may be compared.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
-#: Who stopped a run from outside: Ctrl-C or SIGINT, ``scancel``, a scheduler, or whoever sent another signal.
+#: Who stopped a run from outside: Ctrl-C or SIGINT, ``scancel``, a scheduler, or another signal's sender.
 Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
 Inferred = Literal["", "place", "words"]  # the last in reports of version 0.1 only
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
 
-SCHEMA = 2  #: of these records; reports have schema 1, too
+SCHEMA = 2  #: version of these records; reports also have schema 1
 
 
 class Line(msgspec.Struct, frozen=True):
     """One line of a log, its prefixes taken off."""
 
     text: str  #: without rank prefix, ANSI codes, container prefix and line end
-    source: str  #: the file (or pipe) it came from, as the user would name it
+    source: str  #: the file (or pipe) it came from, named for the user
     number: int  #: 1-based line in that source
-    rank: int | None = None  #: global rank, where the prefix or the file's name tells
+    rank: int | None = None  #: global rank, if the prefix or the file's name contains it
     time: float | None = None  #: from the line's own timestamp, else when it was read live
-    zoned: bool = False  #: the time's zone is known; else it is taken as UTC, and no report calls it that
+    zoned: bool = False  #: the time's zone is known; else it is taken as UTC, but not labeled UTC in reports
 
 
-EVALUATION = "text evaluation"  #: the series of what evaluations print of themselves: none of the run's steps
+EVALUATION = "text evaluation"  #: the series of the output of evaluations: not steps of the run
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Numbers that one line tells; ``None`` where it does not."""
+    """Numbers in one line; ``None`` for those it does not contain."""
 
     rank: int | None
     time: float | None
@@ -63,9 +63,9 @@ class Sample(msgspec.Struct, frozen=True):
     total_steps: int | None = None
     values: dict[str, float] = {}  #: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
     #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the
-    #: training started, as the trainer says), "overflow" (1: a step was skipped); never null, may be NaN
+    #: training started, by the trainer's count), "overflow" (1: a step was skipped); never null, may be NaN
     from_bar: bool = False  #: read from a progress bar, which may be an evaluation's
-    series: str = ""  #: which of its source's counters: a log may hold several that count differently
+    series: str = ""  #: the counter in its source: a log may hold several that count differently
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -74,16 +74,16 @@ class Match(msgspec.Struct, frozen=True):
     rule: str
     line: Line
     captures: dict[str, str]
-    step: int | None = None  #: the last step seen in the run when the line came
+    step: int | None = None  #: the last step seen in the run when the line appeared
 
 
 class Place(msgspec.Struct):
-    """Where something was seen."""
+    """The place where something was seen."""
 
     rank: int | None
     file: str
     line: int
-    time: str | None  #: ISO 8601: with "Z" where the zone is known, without one as the log has it
+    time: str | None  #: ISO 8601: with "Z" if the zone is known, otherwise as in the log
     step: int | None
     text: Text
 
@@ -105,10 +105,10 @@ class Primary(msgspec.Struct):
     captures: dict[str, str]
     why: Text
     fixes: list[Text]
-    apart: list[StackGroup] = []  #: odd ranks, in no collective: each title begins with where they are
-    inferred: Inferred = ""  #: from what it was concluded where an exception's wording is in no rule
+    apart: list[StackGroup] = []  #: odd ranks, in no collective: each title starts with their place
+    inferred: Inferred = ""  #: basis of the conclusion if no rule has the exception's wording
     frames: list[str] = []  #: the calls of the exception that it was read from, as in ``UnknownException``
-    host: str = ""  #: of the rank, in a run over several hosts
+    host: str = ""  #: host of the rank, in a run over several hosts
 
 
 class HostRanks(msgspec.Struct):
@@ -116,8 +116,8 @@ class HostRanks(msgspec.Struct):
 
     host: str
     ranks: list[int]
-    clock_ahead_seconds: float | None = None  #: of most other hosts' clocks, if by more than two seconds
-    logged: bool = True  #: there is a log of it; else it is inferred from the order of the others' ranks
+    clock_ahead_seconds: float | None = None  #: relative to most other hosts, if more than two seconds
+    logged: bool = True  #: it has a log; else it is inferred from the order of the others' ranks
 
 
 class Finding(msgspec.Struct):
@@ -126,7 +126,7 @@ class Finding(msgspec.Struct):
     rule: str
     title: Text
     role: Role
-    harm: Harm  #: judged for this run; "by-progress" where the log does not show enough to tell
+    harm: Harm  #: judged for this run; "by-progress" if the log has too little evidence
     count: int
     ranks: list[int]
     first: Place
@@ -136,7 +136,7 @@ class Finding(msgspec.Struct):
 
 
 class NearPage(msgspec.Struct):
-    """A rule page whose words are like those of an unknown failure: a place to look, no claim."""
+    """A rule page with words similar to those of an unknown failure: a hint, not a claim."""
 
     rule: str
     title: Text
@@ -152,14 +152,14 @@ class UnknownException(msgspec.Struct):
     count: int
     first: Place
     frames: list[str]  #: innermost last, user frames before library frames
-    root: str = ""  #: the first exception of the chain, where this one was raised while handling another
-    nearest: list[NearPage] = []  #: the pages that look most like it, the nearest first
+    root: str = ""  #: the first exception of the chain, if this one was raised while handling another
+    nearest: list[NearPage] = []  #: the most similar pages, the nearest first
 
 
 class NewLines(msgspec.Struct):
     """Lines of one wording that no rule knows, and that are new before the run's end."""
 
-    template: str  #: what differs stands in brackets: ``worker <n> lost <path>``
+    template: str  #: variable parts are in brackets: ``worker <n> lost <path>``
     exemplar: str
     level: Literal["error", "warning", "info"]
     count: int
@@ -169,7 +169,7 @@ class NewLines(msgspec.Struct):
 
 
 class Progress(msgspec.Struct):
-    """How far the run came."""
+    """The progress of the run."""
 
     first_step: int | None = None
     last_step: int | None = None
@@ -181,22 +181,22 @@ class Progress(msgspec.Struct):
 
 
 class FindingChange(msgspec.Struct):
-    """A finding that an assessor added (nothing before), removed (nothing after) or changed."""
+    """A finding that an assessor added (empty before), removed (empty after) or changed."""
 
     rule: str
     harm_before: Harm | None
     harm: Harm | None
     role_before: Role | None
     role: Role | None
-    note: Text = ""  #: the evidence, where that is new
+    note: Text = ""  #: the evidence, if new
 
 
-#: Why a finding is not the root cause, in the order in which reports say it.
+#: Why a finding is not the root cause, in the order of reports.
 PassedReason = Literal["explained", "harm", "role", "order", "explained-by-others"]
 
 
 class Noted(msgspec.Struct):
-    """What an assessor noted for those after it, and no reader sees in the findings."""
+    """An assessor's note for later assessors, which findings do not show."""
 
     rule: str | None  #: the finding; ``None`` for the run
     facts: list[str] = []
@@ -204,14 +204,14 @@ class Noted(msgspec.Struct):
 
 
 class PassedOver(msgspec.Struct):
-    """A finding that did harm and was not chosen as the root cause."""
+    """A finding that did harm but was not chosen as the root cause."""
 
     rule: str
     reason: PassedReason
 
 
 class Contribution(msgspec.Struct):
-    """What one assessor, or the choice of the root cause, contributed to a verdict."""
+    """The contribution of one assessor, or of the choice of the root cause, to a verdict."""
 
     assessor: (
         str  #: of ``diagnosis.assessors``; ``matches`` (the rules that fired), ``root-cause`` (the choice)
@@ -222,23 +222,23 @@ class Contribution(msgspec.Struct):
 
 
 class Series(msgspec.Struct):
-    """A number over a run's steps, thinned to what a chart can show."""
+    """A number over a run's steps, thinned for a chart."""
 
     name: str  #: "loss", "grad_norm", "learning_rate", "loss_scale" or "step_seconds"
     rank: int | None
     steps: list[float]
-    values: list[float | None]  #: as many; ``None`` where it was NaN or infinite
+    values: list[float | None]  #: one per step; ``None`` if it was NaN or infinite
 
 
 class Stats(msgspec.Struct):
-    """What was read."""
+    """How much was read."""
 
     files: int = 0
     bytes: int = 0
     lines: int = 0
-    seconds: float = 0.0  #: that the reading took; 0 where lines were read as they came
-    unread_files: int = 0  #: for whose end there was no time
-    unread_bytes: int = 0  #: that these have left, as far as that is known
+    seconds: float = 0.0  #: duration of the reading; 0 if lines were read live
+    unread_files: int = 0  #: files not read to the end for lack of time
+    unread_bytes: int = 0  #: unread bytes of these, as far as known
 
 
 class Start(msgspec.Struct):
@@ -249,14 +249,14 @@ class Start(msgspec.Struct):
     first_line: int
     last_line: int
     verdict: Verdict
-    rule: str | None  #: of its primary cause
-    title: Text  #: what the verdict is about
+    rule: str | None  #: rule of its primary cause
+    title: Text  #: subject of the verdict
     first_step: int | None = None
     last_step: int | None = None
     total_steps: int | None = None
     began: str | None = None  #: ISO 8601
     ended: str | None = None
-    reported: bool = False  #: whether it is the one whose report this is
+    reported: bool = False  #: whether this is the report of this start
     interrupted_by: Interrupter | None = None  #: as in the diagnosis
 
 
@@ -270,48 +270,48 @@ class Diagnosis(msgspec.Struct):
     progress: Progress = msgspec.field(default_factory=Progress)
     environment: dict[str, str] = {}
     stats: Stats = msgspec.field(default_factory=Stats)
-    notes: list[Text] = []  #: what the reader should know: files that could not be read, a log that just ends
-    digest: list[Text] = []  #: which ranks ended in what, a line each, where they did not end alike
-    ending: Text = ""  #: how the process ended, where that is known
-    new_lines: list[NewLines] = []  #: new before the end of a run that failed or stands, most telling first
+    notes: list[Text] = []  #: facts for the reader: files that could not be read, a log that just ends
+    digest: list[Text] = []  #: how the ranks ended, one line per group, if they ended differently
+    ending: Text = ""  #: how the process ended, if known
+    new_lines: list[NewLines] = []  #: new before a failed or stalled run's end, most significant first
     schema: int = SCHEMA
-    explained: list[Contribution] = []  #: how the findings came about; in the JSON report if it is asked for
+    explained: list[Contribution] = []  #: how the findings were derived; in the JSON report on request
     series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.
     interrupted_by: Interrupter | None = None  #: who stopped it, if it was stopped from outside
-    starts: list[Start] = []  #: where a log has several: the newest first
-    hosts: list[HostRanks] = []  #: of a run over several, if they are known
+    starts: list[Start] = []  #: if a log has several: the newest first
+    hosts: list[HostRanks] = []  #: hosts of a run over several, if known
 
     @property
     def in_trouble(self) -> bool:
-        """Whether it does not train on, for a reason that somebody should look at."""
+        """Whether it no longer trains, for a reason that a person should check."""
         return _in_trouble(self.verdict, self.primary)
 
 
 class JobTold(msgspec.Struct):
-    """One of several jobs whose logs were given together, in short."""
+    """A summary of one of several jobs whose logs were given together."""
 
-    name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of no known one
+    name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of no known job
     verdict: Verdict
     badge: Text  #: the verdict in words
     primary: str | None  #: the rule of its primary cause
-    confidence: float | None  #: of that
-    title: Text  #: what the verdict is about
+    confidence: float | None  #: confidence in that cause
+    title: Text  #: subject of the verdict
     last_step: int | None
     total_steps: int | None
     finished: bool
     last_time: str | None  #: ISO 8601: when it last wrote, by its log, else by its files
     files: list[str]
-    reported: bool = False  #: whether it is the one whose report this is
+    reported: bool = False  #: whether this is the report of this job
     interrupted_by: Interrupter | None = None
 
     @property
     def in_trouble(self) -> bool:
-        """As for ``Diagnosis``."""
+        """Whether the job is in trouble, as for ``Diagnosis``."""
         return _in_trouble(self.verdict, self.primary)
 
 
 def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
-    """A run that the system stopped has a cause; one that ended because it was asked to has none."""
+    """Whether a run is in trouble: one that the system stopped has a cause, one ended on request none."""
     if verdict == "interrupted":
         return primary is not None
     return verdict in ("failed", "stalled", "unknown-failure")

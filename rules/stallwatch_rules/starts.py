@@ -1,11 +1,11 @@
-"""How a log shows that its program was started again: what it printed at its first start comes once more.
+"""Detect that a program in a log was started again: the output of its first start is repeated.
 
 Appended runs, sweeps and retries in one file share no format, but each start begins with the same lines: a
-banner, the arguments, what imports warn of. So the lines before the first step are learnt, the *head* of a
-source. Where several of them come again in their order, or a mark of whoever starts programs (a shell's
-prompt, a launcher's header, a usage text), a start may begin. It does begin there if the part before had
-ended, or if its steps go back. Loader workers that import the script anew, headers of epochs and ranks that
-print the same banner show the one, but not the other.
+banner, the arguments, warnings of imports. So the lines before the first step are learned, the *head* of a
+source. If several of them recur in order, or a mark of a program's starter appears (a shell's prompt, a
+launcher's header, a usage text), a start may begin. It does begin there if the part before had ended, or if
+its steps go back. Loader workers that import the script again, headers of epochs and ranks that print the
+same banner show the one, but not the other.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.reading import Aside
 
-HEAD_LINES = 48  #: different lines that are learnt of a head
-HEAD_REACH = 400  #: lines in which they are looked for, and …
+HEAD_LINES = 48  #: different lines of a head that are learned
+HEAD_REACH = 400  #: lines that are searched for them, and …
 FIRST_WITHIN = 16  #: … the first of them
-MOST_HEADS = 4  #: of one source that are known
-ENOUGH = 3  #: lines of the head that must come again
+MOST_HEADS = 4  #: heads of one source that are known
+ENOUGH = 3  #: lines of the head that must recur
 NEAR = 200  #: lines within which they must, and …
-NEXT = 30  #: … within so many after the one before
+NEXT = 30  #: … within this many after the previous one
 MOST_VAIN = 3
-FRESH = 3  #: lines that are of no head, after which a start shows more than its head
-MOST_WAITING = 4000  #: lines after which a start that is not sure is none
+FRESH = 3  #: lines of no head, after which a start shows more than its head
+MOST_WAITING = 4000  #: lines after which an uncertain start is rejected
 FIRST_KEPT, LAST_KEPT = 8, 56  #: starts of a source that are kept
-_LEAST = 5  # characters beside figures
+_LEAST = 5  # characters besides digits
 
-#: What two starts of one program print differently: times, durations, sizes, processes, ports, identifiers.
+#: Text that differs between starts of one program: times, durations, sizes, processes, ports, identifiers.
 _CHANGING = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ])?|\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?|[IWEF]\d{4} "
     r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,}\b|\b0x[0-9a-fA-F]+|\d{5,}|:\d{4,5}\b|\[\d+\]|\bpid\D?\d+"
@@ -43,13 +43,13 @@ _CHANGING = lazy(
     r"|\b(?:\d{1,3}\.){3}\d{1,3}|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}\d{1,2}\b"
     r"|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b|\b20\d\d$"
 )
-#: A shell that shows what it runs: a prompt or ``set -x`` before a command that starts a program.
+#: A shell that echoes its commands: a prompt or ``set -x`` before a command that starts a program.
 _COMMAND = lazy(
     r"^(?:\+ |[\w.@:~/()\[\] -]{0,80}[$#] |nohup )(?:[A-Z_]+=\S* )*(?:env |exec |srun .{0,200}?|time )?"
     r"(?:\S*/)?(?:python[\d.]*|torchrun|deepspeed|accelerate|mpirun|bash|sh) .{0,400}?([\w.-]+\.(?:py|sh))\b"
 )
 _USAGE = lazy(r"^usage: ([\w.-]+\.py)\b")
-#: Launchers say these once for all their ranks (torch 2.13, distributed/run.py; deepspeed 0.19.8,
+#: Launchers print these once for all their ranks (torch 2.13, distributed/run.py; deepspeed 0.19.8,
 #: launcher/runner.py and launch.py).
 _LAUNCHER = lazy(
     r"^\*{5,}$|Setting OMP_NUM_THREADS environment variable for each process"
@@ -62,11 +62,11 @@ class HeadLine(msgspec.Struct):
 
     order: int
     text: str
-    vain: int = 0  #: how often it came again, and no start began
+    vain: int = 0  #: how often it recurred without a start
 
 
 class Head:
-    """The lines that a source began with, by what is left of them without figures."""
+    """The lines at the beginning of a source, keyed by their text without digits."""
 
     def __init__(self) -> None:
         self.lines: dict[bytes, HeadLine] = {}
@@ -76,9 +76,9 @@ class Head:
         self._seen = 0
 
     def add(self, key: bytes, line: Line, *, ends: bool) -> bool:
-        """Learn a line, unless it ``ends`` what a program prints at its start: a step does, or a failure.
+        """Learn a line, and return whether it is new.
 
-        Whether it is a new one.
+        A line that ``ends`` the output at a program's start is not learned: a step, or a failure.
         """
         self._seen += 1
         if ends:
@@ -89,7 +89,7 @@ class Head:
         if key in self.lines:
             self.doubled.add(key)
             return False
-        if len(key) >= _LEAST and key.lower() != key.upper():  # no rule of dashes
+        if len(key) >= _LEAST and key.lower() != key.upper():  # not a rule of dashes
             self.lines[key] = HeadLine(len(self.lines), line.text)
             self.first, self.last = self.first or line.number, line.number
             self.is_open = self.is_open and len(self.lines) < HEAD_LINES
@@ -98,20 +98,20 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """Whether several processes printed it, one after the other: its beginning, and most of the rest."""
+        """Whether several processes printed it in turn: its first line recurs, and most of the rest."""
         began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
         return began_again and 2 * len(self.doubled) >= len(self.lines)
 
     @property
     def launched_at(self) -> int | None:
-        """Which of its lines is the first of a launcher's, which says it once for all ranks."""
+        """The index of the first line of a launcher, which prints it once for all ranks."""
         launchers = (one.order for one in self.lines.values() if _LAUNCHER.search(one.text))
         return min(launchers, default=None)
 
 
 def keys_of(lines: Sequence[Line], text: str) -> list[bytes]:
-    """Return what is left of each line without figures; ``text`` is all of them."""
-    keys = _without_figures(text).split(b"\n")  # of text, Python takes letters out slower
+    """Return each line without its digits, as bytes; ``text`` is all lines joined."""
+    keys = _without_figures(text).split(b"\n")  # Python removes letters from text more slowly
     return keys if len(keys) == len(lines) else [_without_figures(line.text) for line in lines]
 
 
@@ -120,14 +120,14 @@ def _without_figures(text: str) -> bytes:
 
 
 def may_hold_marks(text: str) -> bool:
-    """Return whether a line of a text may be a mark; a single character is found in no time."""
+    """Return whether a line of a text may be a mark; searching a single character costs almost nothing."""
     if "usage: " in text or "nohup" in text or text.startswith("+ "):
         return True
     return any(one in text and word in text for one, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
 
 
 def same(one: str, other: str) -> bool:
-    """Return whether two lines differ in nothing but what differs from start to start.
+    """Return whether two lines differ only in values that change from start to start.
 
     Example: ``Epoch 2/10`` is not ``Epoch 1/10``, but ``pid 4711`` is ``pid 812``.
     """
@@ -135,14 +135,14 @@ def same(one: str, other: str) -> bool:
 
 
 class Mark(NamedTuple):
-    """A line by which whoever starts programs shows that one is started."""
+    """A line that shows that a program is being started."""
 
     program: str
-    usage: bool = False  #: the program only said how it is used
+    usage: bool = False  #: the program only printed its usage
 
 
 def mark_of(text: str) -> Mark | None:
-    """Return the mark that a line is, if it is one."""
+    """Return the mark in a line, if there is one."""
     if text.startswith("usage: "):
         found = _USAGE.match(text)
         return Mark(found[1], usage=True) if found is not None else None
@@ -153,15 +153,15 @@ def mark_of(text: str) -> Mark | None:
 
 
 class Recurrence(msgspec.Struct):
-    """Which lines of a head came again, in its order."""
+    """The lines of a head that recurred, in its order."""
 
     head: Head
     met: dict[bytes, HeadLine] = {}
-    others: int = 0  #: lines that came with other counts
+    others: int = 0  #: lines that recurred with other counts
     is_later: bool = False  #: one of them names another epoch
 
     def see(self, key: bytes, line: Line) -> bool:
-        """Take a line; whether it is the head's next."""
+        """Take a line; return whether it is the head's next."""
         known = self.head.lines.get(key)
         if known is None or key in self.met:
             return False
@@ -179,20 +179,20 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_likely(self) -> bool:
-        """Whether enough of the head came again, with little left out."""
+        """Whether enough of the head recurred, with few gaps."""
         orders = self._orders
         return len(orders) >= ENOUGH and 2 * len(orders) > max(orders) - min(orders)
 
     @property
     def is_at_the_top(self) -> bool:
-        """Whether the head came again from its beginning, and from the same epoch on."""
+        """Whether the head recurred from its beginning, and from the same epoch on."""
         return min(self._orders) <= len(self.head.lines) // 4 and not self.is_later
 
     @property
     def is_whole(self) -> bool:
-        """Whether most of the head came again, from its beginning and mostly with the same counts.
+        """Whether most of the head recurred, from its beginning and mostly with the same counts.
 
-        What several processes printed ahead of the first step, such as loader workers, shows none.
+        Output that several processes printed before the first step, such as loader workers, proves nothing.
         """
         once = self.head.lines.keys() - self.head.doubled
         met = len(once & self.met.keys())
@@ -201,7 +201,7 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_launched(self) -> bool | None:
-        """Whether a launcher's lines are among them, or what came ahead of the launcher.
+        """Whether a launcher's lines are among them, or lines printed before the launcher.
 
         ``None``: no launcher is known that starts the program.
         """
@@ -210,7 +210,7 @@ class Recurrence(msgspec.Struct):
 
 
 class Candidate:
-    """A place where a start may begin: what came from there on."""
+    """A place where a start may begin, and the lines since."""
 
     def __init__(self, line: Line, heads: Iterable[Head], mark: Mark | None) -> None:
         self.first = line
@@ -219,32 +219,32 @@ class Candidate:
         self.lines: list[Line] = []
         self.asides: list[Aside] = []
         self._recurrences = [Recurrence(head) for head in heads]
-        self.fresh = 0  #: lines that are of no head
+        self.fresh = 0  #: lines of no head
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
-        """Take a line that is like one of a head."""
+        """Take a line that resembles one of a head."""
         for one in self._recurrences:
             if one.see(key, line):
                 self._met_at = len(self.lines)
 
     @property
     def again(self) -> Recurrence:
-        """The head of which most came again."""
+        """The head that recurred most."""
         return max(self._recurrences, key=lambda one: len(one.met))
 
     @property
     def is_likely(self) -> bool:
-        """Whether a start may well begin here."""
+        """Whether a start probably begins here."""
         return self.mark is not None or self.again.is_likely
 
     @property
     def is_over(self) -> bool:
-        """Whether no more of a head will come."""
+        """Whether no more lines of a head are expected."""
         return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
 
     def forget(self) -> None:
-        """Take lines out of the heads that came again and again without a start."""
+        """Remove lines from the heads that recurred repeatedly without a start."""
         for one in self._recurrences:
             for key, line in one.met.items():
                 line.vain += 1
@@ -253,16 +253,16 @@ class Candidate:
 
 
 class Part(msgspec.Struct):
-    """A source from its newest start on."""
+    """A source since its newest start."""
 
     first: Line
     last: Line
     heads: list[Head]  #: of the first start and the newest ones, the newest last
     known: set[bytes] = set()  #: keys of their lines
-    programs: set[str] = set()  #: that marks of starts named
-    rank: int | None = None  #: whose lines are looked at, beside those of none
-    busy: bool = True  #: whether the head is open, or a start may have begun
-    refused: bool = False  #: it began with a usage text, which the lines of the next one are like
+    programs: set[str] = set()  #: programs named by marks of starts
+    rank: int | None = None  #: rank whose lines are examined, besides those without a rank
+    busy: bool = True  #: the head is open, or a start may have begun
+    refused: bool = False  #: it began with a usage text, which the lines of the next one resemble
     candidate: Candidate | None = None
 
     @property
@@ -271,7 +271,7 @@ class Part(msgspec.Struct):
         return self.heads[-1]
 
     def sign(self, key: bytes, line: Line, *, marked: bool) -> Candidate | None:
-        """Return where a start may begin: with a line of a head, or with a mark."""
+        """Return a candidate if a start may begin with this line: a line of a head, or a mark."""
         if self.candidate is not None or not self._is_looked_at(line):
             return None
         mark = mark_of(line.text) if marked else None
@@ -304,7 +304,7 @@ class Part(msgspec.Struct):
             candidate.see(key, line)
 
     def begin(self) -> None:
-        """Begin with what the candidate is."""
+        """Start a new part at the candidate."""
         candidate, self.candidate = self.candidate, None
         assert candidate is not None
         self.refused = candidate.mark is not None and candidate.mark.usage
@@ -313,7 +313,7 @@ class Part(msgspec.Struct):
         self.known = {key for head in self.heads for key in head.lines}
 
     def go_on(self) -> Candidate:
-        """Go on as before: what the candidate is, is no start."""
+        """Continue the current part: the candidate is no start."""
         candidate, self.candidate = self.candidate, None
         assert candidate is not None
         candidate.forget()
@@ -322,14 +322,14 @@ class Part(msgspec.Struct):
         return candidate
 
     def _is_looked_at(self, line: Line) -> bool:
-        """Whether a line is of the launcher, or of the one rank whose lines show a start."""
+        """Whether a line is from the launcher, or from the one rank whose lines show a start."""
         if line.rank is not None and self.rank is None:
             self.rank = line.rank
         return line.rank is None or line.rank == self.rank
 
 
 class Starts:
-    """The starts of one source that are over: the first and the last ones, and how many there were."""
+    """The completed starts of one source: the first and the last ones, and their number."""
 
     def __init__(self) -> None:
         self._first: list[Start] = []
@@ -338,7 +338,7 @@ class Starts:
         self.verdicts: Counter[tuple[str, str | None]] = Counter()
 
     def add(self, start: Start) -> None:
-        """Take one more."""
+        """Add a start."""
         self.count += 1
         start.number = self.count
         self.verdicts[start.verdict, start.rule] += 1

@@ -1,4 +1,4 @@
-"""What is kept of one source and rank while its lines are read: bounded, and in the lines' own order."""
+"""Keep the state of one source and rank while its lines are read: bounded, and in the lines' own order."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
-MAX_WORDINGS = 8  #: with the exemplars that differ from those in more than numbers: one may be the proof
+MAX_WORDINGS = 8  #: including exemplars that differ in more than numbers: one may be the proof
 MAX_ACTIVITY = 4096
-AGED_STEPS, AGED_LINES = 3, 100  #: after which the last line's time is no longer told as that of others
+AGED_STEPS, AGED_LINES = 3, 100  #: after these, the last line's time no longer applies to other lines
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
 #: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); others skip samples, too.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001  # zones differ by quarters of an hour; stamps have milliseconds
-VERSION_LINES = 20_000  #: programs say their versions when they start
+VERSION_LINES = 20_000  #: programs print their versions at startup
 
 
 class RuleHits(msgspec.Struct):
     """The matches of one rule in one stream."""
 
     first: Match
-    first_index: int  #: of the line in its stream
+    first_index: int  #: index of the first match's line in its stream
     last: Match
     mark: int  #: steps that the stream had seen at the last match
-    own_step: int | None = None  #: the step that this stream itself had reached at the first match
+    own_step: int | None = None  #: the stream's own step at the first match
     last_own_step: int | None = None  #: and at the last
-    last_index: int = 0  #: of the last match's line in its stream
+    last_index: int = 0  #: index of the last match's line in its stream
     last_plain: int = 0  #: lines outside of tracebacks before it
     answers: int = 0  #: requests that the stream's server had answered at the last match
     count: int = 0
-    teardown: int = 0  #: of them, those in what a process printed while it was torn down
-    handled: int = 0  #: of these, those in exceptions that the program says it goes on without
+    teardown: int = 0  #: of these, matches in the output of a process that was being torn down
+    handled: int = 0  #: of these, matches in exceptions that the program reports to have handled
     exemplars: list[str] = []
     lowest: dict[str, float] = {}  #: the lowest number that a capture held
 
     def add(self, match: Match, mark: int, own_step: int | None, more: int = 0) -> None:
-        """Count one, and ``more`` before it that were not read."""
+        """Count one match, and ``more`` before it that were not read."""
         self.count += 1 + more
         self.last, self.mark, self.last_own_step = match, mark, own_step
         self._keep(match.line.text)
@@ -70,7 +70,7 @@ class RuleHits(msgspec.Struct):
             self.lowest[name] = min(number, self.lowest.get(name, number))
 
     def _keep(self, text: str) -> None:
-        """Keep the first texts, and then the first of each further wording."""
+        """Keep the first texts, then the first of each further wording."""
         if len(self.exemplars) >= MAX_WORDINGS or text in self.exemplars:
             return
         if len(self.exemplars) >= MAX_EXEMPLARS:
@@ -81,28 +81,27 @@ class RuleHits(msgspec.Struct):
 
 
 class Gaps(msgspec.Struct):
-    """What the streams of a source share: how far it is, and what was left out of it so far, as much as falls
-    on each of them."""
+    """State that a source's streams share: its position, and each stream's share of the skipped lines."""
 
     lines: float = 0.0
     losses: float = 0.0  #: metrics lines with a loss and without a step
-    steps: int = 0  #: samples of the stream that told the first one
+    steps: int = 0  #: samples of the stream with the source's first sample
     told_by: tuple[int | None] | None = None  #: the rank of that stream
 
     def add(self, lines: int, losses: int, streams: int) -> None:
-        """Leave out further lines of a source that holds so many streams."""
+        """Skip further lines of a source that holds this many streams."""
         self.lines += lines / max(1, streams)
         self.losses += losses / max(1, streams)
 
 
 def _same_clock(stamp: float | None, time: float) -> bool:
-    """Whether a line's time is that of its timestamp, but for the zone."""
+    """Whether a line's time is that of its timestamp, except for the zone."""
     apart = abs(time - stamp) % _ZONE_SECONDS if stamp is not None else _ZONE_SECONDS / 2
     return min(apart, _ZONE_SECONDS - apart) < _SAME_SECONDS
 
 
 class StreamReading:
-    """What was read of one source and rank."""
+    """The content read from one source and rank."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class StreamReading:
     ) -> None:
         self.source = source
         self.starts = starts  #: rules by which a start failed
-        self.below_start: Below = ""  #: what came after the last match of these
+        self.below_start: Below = ""  #: output after the last match of these
         self.timeouts = timeouts  #: rules whose lines have flight data
         self.rank = rank
         self.index = 0  #: lines read
@@ -123,14 +122,14 @@ class StreamReading:
         self._gaps = gaps if gaps is not None else Gaps()
         self._left_out, self._losses = self._gaps.lines, self._gaps.losses
         self.timelines = StreamTimelines()
-        self.answers = 0  #: lines that say that a server answered a request
+        self.answers = 0  #: lines that show that a server answered a request
         self.curves = Curves()
-        self._logged = 0  # steps of the training that were seen when a loss was last printed
-        self._lossy = False  # one was, since the step before
+        self._logged = 0  # training steps seen when a loss was last printed
+        self._lossy = False  # a loss was printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
         self.crashes = CrashReader()
-        self.in_exception = False  #: whether the next line may belong to a traceback or a crash being told
+        self.in_exception = False  #: whether the next line may belong to an unfinished traceback or crash
         self.exceptions = ExceptionTable()
         self.templates = TemplateTable()
         self.hits: dict[str, RuleHits] = {}
@@ -141,15 +140,13 @@ class StreamReading:
         self.last_time: float | None = None
         self.last_zoned = False  #: that time's zone is known
         self.turned_back = 0.0  #: seconds that the clock was set back since the last step, in autumn
-        self._undated = self._undated_steps = 0  # lines, and samples, read since one told it
-        self._steps_then = 0  # samples of the source's first teller of steps until then
+        self._undated = self._undated_steps = 0  # lines, and samples, since the last line with a time
+        self._steps_then = 0  # value of `Gaps.steps` at that line
         self.last_advance: Line | None = None
-        self.after_time: float | None = None  #: the first time that a line after the last step told
+        self.after_time: float | None = None  #: the first time in a line after the last step
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
-        self.activity_now: Activity | None = (
-            None  #: what it was last seen to be busy with since its last step
-        )
-        self.timed = False  #: whether every line's time is its own, given from outside the text
+        self.activity_now: Activity | None = None  #: latest activity since its last step
+        self.timed = False  #: whether every line's time comes from outside the text
         self.of_a_run = False  #: whether a line belonged to a training, though it held no step
         self.sampled = False  #: whether any line held numbers of a training
         self.lowest_scale: float | None = None  #: lowest loss scale that a step overflowed at
@@ -159,11 +156,11 @@ class StreamReading:
 
     @property
     def in_part(self) -> bool:
-        """Whether lines of its source were left out, so that it holds a share."""
+        """Whether lines of its source were skipped, so that it holds only a part."""
         return self._gaps.lines > 0
 
     def clock(self, line: Line) -> None:
-        """Notice the line's time: one that is not that of a timestamp in the text came from outside."""
+        """Record the line's time: one that is not that of a timestamp in the text came from outside."""
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or not _same_clock(own_time(line.text, line.time), line.time)
             if self.last_time is not None and not line.zoned and line.time < self.last_time:
@@ -175,15 +172,15 @@ class StreamReading:
                 self.first_time = line.time
 
     def when(self, line: Line | None) -> float | None:
-        """The line's time, unless it is only that of some line before it."""
+        """Return the line's time, unless it is only that of an earlier line."""
         if line is None or line.time is None:
             return None
         return line.time if self.timed or own_time(line.text, line.time) is not None else None
 
     def dated(self, line: Line) -> Line:
-        """The line that was just read, without a time that only a line long before it told.
+        """Return the line that was just read, without a time that comes only from a line long before it.
 
-        A rank that prints little is as far as the one of the same source that tells the steps.
+        A rank that prints little is as far as the rank of the same source that prints the steps.
         """
         if line.time is None or self.timed:
             return line
@@ -206,7 +203,7 @@ class StreamReading:
         before = self.last_time
         self.clock(line)
         self._undated += 1
-        if "loss" in line.text and _LOSS.search(line.text):  # also where no number beside it is understood
+        if "loss" in line.text and _LOSS.search(line.text):  # even if no number beside it can be parsed
             self._logged, self._lossy = self.timelines.trained, True
         if sample is not None:
             self.sampled = True
@@ -216,10 +213,10 @@ class StreamReading:
             self._gaps.steps += self._gaps.told_by[0] == self.rank
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
-                if self._lossy and self.timelines.trained > self._logged:  # it was printed within these steps
+                if self._lossy and self.timelines.trained > self._logged:  # printed within these steps
                     self._logged, self._lossy = self.timelines.trained, False
             values = sample.values
-            if not METRICS.isdisjoint(values):  # asked here: advances take a while to be told
+            if not METRICS.isdisjoint(values):  # checked first, as computing the advances is slower
                 self.curves.see(sample, self.timelines.advances)
                 if "loss" in values:
                     self._logged = self.timelines.trained
@@ -253,7 +250,7 @@ class StreamReading:
         self.index += 1
 
     def match(self, match: Match, by_progress: bool, more: int = 0) -> None:
-        """Take a match of the line that was just read, for itself and for ``more`` that were not."""
+        """Take a match of the line that was just read, and ``more`` matches of lines that were not read."""
         hits, own_step = self.hits.get(match.rule), self.own_step
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
@@ -268,7 +265,7 @@ class StreamReading:
             self.timelines.hit(match.rule, match.line, 1 + more)
 
     def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
-        """Look for exceptions in a line that was just read; ``rules`` are those that it was a match of."""
+        """Search a line that was just read for exceptions; ``rules`` are those that matched it."""
         mark = self.mark
         ended = self.tracebacks.feed(line, rules, mark)
         crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
@@ -282,7 +279,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Keep the wording of a line that was just read, and of ``more`` like it, that nothing else knows."""
+        """Keep the wording of a line that was just read, and of ``more`` like it, unless known otherwise."""
         if self.in_exception and (self.tracebacks.telling or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
@@ -291,11 +288,11 @@ class StreamReading:
             self.templates.add(line, self.mark, 1 + more)
 
     def close_gap(self) -> None:
-        """Notice what was left out of the stream since the last line that was read."""
+        """Account for the lines skipped since the last line that was read."""
         left_out = int(self._gaps.lines - self._left_out)
         if not left_out:
             return
-        self._undated = self._undated_steps = 0  # what was left out may have told another time
+        self._undated = self._undated_steps = 0  # the skipped lines may have had another time
         self._steps_then = self._gaps.steps
         for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
             if ended is not None:
@@ -308,18 +305,18 @@ class StreamReading:
         self.timelines.leave_out(losses)
         self.templates.partial = True
         self._left_out = self._gaps.lines
-        self._losses += losses  # a part of one waits for the next gap
+        self._losses += losses  # a fraction carries over to the next gap
 
     def _note_exceptions(self) -> None:
         self.in_exception = self.tracebacks.busy or self.crashes.busy
 
     def exceptions_now(self) -> ExceptionTable:
-        """The exceptions so far, with what stands unfinished at this moment."""
+        """Return the exceptions so far, including the currently unfinished ones."""
         return self.exceptions.with_left([*self.tracebacks.left(self.mark), *self.crashes.left()])
 
     @property
     def unlogged(self) -> int:
-        """The training's steps since a loss was last printed."""
+        """Training steps since a loss was last printed."""
         return self.timelines.trained - self._logged
 
     @property
@@ -330,24 +327,24 @@ class StreamReading:
 
     @property
     def mark(self) -> Mark:
-        """Where the stream is."""
+        """The current position of the stream."""
         main = self.timelines.main
         if main is None:
             return Mark(self.index - 1, 0, None, self.plain, self.answers)
         return Mark(self.index - 1, main.advances, main.last_step, self.plain, self.answers)
 
 
-SOURCE = "events.jsonl"  #: the file of a run's folder in which it is kept
+SOURCE = "events.jsonl"  #: file in a run's folder with the ranks' own reports
 
 Key = tuple[str, int | None]
 NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
 def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
-    """The streams, without what ranks told of themselves that the log says as well.
+    """Return the streams without reports of ranks that the log contains as well.
 
-    Each failure counts once, by the log's line. What the ranks said of it, such as a parameter's name,
-    stands behind the log's lines as evidence.
+    Each failure counts once, by the log's line. The ranks' reports on it, such as a parameter's name, follow
+    the log's lines as evidence.
     """
     logged = {rule for (source, _), stream in streams.items() if source != SOURCE for rule in stream.hits}
     echoes: dict[str, list[str]] = {}
@@ -366,15 +363,15 @@ def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamR
 def with_codes(
     streams: Mapping[Key, StreamReading], codes: Mapping[int, int | None]
 ) -> Mapping[Key, StreamReading]:
-    """The streams, with the exit codes of ranks as a launcher tells them, if none does.
+    """Return the streams with the exit codes of ranks as if from a launcher, if no launcher reported any.
 
-    `codes` are those of the ranks that failed, in the order of their ends, as who watched them saw.
+    `codes` are those of the ranks that failed, in the order of their ends, as the agent saw them.
     """
     if not codes or any(stream.summary.codes for stream in streams.values()):
         return streams
-    told = copy.copy(streams.get((SOURCE, None)) or StreamReading(SOURCE, None, frozenset()))
-    told.summary = LauncherSummary.seen(codes)
-    return {**streams, (SOURCE, None): told}
+    reports = copy.copy(streams.get((SOURCE, None)) or StreamReading(SOURCE, None, frozenset()))
+    reports.summary = LauncherSummary.seen(codes)
+    return {**streams, (SOURCE, None): reports}
 
 
 def _without(stream: StreamReading, rules: set[str]) -> StreamReading:

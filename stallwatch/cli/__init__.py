@@ -1,4 +1,4 @@
-"""The command line: ``stallwatch COMMAND``. Each module here has the commands of one subject."""
+"""The command line: ``stallwatch COMMAND``. Each module holds the commands of one subject."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 
 from stallwatch.cli.context import CONTEXT, App, tell
 
-# In the order in which a newcomer meets them, each with the module that is imported when it is called.
+# In the order in which a new user needs them, each with the module that is imported when it is called.
 _COMMANDS = {
     "run": "run",
     "tail": "run",
@@ -38,17 +38,17 @@ _COMMANDS = {
     "demo": "runs",
 }
 _INTERNAL_ERROR = 70  # EX_SOFTWARE
-_EXIT_SECONDS = 10.0  # that the interpreter may take to end
+_EXIT_SECONDS = 10.0  # that the interpreter may need to end
 _UNWRITTEN = 2
-_OBJECTS = 100_000  #: made since the last collection, until the next one
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: what only a write fails with
+_OBJECTS = 100_000  #: objects created between two collections
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: errors that only a write raises
 
 
 class StallwatchGroup(click.Group):
-    """Imports a command when it is called, and shows errors as one message on stderr."""
+    """Imports a command when it is called, and prints errors as one message on stderr."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Not by the alphabet."""
+        """Return the commands in the order of `_COMMANDS`, not alphabetically."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -63,14 +63,14 @@ class StallwatchGroup(click.Group):
         kwargs["standalone_mode"] = False
         try:
             result = super().main(*args, **kwargs)
-            if sys.stdout is not None:  # None: it was closed before we began
+            if sys.stdout is not None:  # None: it was closed before we started
                 sys.stdout.flush()
         except click.ClickException as error:
             message = error.format_message()
             if isinstance(error, click.UsageError) and error.ctx is not None:
                 usage = error.ctx.get_usage()
                 helps = message.startswith(usage)  # a group without its command: the message is its help
-                with contextlib.suppress(OSError):  # nobody may be there to read it
+                with contextlib.suppress(OSError):  # stderr may be closed
                     click.echo(message if helps else usage, err=True)
                 if helps:
                     sys.exit(error.exit_code)
@@ -79,14 +79,14 @@ class StallwatchGroup(click.Group):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
-            # Whoever read our output has enough (`| head`); Python must not complain at exit either.
+            # The reader of our output has closed it (`| head`); Python must not complain at exit either.
             _write_no_more()
             sys.exit(141)
         except Exception as error:
             if App.debug:
                 raise
             if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
-                # Nothing of ours: a disk is full behind what we write to, mostly behind standard output.
+                # Not an internal error: the disk behind the output, mostly standard output, is full.
                 tell(f"the output cannot be written: {error.strerror}")
                 _write_no_more()
                 sys.exit(_UNWRITTEN)
@@ -96,8 +96,8 @@ class StallwatchGroup(click.Group):
 
 
 def _write_no_more() -> None:
-    """Let nothing that is left to write be complained of at exit."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or no file
+    """Redirect standard output to the null device, so that nothing fails at exit."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -134,8 +134,8 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
 
 
 def main() -> None:
-    """The console script."""
-    # The modules that a start loads are no garbage: collections that look through them take a sixth of it.
+    """Run the console script."""
+    # The modules loaded at startup are not garbage: collections that scan them take a sixth of that time.
     gc.set_threshold(_OBJECTS)
     try:
         cli(prog_name="stallwatch")
@@ -143,13 +143,13 @@ def main() -> None:
         _limit_exit(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
     finally:
-        gc.freeze()  # the interpreter looks through what is left twice as it ends
+        gc.freeze()  # the interpreter scans remaining objects twice as it ends
 
 
 def _limit_exit(code: int) -> None:
-    """Exit with `code` in any case: as it ends, the interpreter waits for threads of libraries.
+    """Exit with `code` in any case: the interpreter waits for threads of libraries as it ends.
 
-    One that could not start for want of memory never ends, and the exit code may be a training's.
+    A thread that could not start for lack of memory never ends, and the exit code may be a training's.
     """
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda *_: os._exit(code))

@@ -1,4 +1,4 @@
-"""``stallwatch alerts``: the chats: try them, follow messages, and send those that wait."""
+"""Implement ``stallwatch alerts``: test the chats, list messages, and send those that wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Delivery, Outbox
 
 _LISTED = 10_000
-_NAME = 12  # characters of a chat's fingerprint: enough to tell it from the others
+_NAME = 12  # characters of a chat's fingerprint: enough to distinguish it from the others
 _FIRST_TRY_SECONDS = 20.0
 
 
@@ -134,7 +134,7 @@ def _try_the_way(config: Config, prometheus: str, alertmanager: str, relay: str,
     from stallwatch_alerts.prometheus.pathtest import PathTest
     from stallwatch_exporter.serving.authentication import own_authorization
 
-    # Where an agent would be: on another port Prometheus would not look.
+    # The port of an agent: Prometheus would not scrape another port.
     exporter = replace(exporter_settings(config), port_tries=0)
     token = config["relay.token"]
     allowed = f"Bearer {token}" if token else own_authorization(exporter.server)
@@ -203,8 +203,8 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     outboxes = _outboxes(config)
     for named in drop:
         _drop(outboxes, named, settings.all_urls, config["ui.language"])
-    shared = Outbox(store.engine)  # agents and relays look there for what is told already
-    told = (shared.notified_meanwhile, notified_elsewhere(config))
+    shared = Outbox(store.engine)  # agents and relays look up there what has been sent already
+    settled_checks = (shared.notified_meanwhile, notified_elsewhere(config))
     senders = [
         Sender(
             url,
@@ -216,7 +216,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
             acknowledged=people.is_acknowledged,
             settled=settled,
         )
-        for outbox, settled in zip(outboxes, told, strict=False)
+        for outbox, settled in zip(outboxes, settled_checks, strict=False)
         for url in settings.all_urls
     ]
     channels = [fingerprint(url) for url in settings.all_urls]
@@ -227,7 +227,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     began = [sender.looked_at for sender in senders]
     deadline = time.monotonic() + wait
     while waiting() and (late := time.monotonic() - deadline) < _FIRST_TRY_SECONDS:
-        # Each tries once, however short the time: loading what sends may take longer.
+        # Each tries once, however short the time: loading the senders may take longer.
         tried = all(sender.looked_at > before for sender, before in zip(senders, began, strict=True))
         if late >= 0 and tried:
             break
@@ -246,7 +246,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
 
 
 def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
-    """Give up what waits for the only chat whose fingerprint begins so, and that no URL here has."""
+    """Discard the messages for the only chat whose fingerprint starts with `named` and no URL here has."""
     from stallwatch_alerts.notice import fingerprint
 
     configured = {fingerprint(url) for url in urls}
@@ -262,7 +262,7 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
 
 
 def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> str:
-    """Why a message is still there."""
+    """Return why a message is still waiting."""
     if one.channel not in channels:
         return say("why-unknown", language, name=one.channel[:_NAME])
     if one.not_before > now:
@@ -274,7 +274,7 @@ def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> s
 
 
 def _outboxes(config: Config) -> list[Outbox]:
-    """The incident database's, and this host's own where that is elsewhere."""
+    """Return the outbox in the incident database, and this host's own if the database is elsewhere."""
     from stallwatch_alerts.delivery.outbox import Outbox
 
     store, _ = opened(config)

@@ -1,4 +1,4 @@
-"""``stallwatch check``: what can be said of a run before it starts."""
+"""Implement ``stallwatch check``: check a run before it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``stallwatch check`` looks at: configurations, scripts, and the versions of a Python or a file."""
+"""Read the inputs of ``stallwatch check``: configurations, scripts, and versions of a Python or a file."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ KINDS = (".py", ".json", ".hjson", *_YAML)
 
 @dataclass
 class Inputs:
-    """What was named on the command line, read."""
+    """The inputs named on the command line, as read."""
 
     configs: list[DsConfig] = field(default_factory=list)
     scripts: list[Script] = field(default_factory=list)
-    diagnostics: list[Diagnostic] = field(default_factory=list)  #: on what could be read, but not parsed
-    problems: list[str] = field(default_factory=list)  #: on what could not be read
+    diagnostics: list[Diagnostic] = field(default_factory=list)  #: on readable inputs that do not parse
+    problems: list[str] = field(default_factory=list)  #: on unreadable inputs
     looked_at: list[str] = field(default_factory=list)
 
     def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
-        """Versions of a file, of another Python or of this one; none if they cannot be found out."""
+        """Return the versions in a file, of another Python or of this one; none if they are unknown."""
         try:
             if file is not None:
                 versions, where = versions_in_file(file), str(file)
@@ -100,7 +100,7 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
 
 
 def _other(file: Path, parsed: Parsed, inputs: Inputs) -> Parsed:
-    """The file that accelerate's ``deepspeed_config_file`` names: as it stands, or beside its own."""
+    """Read the file that accelerate's ``deepspeed_config_file`` names: as given, or beside its own."""
     named = Path(parsed.other_file or "")
     there = next((path for path in (named, file.parent / named) if path.is_file()), named)
     text = _text(there, inputs)
@@ -134,7 +134,7 @@ def _text(file: Path, inputs: Inputs) -> str | None:
     return None
 
 
-#: those that the checks know something of; no others are looked at
+#: packages that the checks have facts about; others are ignored
 PACKAGES = (
     "accelerate",
     "deepspeed",
@@ -157,15 +157,15 @@ import importlib.util, json, sys
 found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
 print(json.dumps({name: one.origin for name, one in found.items() if one and one.origin}))
 """
-SOURCES = ("transformers", "trl")  #: whose classes are looked up in their source
+SOURCES = ("transformers", "trl")  #: packages whose classes are looked up in their source
 
 
 class EnvironmentUnknown(Exception):
-    """The versions could not be found out; the message says what to do."""
+    """The versions could not be determined; the message says what to do."""
 
 
 def versions_here() -> dict[str, str]:
-    """Of the Python that runs Stallwatch."""
+    """Return the versions in the Python that runs Stallwatch."""
     found = {}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -174,7 +174,7 @@ def versions_here() -> dict[str, str]:
 
 
 def versions_of_python(python: str) -> dict[str, str]:
-    """Of another Python: it is started and asked for its metadata; nothing of the stack is imported."""
+    """Return the versions in another Python: it prints its metadata and imports nothing of the stack."""
     try:
         return _known((str(name), str(version)) for name, version in _answer(python, _ASK))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
@@ -184,7 +184,7 @@ def versions_of_python(python: str) -> dict[str, str]:
 
 
 def _answer(python: str, program: str, *arguments: str) -> Any:
-    """What a short program prints as JSON in its last line, run by that Python."""
+    """Run a short program in that Python and return the JSON in its last line."""
     answer = subprocess.run(
         [python, "-c", NO_CURRENT_FOLDER + program, *arguments],
         capture_output=True,
@@ -197,11 +197,11 @@ def _answer(python: str, program: str, *arguments: str) -> Any:
 
 
 def sources_of(python: str | None) -> Callable[[str], Source | None]:
-    """What reads the modules of ``SOURCES`` as they are installed, here or in another Python."""
+    """Return a reader of the modules of ``SOURCES`` as installed here or in another Python."""
     origins: dict[str, str] = {}
     if python is None:
         for name in SOURCES:
-            spec = importlib.util.find_spec(name)  # of a package at the top: nothing is imported
+            spec = importlib.util.find_spec(name)  # for a top-level package this imports nothing
             if spec is not None and spec.origin:
                 origins[name] = spec.origin
     else:
@@ -222,7 +222,7 @@ def sources_of(python: str | None) -> Callable[[str], Source | None]:
 
 
 def versions_in_file(path: Path) -> dict[str, str]:
-    """Of a ``requirements.txt`` or the output of ``pip freeze``; only exact pins count."""
+    """Return the exact pins in a ``requirements.txt`` or in the output of ``pip freeze``."""
     try:
         found = _known(parse_versions(path.read_text(encoding="utf-8-sig")).items())
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""``stallwatch config``: what is in force, and where it comes from."""
+"""Implement ``stallwatch config``: show the effective configuration and the source of each value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands share: the configuration in force, the catalogue, options, and how they talk."""
+"""Shared code of the commands: the effective configuration, the catalogue, options, and output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["tell"]
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 PATH = click.Path(path_type=Path)
-FILE = click.Path(path_type=Path, dir_okay=False)  #: that is written
+FILE = click.Path(path_type=Path, dir_okay=False)  #: a file to write
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -50,14 +50,14 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 _CHATS = ("alerts.urls", "alerts.routes")
-# What says who is told, and where it is kept what they were told; "": a mistake that may hide any of them.
+# Sections on who is notified and where that is recorded; "": a mistake that may hide any of them.
 _OF_PEOPLE = ("", "alerts", "relay", "run")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class App:
-    """The command's view of the world; handed to commands by click."""
+    """The state of a command, which click passes to it."""
 
     debug: ClassVar[bool] = False
 
@@ -68,10 +68,10 @@ class App:
     def config(
         self, ends_for: Callable[[str], bool] | None = None, also: Callable[[Config], object] | None = None
     ) -> Config:
-        """Return the configuration with the command's flags over it; what is wrong is told.
+        """Return the configuration with the command's flags applied, and report its problems.
 
         If `ends_for` holds for the key of a problem, the command ends with exit code 2; before that, `also`
-        tells what else is wrong.
+        reports further problems.
         """
         config = load(self.config_file, self.flags)
         mask_site_patterns(config)
@@ -84,30 +84,30 @@ class App:
 
 
 def any_key(_key: str) -> bool:
-    """For commands that are of no use with a wrong configuration."""
+    """Return true: for commands that are of no use with a wrong configuration."""
     return True
 
 
 def hides_people(key: str) -> bool:
-    """For whoever asks what people were told, and sends by hand.
+    """Whether a mistake in this key may hide the people to notify, or the record of their messages.
 
-    What is wrong with a chat or a route is no reason to stop: the others are in use. Nor is what has nothing
-    to do with people.
+    For commands that list messages or send by hand. A mistake in a chat or a route is no reason to stop, as
+    the others are in use; nor is one in a key that does not concern people.
     """
     return key not in _CHATS and key.partition(".")[0] in (*_OF_PEOPLE, UNREAD)
 
 
 def shuts_relay(key: str) -> bool:
-    """For the relay, without which nobody hears of anything: only where it listens, and to whom."""
+    """Whether a mistake in this key stops the relay: only in its address or who may post to it."""
     return key in ("relay.host", "relay.port", "relay.token") or is_about_servers(key)
 
 
 def setting_option(
     key: str, *names: str, given: Any = None, **attributes: Any
 ) -> Callable[[_Command], _Command]:
-    """An option that overrides a key of the configuration, which the command reads it from.
+    """Return an option that overrides a key of the configuration, from which the command reads it.
 
-    `given` is the value that a flag stands for, if that is not ``True``.
+    `given` is the value that a flag represents, if that is not ``True``.
     """
 
     def keep(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
@@ -125,7 +125,7 @@ def language_option(command: _Command, key: str = "ui.language") -> _Command:
 
 
 def address_options(section: str, host: str, port: str, lowest: int = 0) -> Callable[[_Command], _Command]:
-    """The options for where a server of this section listens, with what their help says."""
+    """Return the options for the address of a server of this section, with these help texts."""
     ports = click.IntRange(lowest, 65535)
     address = setting_option(f"{section}.host", "--host", metavar="ADDRESS", help=host)
     number = setting_option(f"{section}.port", "--port", type=ports, help=port)
@@ -145,7 +145,7 @@ paths_argument = click.argument("paths", nargs=-1, required=True, metavar="PATHâ
 
 
 def catalogue_of(config: Config) -> Catalogue:
-    """All rule pages; those that are broken are told and left out."""
+    """Return all rule pages; report and leave out broken ones."""
     from stallwatch_exporter.settings import cache_home
     from stallwatch_rules.pages.catalogue import load_catalogue
 
@@ -155,18 +155,18 @@ def catalogue_of(config: Config) -> Catalogue:
 
 
 def tell_all(problems: Iterable[object]) -> None:
-    """One line per problem."""
+    """Print one line per problem."""
     for problem in problems:
         tell(" ".join(str(problem).splitlines()))
 
 
 def tell_wrong_alerts(loaded: Config) -> bool:
-    """Tell of names in routes that no rule page has, and of URLs of which no channel can be made.
+    """Report names in routes that no rule page has, and URLs that no channel can be made of.
 
-    Returns whether there are any.
+    Return whether there are any.
     """
     if not (loaded["alerts.urls"] or loaded["alerts.routes"]):
-        return False  # the usual case needs nothing of what is imported below
+        return False  # the usual case needs none of the imports below
     from importlib.util import find_spec
 
     from stallwatch.config.chats import misnamed, names_any, unusable
@@ -181,7 +181,7 @@ def tell_wrong_alerts(loaded: Config) -> bool:
 
 @contextmanager
 def extra(name: str, language: str = "en") -> Iterator[None]:
-    """Around imports: if a library is missing, the user is told which extra of Stallwatch brings it."""
+    """Wrap imports: if a library is missing, name the extra of Stallwatch that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -190,7 +190,7 @@ def extra(name: str, language: str = "en") -> Iterator[None]:
 
 
 def open_incidents(config: Config) -> IncidentStore:
-    """The incident database; a ``ClickException`` if it cannot be opened."""
+    """Return the incident database; raise ``ClickException`` if it cannot be opened."""
     with extra("alerts", config["ui.language"]):
         from stallwatch.config.handover import open_store
         from stallwatch_alerts.masking import hide_secrets
@@ -206,7 +206,7 @@ def open_incidents(config: Config) -> IncidentStore:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that the user named, but not through a link, or a folder's, that another account left."""
+    """Write a file that the user named, but not through a link of another account, to it or its folder."""
     if path.parent.is_symlink() and not is_own(path.parent.lstat(), or_root=True):
         raise OSError(errno.ELOOP, "its folder is a link of another account", str(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
@@ -223,19 +223,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def say(key: str, language: str, **params: str | int) -> str:
-    """The words of ``cli.<key>``."""
+    """Return the text of the message ``cli.<key>``."""
     from stallwatch_rules import locale
 
     return locale.say(f"cli.{key}", language, **params)
 
 
 def local_time(moment: float) -> str:
-    """A Unix time as people here read it."""
+    """Return a Unix time in local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
 def plain_table(*columns: str) -> Table:
-    """A table without lines around its cells; no text in them commands the terminal."""
+    """Return a table without borders; text in its cells cannot control the terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -247,17 +247,17 @@ def plain_table(*columns: str) -> Table:
 
 
 def one_line(text: str) -> str:
-    """The text without what a terminal would obey, and without tabs and line ends, which separate cells."""
+    """Return the text without terminal control characters, tabs and line ends, which separate cells."""
     return printable(" ".join(re.split(r"[\t\r\n]+", text)))
 
 
 def print_line(text: str) -> None:
-    """Print a line of which parts were written by others."""
+    """Print a line that contains text from other sources."""
     click.echo(one_line(text))
 
 
 def show_table(table: Table) -> bool:
-    """Print it, unless it has no rows; return whether it has any."""
+    """Print the table unless it has no rows; return whether it has any."""
     from rich.console import Console
 
     console = Console()
@@ -269,7 +269,7 @@ def show_table(table: Table) -> bool:
 
 
 def rendered(show: Callable[[Console], None], *, coloured: bool) -> str:
-    """What `show` prints: coloured and as wide as the terminal, or plain and 100 columns wide."""
+    """Return the output of `show`: colored and as wide as the terminal, or plain and 100 columns wide."""
     from rich.console import Console
 
     text = io.StringIO()
@@ -284,7 +284,7 @@ _WORTH_A_BAR = 32 * 1024 * 1024
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Tells how much has been read, on a terminal and only where it takes long enough to be read."""
+    """Yield a callback that shows reading progress, on a terminal and only for large inputs."""
     if not sys.stderr.isatty():
         yield None
         return

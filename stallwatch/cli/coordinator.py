@@ -1,4 +1,4 @@
-"""``stallwatch coordinator``: the merger of a cluster's runs, as a service."""
+"""Implement ``stallwatch coordinator``: the merger of a cluster's runs, as a service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stallwatch dashboard`` and ``stallwatch grafana``: pages for a browser, and boards for Grafana."""
+"""Implement ``stallwatch dashboard`` and ``stallwatch grafana``: pages for a browser, boards for Grafana."""
 
 from __future__ import annotations
 

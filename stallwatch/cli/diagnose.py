@@ -1,4 +1,4 @@
-"""``stallwatch diagnose``: what the logs of a run say."""
+"""Implement ``stallwatch diagnose``: diagnose a run from its logs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from stallwatch_rules.report.json import Schema
 
 _FEW = 3  # paths
-_STRICT = 3  #: the exit code where nothing says how the run went
+_STRICT = 3  #: the exit code if nothing shows how the run went
 
 
 class _Diagnose(click.Command):
-    """Takes ``--json=2``, too: of an option whose value may be left out, click would take the path for it."""
+    """Accepts ``--json=2`` as well: click would take the path for the value of such an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Turn the value of ``--json`` into an option of its own."""
+        """Turn the value of ``--json`` into a separate option."""
         end = args.index("--") if "--" in args else len(args)
         for arg in args[:end]:
             if arg.startswith("--json=") and arg[7:] not in ("1", "2"):
@@ -156,7 +156,7 @@ def diagnose(
     by the system; 2 if something could not be read (the rest is still diagnosed); otherwise 0. With --strict
     or --json=2 it is 3 if the log stops mid-run without an explanation, or has too little evidence.
     """
-    # numpy starts threads for its linear algebra, which wait in a loop for work that never comes.
+    # numpy starts threads for its linear algebra, which spin while they wait for work that never comes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
     from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs
@@ -182,15 +182,15 @@ def diagnose(
             found, unread = diagnose_each(paths, how)
         else:
             try:
-                told = diagnose_jobs(paths, how, job=job, together=together)
+                result = diagnose_jobs(paths, how, job=job, together=together)
             except NoSuchJob as error:
                 raise click.UsageError(f"--job: {error}") from error
-            diagnosis, unread = told.diagnosis, told.problems
-            # The one that is reported is in trouble where any job is.
+            diagnosis, unread = result.diagnosis, result.problems
+            # The reported job is in trouble if any job is.
             found = [("", diagnosis)]
     judged: Sequence[Diagnosis | JobTold] = [one for _, one in found]
-    if not each and told.jobs:
-        judged = told.jobs
+    if not each and result.jobs:
+        judged = result.jobs
     problems += unread
     tell_all(problems)
     if late := sum(one.stats.unread_files for _, one in found):
@@ -198,7 +198,7 @@ def diagnose(
     if each:
         unwritten = not _deliver(report_each(found, form, language, schema), output)
     elif form is None and output is None and problems and _is_of_nothing(diagnosis):
-        unwritten = False  # a verdict on nothing would only stand in front of why nothing was read
+        unwritten = False  # a verdict on nothing would only hide why nothing was read
     else:
         options = [
             *(
@@ -210,19 +210,19 @@ def diagnose(
             *(word for path in healthy for word in ("--baseline", path)),
         ]
         unwritten = not _deliver(
-            _report(told, paths, options, form, language, output, explain=explain, schema=schema), output
+            _report(result, paths, options, form, language, output, explain=explain, schema=schema), output
         )
     if page is not None:
         from stallwatch_rules.report.html import to_html
 
-        unwritten = not _deliver(to_html(diagnosis, language, jobs=told.jobs), page) or unwritten
+        unwritten = not _deliver(to_html(diagnosis, language, jobs=result.jobs), page) or unwritten
     if problems or config.problems or catalogue.problems or unwritten:
         raise click.exceptions.Exit(2)
     raise click.exceptions.Exit(exit_code(judged, strict=strict or (as_json and schema == 2)))
 
 
 def _where_kept(path: str) -> str:
-    """The path, or where a run is that a state folder under this path had no room for."""
+    """Return the path, or the actual folder of a run for which the state folder under it had no room."""
     if Path(path).parent.name != "runs" or Path(path).exists():
         return path
     from stallwatch_exporter.runs.runfolder import where_kept
@@ -231,7 +231,7 @@ def _where_kept(path: str) -> str:
 
 
 def exit_code(judged: Sequence[Diagnosis | JobTold], *, strict: bool) -> int:
-    """Return 1 if a run is in trouble; if `strict`, 1 if the system stopped one, 3 if one is not known."""
+    """Return 1 if a run is in trouble; if `strict`, also 1 if the system stopped one, 3 if one is unknown."""
     stopped = [one for one in judged if one.verdict == "interrupted" and one.interrupted_by != "user"]
     if any(one.in_trouble for one in judged) or (strict and stopped):
         return 1
@@ -240,12 +240,12 @@ def exit_code(judged: Sequence[Diagnosis | JobTold], *, strict: bool) -> int:
 
 
 def _is_of_nothing(diagnosis: Diagnosis) -> bool:
-    """No file was read, nor is it known how the run ended: a run that printed nothing may have."""
+    """Whether no file was read and the ending is unknown: a run without output may have a known ending."""
     return not diagnosis.stats.files and diagnosis.verdict == "no-training-log"
 
 
 def _form(**asked: bool) -> str | None:
-    """The one that was asked for; ``None`` for the terminal's."""
+    """Return the requested form; ``None`` for that of the terminal."""
     forms = [name for name, wanted in asked.items() if wanted]
     if len(forms) > 1:
         raise click.UsageError(f"{' and '.join(f'--{name}' for name in forms)} exclude each other: give one")
@@ -255,7 +255,7 @@ def _form(**asked: bool) -> str | None:
 def _baseline(
     paths: tuple[str, ...], catalogue: Catalogue, parallel: Parallel, limits: Limits
 ) -> tuple[Baseline | None, list[InputProblem]]:
-    """What the healthy run says, where one is given."""
+    """Return the baseline of the healthy run, if one is given."""
     if not paths:
         return None, []
     from stallwatch_logs.parallel_reading import read_baseline
@@ -263,7 +263,7 @@ def _baseline(
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, limits=limits, parallel=parallel)
     if problems and not baseline.exemplars:
-        return None, problems  # nothing to compare with; the problems say why
+        return None, problems  # nothing to compare with; the problems give the reason
     if verdict not in TRAINS:
         tell(
             f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"
@@ -303,7 +303,7 @@ def _report(
             print_jobs(jobs, console, language, another(told, paths, options))
         print_report(diagnosis, console, language, explain=explain)
 
-    # Rendered first and printed in one go, coloured only where a terminal reads it.
+    # Rendered first and printed at once, colored only for a terminal.
     return rendered(show, coloured=output is None and sys.stdout.isatty())
 
 
@@ -322,24 +322,24 @@ def _deliver(report: str, output: Path | None) -> bool:
 def report_each(
     found: Sequence[tuple[str, Diagnosis]], form: str | None, language: str, schema: Schema = 1
 ) -> str:
-    """A short table, as Markdown where that is asked for; for programs a list with the whole diagnoses."""
+    """Return a short table, as Markdown if requested; for programs a list with the whole diagnoses."""
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
-        told = [
+        reports = [
             {"file": name, "diagnosis": json.loads(to_json(each, language, schema=schema))}
             for name, each in found
         ]
-        return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+        return json.dumps(reports, indent=2, ensure_ascii=False) + "\n"
     from stallwatch_rules.report.table import to_markdown_table, to_text
 
     return to_markdown_table(found, language) if form == "markdown" else to_text(found, language)
 
 
 def another(told: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
-    """A command that shows the next job's report: of those in trouble if there is one, of the newest else.
+    """Return a command that shows the next job's report: of a job in trouble, else of the newest.
 
-    ``options`` are those of this call that change what is told.
+    ``options`` are those of this call that change the report.
     """
     others = sorted((job for job in told.jobs if not job.reported), key=lambda job: not job.in_trouble)
     return next((command for job in others if (command := _command(job, told, paths, options))), "")
@@ -351,7 +351,7 @@ def _command(job: JobTold, told: JobsResult, paths: Sequence[str], options: Sequ
     own = told.paths.get(job.name, [])
     again = "-" not in paths  # standard input is read once
     if own and (len(own) <= _FEW or not again):
-        # Of files that are of no job that is known, nobody said that they are of one.
+        # Files of no known job need not belong to one job.
         apart = ["--together"] if len(own) > 1 and job.name.startswith(OTHER) else []
         if command := _shell([*options, *apart], own):
             return command
@@ -362,7 +362,7 @@ def _shell(options: Sequence[str], paths: Sequence[str]) -> str:
     from stallwatch_rules.report.clean import clean_path
 
     words = [*options, *(["--"] if any(path.startswith("-") for path in paths) else []), *paths]
-    # What a terminal obeys, or cannot show, cannot be copied from there; a secret is shown nowhere.
+    # Control and unprintable characters cannot be copied from a terminal; a secret is never shown.
     if any(clean_path(word) != word or not word.isprintable() for word in words):
         return ""
     return shlex.join(["stallwatch", "diagnose", *words])

@@ -1,4 +1,4 @@
-"""``stallwatch alerts list|ack|note|silence``: what people say about incidents."""
+"""Implement ``stallwatch alerts list|ack|note|silence``: let people respond to incidents."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     now, missing = time.time(), 0
     for name in incidents:
         found = meant(store, name)
-        alerts = people.acknowledge_alerts(name)  # of Prometheus, without an incident: the relay told them
+        alerts = people.acknowledge_alerts(name)  # of Prometheus, without an incident: sent by the relay
         for one in alerts:
             print_line(say("acknowledged", language, incident=one))
         if not found.incidents and not alerts:
@@ -195,12 +195,12 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
     try:
         print_line(say("silenced-there", language, incident=Alertmanager(url).silence(wanted)))
     except (NoAnswer, LookupError) as error:
-        said = hide_secrets(str(error), url)
-        raise click.ClickException(say("not-there", language, reason=said)) from None
+        reason = hide_secrets(str(error), url)
+        raise click.ClickException(say("not-there", language, reason=reason)) from None
 
 
 def opened(config: Config) -> tuple[IncidentStore, People]:
-    """The incident database and what people said there; a `ClickException` if it cannot be opened."""
+    """Return the incident database and people's responses; raise `ClickException` on failure."""
     store = open_incidents(config)
     with extra("alerts", config["ui.language"]):
         from stallwatch_alerts.people import People
@@ -208,7 +208,7 @@ def opened(config: Config) -> tuple[IncidentStore, People]:
 
 
 def _tell_none(name: str, found: Meant, language: str) -> None:
-    """What there is instead of an open incident of that name."""
+    """Report what exists instead of an open incident of that name."""
     if found.several:
         tell(say("several", language, name=name, found=", ".join(found.several)))
     elif found.over:
@@ -226,7 +226,7 @@ def _acknowledged(incident: Incident, language: str) -> str:
 
 
 def _over(key: str, incident: Incident, language: str) -> str:
-    """Say how and when an incident ended."""
+    """Return how and when an incident ended, as text."""
     when = local_time(incident.resolved_at or incident.updated_at)
     how = say(incident.resolution or "ended", language)
     return say(key, language, incident=incident.id, how=how, when=when)
@@ -239,7 +239,7 @@ def _state(incident: Incident, home: Path, language: str) -> str:
 
 
 def _is_unwatched(incident: Incident, home: Path) -> bool:
-    """Whether all agents of its run that this state folder knows have left, one without having said so."""
+    """Whether all agents of the run in this state folder are gone, one of them without recording its end."""
     from stallwatch_exporter.runs.runfolder import agent_alive, folders_of
 
     infos = [info for _, info in folders_of(home, incident.run)]
@@ -247,7 +247,7 @@ def _is_unwatched(incident: Incident, home: Path) -> bool:
 
 
 def who() -> str:
-    """The person at this terminal, such as ``anna@node-1``."""
+    """Return the person at this terminal, such as ``anna@node-1``."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"[:100]
     except (OSError, KeyError):  # a user without a name, as in some containers
@@ -260,25 +260,25 @@ _CANDIDATES = 8
 
 @dataclass(frozen=True)
 class Meant:
-    """What was found under a name."""
+    """The incidents found under a name."""
 
     incidents: tuple[Incident, ...] = ()
-    over: tuple[Incident, ...] = ()  #: of the run that was named, where none of its incidents is open
-    several: tuple[str, ...] = ()  #: names that begin so, where it is not clear which is meant
+    over: tuple[Incident, ...] = ()  #: incidents of the named run, if none of them is open
+    several: tuple[str, ...] = ()  #: names with this prefix, if it is ambiguous
 
 
 def meant(store: IncidentStore, name: str, *, one: bool = False) -> Meant:
-    """The incident of this id, or of a run all that somebody may care for; with `one`, but one of them."""
+    """Return the incident of this id, or all relevant ones of this run; only one of them with `one`."""
     exact = store.get(name)
     if exact is not None:
         return Meant((exact,))
     runs = _runs(store, name)
     if len(runs) > 1:
         return Meant(several=tuple(sorted(runs))[:_CANDIDATES])
-    if runs and len(name) > len(runs[0]):  # the beginning of an id: behind the run comes a slash
+    if runs and len(name) > len(runs[0]):  # the beginning of an id: a slash follows the run
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
-    # Open, or nobody knows whether it is over, or what the run left: its end, a broken checkpoint.
+    # Open, or of unknown state, or left by the run: its end, a broken checkpoint.
     caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_last_word)
     if one:
         return _chosen(caring or of_run)
@@ -286,20 +286,20 @@ def meant(store: IncidentStore, name: str, *, one: bool = False) -> Meant:
 
 
 def run_meant(store: IncidentStore, name: str) -> str:
-    """The run of this name, else the only one whose name begins so; the name itself where there is none."""
+    """Return the run of this name, else the only one whose name starts with it, else the name itself."""
     runs = _runs(store, name)
     return runs[0] if len(runs) == 1 else name
 
 
 def _runs(store: IncidentStore, name: str) -> list[str]:
-    """The run of this name, else those of the incidents whose ids begin so."""
+    """Return the run of this name, else the runs of incidents whose ids start with it."""
     if not name or store.list(run=name, limit=1):
         return [name]
     return list(dict.fromkeys(one.run for one in store.beginning_with(name, _LOOKED_AT)))
 
 
 def _chosen(found: Iterable[Incident]) -> Meant:
-    """The only one, or the only one that is open."""
+    """Return the only incident, or the only open one."""
     among = tuple(found)
     still_open = tuple(incident for incident in among if incident.status == "open")
     if len(among) == 1 or len(still_open) == 1:

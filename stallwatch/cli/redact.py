@@ -1,4 +1,4 @@
-"""``stallwatch redact``: what Stallwatch would show of a file, or where its secrets are."""
+"""Implement ``stallwatch redact``: print a file as Stallwatch would show it, or list its secrets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def redact(app: App, path: str, listed: bool) -> None:
 
 
 def pieces(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield each line and its number; one that is too long in pieces, cut between words."""
+    """Yield the number and text of each line; split a line that is too long between words."""
     number, rest = 1, b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

@@ -1,4 +1,4 @@
-"""``stallwatch relay``: between Alertmanager and the chats."""
+"""Implement ``stallwatch relay``: forward alerts from Alertmanager to the chats."""
 
 from __future__ import annotations
 

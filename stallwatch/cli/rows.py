@@ -1,4 +1,4 @@
-"""``stallwatch matches`` and ``stallwatch samples``: rows out of logs."""
+"""Implement ``stallwatch matches`` and ``stallwatch samples``: extract rows from logs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def matches(
 
 
 def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
-    """The catalogue, or of it the rules that the user named."""
+    """Return the catalogue, reduced to the rules that the user named, if any."""
     from stallwatch_rules.pages.catalogue import Catalogue
 
     unknown = [rule for rule in only if rule not in catalogue.pages]
@@ -94,7 +94,7 @@ def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
 
 
 def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
-    """A line for each match."""
+    """Yield a line for each match."""
     import msgspec
 
     from stallwatch_rules.text.controls import without_controls
@@ -113,7 +113,7 @@ def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
 
 
 def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str]:
-    """A line for each stretch of time and rule, in the order of time; what has no time comes last."""
+    """Yield a line for each time bucket and rule, in time order; matches without a time come last."""
     import msgspec
 
     from stallwatch_rules.text.reported import iso
@@ -171,7 +171,7 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
             raise click.ClickException(str(error)) from None
         except OSError as error:
             if output is None:
-                raise  # the entry of all commands tells of standard output
+                raise  # the entry point of all commands reports standard output
             tell(f"{output}: cannot be written: {error.strerror or error}; name another file with -o")
             raise click.exceptions.Exit(_NOT_ALL) from None
     tell_all(sampling.problems)

@@ -1,4 +1,4 @@
-"""``stallwatch rules``: what is known to go wrong, for readers and for authors of rules."""
+"""Implement ``stallwatch rules``: the catalogue, for readers and for authors of rules."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def check(app: App, folder: Path | None) -> None:
     problems = check_catalogue(catalogue)
     parts = [part for page in catalogue.pages.values() for part in page.parts]
     pages = len(catalogue.pages)
-    if folder is not None:  # the packaged pages were loaded for what the folder's refer to
+    if folder is not None:  # the packaged pages were loaded because the folder's may refer to them
         problems = [problem for problem in problems if _lies_in(problem.path, folder)]
         pages = sum(_lies_in(part.path, folder) for part in parts)
     tell_all(problems)
@@ -240,7 +240,7 @@ def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> 
 
 
 def print_tables(pages: Sequence[RulePage], console: Console, language: str = "en") -> None:
-    """A table for each family, as wide as the terminal; only titles are wrapped."""
+    """Print a table for each family, as wide as the terminal; only titles are wrapped."""
     from rich.table import Table
     from rich.text import Text
 
@@ -252,8 +252,8 @@ def print_tables(pages: Sequence[RulePage], console: Console, language: str = "e
         table.add_column(overflow="fold", ratio=1)
         for page in rules:
             about = f"{page.role}, {page.harm}" + ("" if page.status == "stable" else f", {page.status}")
-            told = Text.assemble(_title(page, language), "\n", (about, f"dim {_STYLES[page.harm]}"))
-            table.add_row(Text(page.id, style="bold"), told)
+            cell = Text.assemble(_title(page, language), "\n", (about, f"dim {_STYLES[page.harm]}"))
+            table.add_row(Text(page.id, style="bold"), cell)
         console.print(Text(f"{family} ({len(rules)})", style="bold underline"))
         console.print(table, highlight=False)
         console.print()
@@ -297,12 +297,12 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     catalogue = catalogue_of(config)
     reading, unread = read_run([log], catalogue=catalogue)
     tell_all(unread)
-    if unread and not reading.streams:  # which was told: no word of what is in a log that nobody read
+    if unread and not reading.streams:  # already reported: say nothing about a log that was not read
         raise click.exceptions.Exit(2)
     try:
         proposal = propose(reading, since=__version__, rule=rule or "", family=family or "")
     except DraftError as error:
-        tell(f"{log}: {error}")  # the log's fault and not the command's: its usage would not help
+        tell(f"{log}: {error}")  # the log is at fault, not the command line: its usage would not help
         raise click.exceptions.Exit(2) from error
     rule, family = proposal.rule, proposal.family
     for what, name in (("ID", rule), ("--family", family)):
@@ -311,7 +311,7 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     if rule in catalogue.pages:
         raise click.UsageError(f"there is a rule {rule!r} already: name another ID")
     path = output / family / f"{rule}.md"
-    if problems := proposal.problems(str(path)):  # our mistake, and said before anything is written
+    if problems := proposal.problems(str(path)):  # our mistake, reported before anything is written
         tell_all(problems)
         raise click.UsageError("no sound page can be drafted from this failure: write one by hand")
     try:
@@ -356,7 +356,7 @@ def export(app: App, folder: Path) -> None:
     config = app.config(any_key)
     runbooks = Runbooks(config["dashboard.url"], config["docs.url"])
     catalogue = catalogue_of(config)
-    if catalogue.problems:  # told; a rule without its alert would be missed when it matters
+    if catalogue.problems:  # already reported; a rule without its alert would be missed when it matters
         raise click.exceptions.Exit(2)
     try:
         folder.mkdir(parents=True, exist_ok=True)

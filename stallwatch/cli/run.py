@@ -1,4 +1,4 @@
-"""``stallwatch run`` and ``stallwatch tail``: a run, watched."""
+"""Implement ``stallwatch run`` and ``stallwatch tail``: watch a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _reaction(text: str) -> str:
 
 
 def watch_options(command: _Command) -> _Command:
-    """``--name``, ``--run``, ``--join``, ``--host``, ``--port``, ``--sd-dir``, ``--on-stall``, …"""
+    """Add ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, ``--sd-dir``, ``--on-stall``, …"""
     announce = "Announce /metrics to Prometheus by a file in this folder (file_sd_configs)."
     belongs = "Name of the run over several hosts, if no scheduler identifies it."
     merger = "The agent or service that merges the reports of all hosts (default: the first host)."
@@ -89,7 +89,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
     on http://127.0.0.1:19400/metrics. The exit code is the command's own, unless --fail-on-finding is given.
     """
     try:
-        # A mistake in the configuration is told; the training starts all the same.
+        # A mistake in the configuration is reported; the training starts anyway.
         config = app.config()
         watched, listeners = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
@@ -97,7 +97,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
         raise click.exceptions.Exit(_unwatched(command)) from None
     from stallwatch_exporter.running.command import reporting
 
-    with reporting():  # SIGTERM must not take the last messages with it
+    with reporting():  # SIGTERM must not lose the last messages
         try:
             code = watched()
         finally:
@@ -110,7 +110,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 def _watched_command(
     config: Config, command: Sequence[str], name: str | None, metrics: bool
 ) -> tuple[Callable[[], int], Listeners]:
-    """All that the watching needs, made before the command starts."""
+    """Prepare everything that watching needs, before the command starts."""
     from stallwatch_exporter.running.command import run_command
     from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -125,7 +125,7 @@ def _watched_command(
 def _watched(
     watch: Callable[..., int], what: Sequence[str], config: Config, catalogue: Catalogue, **options: Any
 ) -> tuple[Callable[[], int], Listeners]:
-    """The watching of a command or of files, and everybody who is notified."""
+    """Return the watching of a command or of files, and all listeners to notify."""
     from stallwatch.cli.watching import Listeners
     from stallwatch.config.handover import exporter_settings
     from stallwatch_exporter.heaps import share_heaps

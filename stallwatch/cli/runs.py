@@ -1,4 +1,4 @@
-"""``stallwatch runs``, ``replay`` and ``demo``: what ran here, and recorded runs printed again."""
+"""Implement ``stallwatch runs``, ``replay`` and ``demo``: list runs, and print recorded runs again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
-#: Of a run's hosts, the one in the first of these states speaks for it.
+#: A run has the first of these states that one of its hosts is in.
 _SILENT = ("agent gone", "stale")
 _WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "not watched", "finished")
 
@@ -42,7 +42,7 @@ def runs(app: App, run: str | None) -> None:
     else:
         rows = [_row(group[0][1].run, [info for _, info in group]) for group in by_run(kept)]
     if any(problem.key == "run.home" for problem in config.problems):
-        pass  # told already: nothing can have run there
+        pass  # reported already: nothing can have run there
     elif not rows and run is not None:
         raise click.UsageError(f"no run in {home} is called {run}; stallwatch runs lists them")
     elif not rows:
@@ -59,7 +59,7 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """With the end that an incident tells of, where a full disk kept the run's own record from telling it."""
+    """Add the end from an incident, if a full disk kept the run's own record from storing it."""
     from stallwatch_exporter.postmortem.recorded import recorded_end
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
@@ -73,21 +73,21 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
-    """The row of one run, of whose agents these are the records."""
+    """Return the row of one run from the records of its agents."""
     from stallwatch_rules.locale import span
     from stallwatch_rules.text.redact import redact
 
     states = [(_state(one), one) for one in infos]
     state, info = min(states, key=lambda each: _WORST.index(each[0]))
     silent = [one for known, one in states if known in _SILENT]
-    heard = [one for one in infos if one.ended_at is None and one not in silent]
+    reporting = [one for one in infos if one.ended_at is None and one not in silent]
     ending = _ending(info)
     if silent and info.ended_at is None:
-        last = (min if heard else max)(silent, key=lambda one: one.updated_at)
-        ending = f"{f'{last.host} ' if heard else ''}not heard of since {local_time(last.updated_at)}"
+        last = (min if reporting else max)(silent, key=lambda one: one.updated_at)
+        ending = f"{f'{last.host} ' if reporting else ''}not heard of since {local_time(last.updated_at)}"
     started = min(one.started_at for one in infos)
-    ended = time.time() if heard else max(one.ended_at or one.updated_at for one in infos)
-    metrics = next((one.endpoint for one in heard if one.endpoint), "-")
+    ended = time.time() if reporting else max(one.ended_at or one.updated_at for one in infos)
+    metrics = next((one.endpoint for one in reporting if one.endpoint), "-")
     if any(one.partial or one.gaps for one in infos):
         ending += ", partial record"
     hosts = dict.fromkeys(one.host for one in infos)
@@ -96,10 +96,7 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
 
 
 def _state(info: AgentInfo) -> str:
-    """Whoever pressed Ctrl-C did not see the run fail, and who stopped watching did not see it end.
-
-    "stale": the agent of another host is silent, and whether it is gone is not certain yet.
-    """
+    """Return the state: a run stopped by Ctrl-C has not failed, and one no longer watched has not ended."""
     from stallwatch_exporter.runs.runfolder import LATE_SECONDS, agent_alive
 
     if info.ended_at is None and not agent_alive(info):
@@ -115,8 +112,8 @@ def _ending(info: AgentInfo) -> str:
     if ending is None:
         return "-"
     details = [ending.signal or "", f"exit code {ending.exit_code}" if ending.exit_code else ""]
-    told = ", ".join(detail for detail in details if detail)
-    return f"{ending.kind} ({told})" if told else ending.kind
+    text = ", ".join(detail for detail in details if detail)
+    return f"{ending.kind} ({text})" if text else ending.kind
 
 
 @click.command()
@@ -139,7 +136,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
         code = print_again(folder, speed, max_gap=max_gap)
     except (NoRecording, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.filename is None:
-            raise  # no file of the run's: standard output, which the command's entry tells of
+            raise  # not a file of the run but standard output, which the entry point reports
         raise click.UsageError(
             f"{error}; name a run's folder, such as one under runs/ in the state folder"
         ) from error

@@ -1,4 +1,4 @@
-"""``stallwatch stacks``: where the ranks on this host are now."""
+"""Implement ``stallwatch stacks``: show where the ranks on this host are now."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _text(seen: Seen, name: str, language: str, *, everything: bool) -> str:
 
 
 def _json(found: StallStacks) -> str:
-    """Return it with the name of this host, which distinguishes snapshots of several hosts."""
+    """Return the stacks as JSON with this host's name, which distinguishes snapshots of several hosts."""
     import msgspec
 
     from stallwatch_exporter.rings.probing import without_secrets

@@ -1,4 +1,4 @@
-"""Who is notified by ``stallwatch run`` and ``stallwatch tail``, and the report when it is over."""
+"""The listeners of ``stallwatch run`` and ``stallwatch tail``, and the report at the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TERMINAL_SECONDS = 2.0
 _STORE_SECONDS = 5.0
 _CHAT_SECONDS = 10.0
 _DEADMAN_SECONDS = 5.0
-_WARNING_SECONDS = 60.0  # a warning whose harm the next steps decide waits: with a stall it is one message
+_WARNING_SECONDS = 60.0  # a warning whose harm the next steps decide waits: with a stall it forms one message
 _ORPHANS_SECONDS = 60.0
 _PRELOAD_SECONDS = 3.0
 _WORDS = ("alerts", "checkpoints", "cli", "concern", "diagnosis", "report", "run", "span", "stacks")
@@ -53,7 +53,7 @@ _LATER = "they leave with the next stallwatch run or relay, or with stallwatch a
 
 
 class Listeners:
-    """Everybody who is told of incidents: the terminal, the incident database and the chats."""
+    """All receivers of incidents: the terminal, the incident database and the chats."""
 
     def __init__(self, config: Config, catalogue: Catalogue) -> None:
         self._language: str = config["ui.language"]
@@ -63,8 +63,8 @@ class Listeners:
         self._deadman: DeadmanSink | None = None
         self._orphans: threading.Timer | None = None
         self._looked = False
-        self._unreported: list[Callable[[], None]] = []  # each notes that a run's incidents were sent
-        self.run_failed = False  #: the run failed, whatever its command returned
+        self._unreported: list[Callable[[], None]] = []  # each records that a run's incidents were sent
+        self.run_failed = False  #: the run failed, whatever exit code its command returned
         self._home: Path = config["run.home"]
         self._incidents_url: str = config["alerts.incidents_url"]
         self._preload = threading.Timer(_PRELOAD_SECONDS, preload, (self._language,))
@@ -85,7 +85,7 @@ class Listeners:
                 url=config["alerts.incidents_url"],
                 keep_days=config["alerts.keep_days"],
             )
-            # Not at once: by then our own run's record is ours, also where it continues that of a dead agent.
+            # Delayed, so that our own run's record is ours, even if it continues that of a dead agent.
             self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))
             self._orphans.daemon = True
             self._orphans.start()
@@ -110,11 +110,11 @@ class Listeners:
 
     @property
     def sinks(self) -> list[Sink]:
-        """Chats first: what leaves the machine must not wait for what stays on it."""
+        """The sinks, chats first: a message that leaves the machine must not wait for a local one."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
-        """Let the sinks look at their clocks, where no agent does it."""
+        """Let the sinks check their clocks if no agent does."""
         for sink in self.sinks:
             if (alive := getattr(sink, "alive", None)) is not None:
                 alive("")
@@ -133,11 +133,11 @@ class Listeners:
         )
 
     def notice(self, text: str) -> None:
-        """Say something on the terminal that is no incident: after the incidents told before it."""
+        """Print a notice that is no incident on the terminal, after the incidents reported before it."""
         self._terminal.notice(text)
 
     def ended(self, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
-        """Print how the command ended, under all that was told of it."""
+        """Print how the command ended, below everything reported about it."""
         self.run_failed = bool(ending.failed)
         self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)
@@ -156,12 +156,12 @@ class Listeners:
                 self._store(incident)
 
         found = report_unsent(home, time.time(), hand_on)
-        if self._chat is not None:  # else it is left to an agent that has one
+        if self._chat is not None:  # else an agent with chats does it
             self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(home, time.time(), hand_on)
 
     def close(self) -> None:
-        """Let everything leave that is still on its way, for a bounded time; never an error."""
+        """Send everything that is still queued, for a bounded time; never raise."""
         guard = at_the_end(tell)
         self._preload.cancel()
         if self._orphans is not None:
@@ -180,7 +180,7 @@ class Listeners:
         for note in unreported if sent else ():
             with guard("the note that the run was reported"):
                 note()
-        if self._store is not None:  # after the chats: what they were told is kept there
+        if self._store is not None:  # after the chats: their deliveries are recorded there
             with guard("storing the last incidents"):
                 self._store.close(_STORE_SECONDS)
         if self._deadman is not None:
@@ -193,9 +193,9 @@ class Listeners:
 
 
 def preload(language: str) -> None:
-    """Read what the report needs of our own files: at the end there may be no descriptors left to do so."""
+    """Read our own files that the report needs: at the end no descriptors may be left to do so."""
     for name in _PRELOADED:
-        with contextlib.suppress(Exception):  # it is read again when it is needed
+        with contextlib.suppress(Exception):  # it is imported again when it is needed
             import_module(name)
     for area in _WORDS:
         with contextlib.suppress(Exception):
@@ -203,7 +203,7 @@ def preload(language: str) -> None:
 
 
 def kept_line(path: Path, language: str) -> str:
-    """What of the run is in its folder, by what is there; empty where nothing is."""
+    """Return a line on what the run's folder contains; empty if it contains nothing."""
     from stallwatch_exporter.runs.reserve import NAME
 
     try:
@@ -216,15 +216,15 @@ def kept_line(path: Path, language: str) -> str:
 
 
 def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
-    """How the command ended and, unless all went well, what the diagnosis is; on stderr."""
-    # Whoever only stops looking does not learn how the command ends.
+    """Print on stderr how the command ended and, unless all went well, the diagnosis."""
+    # If only the watching stopped, the ending of the command is unknown.
     tell(render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language))
     well = not diagnosis.in_trouble and diagnosis.verdict != "degraded"
     if ending.kind in ("finished", "unknown") and well:
         return
     try:
         _print_report(diagnosis, language)
-    except Exception as error:  # whatever a log made of it: the exit code must still be the command's own
+    except Exception as error:  # whatever the log caused: the exit code must still be the command's own
         tell(f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}")
     if folder.problem is None and (kept := kept_line(folder.path, language)):
         tell(kept)
@@ -250,9 +250,9 @@ _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "g
 
 
 class TerminalSink:
-    """Shows each incident as it opens and as it resolves.
+    """Shows each incident when it opens and when it resolves.
 
-    It writes from a thread of its own: a terminal that was stopped with Ctrl-S must not stop the watching.
+    It writes from its own thread: a terminal that was stopped with Ctrl-S must not stop the watching.
     """
 
     def __init__(self, catalogue: Catalogue, language: str, stream: TextIO | None = None) -> None:
@@ -274,24 +274,24 @@ class TerminalSink:
         self._worker.put((notice.message, _COLOURS[notice.level]))
 
     def adopt(self, incident: Incident) -> None:
-        """Learn that another agent of the run showed it: only its end is shown here, if its beginning was."""
+        """Record that another agent of the run showed it: show its end only if its opening was shown here."""
         began = (incident.id, "open")
         if incident.status == "resolved" and began in self._shown:
             self(incident)
         self._shown |= {began, (incident.id, incident.stage)}
 
     def notice(self, text: str) -> None:
-        """Say something that is no incident, after the panels that came before it: they are its reason."""
+        """Print a notice that is no incident, after the panels before it, which are its reason."""
         if not self._worker.put(text):
             tell(text)
 
     def settle(self, timeout: float) -> bool:
-        """Wait until all that was told until now is shown."""
+        """Wait until everything reported so far is shown."""
         shown = threading.Event()
         return self._worker.put(shown) and shown.wait(timeout)
 
     def close(self, timeout: float) -> bool:
-        """Wait until all is shown."""
+        """Wait until everything is shown."""
         return self._worker.close(timeout)
 
     def _show(self, item: tuple[Message, str] | str | threading.Event, _give_up: threading.Event) -> None:

@@ -1,1 +1,1 @@
-"""The configuration: its keys, where their values come from, and what other packages get of it."""
+"""The configuration: its keys, the sources of their values, and the settings of other packages."""

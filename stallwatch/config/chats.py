@@ -1,4 +1,4 @@
-"""Chats and routes that cannot be used, each reported with its place in the configuration."""
+"""Find chats and routes that cannot be used, each with its place in the configuration."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Every rule that an incident may have."""
+    """Return every rule that an incident may have."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
 
     return [*sorted(catalogue.pages), RANK_GONE, UNKNOWN_FAILURE]
 
 
 def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
-    """Rules whose names are like one that no rule has; ``None`` where one has it.
+    """Return rules with names similar to one that no rule has; ``None`` if a rule has it.
 
-    What the relay tells of an alert without an incident has the alert's name instead, such as
-    ``StallwatchAgentGone``; those of a user's own Prometheus are not known here.
+    A message of the relay about an alert without an incident carries the alert's name instead, such as
+    ``StallwatchAgentGone``; alerts of a user's own Prometheus are unknown here.
     """
     if pattern.startswith("Stallwatch") or any(fnmatchcase(rule, pattern) for rule in known):
         return None
@@ -41,7 +41,7 @@ def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
 
 
 def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
-    """Families and rules in ``[[alerts.routes]]`` that the catalogue does not have, with their lines."""
+    """Return families and rules in ``[[alerts.routes]]`` that the catalogue lacks, with their lines."""
     routes = config["alerts.routes"] if names_any(config) else ()
     rules, families = known_rules(catalogue), sorted({page.family for page in catalogue.pages.values()})
     found = []
@@ -58,9 +58,10 @@ def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
 
 
 def checked_settings(config: Config, catalogue: Catalogue, tell: Callable[[str], None]) -> AlertSettings:
-    """The settings for whoever tells of incidents; what is misnamed in routes is told first.
+    """Return the settings of the senders, after reporting wrong names in routes.
 
-    Where only routes have chats, all of these hear what then fits no route: nobody would.
+    If only routes have chats, messages that then match no route go to all of these; otherwise nobody would
+    get them.
     """
     settings = alert_settings(config)
     problems = misnamed(config, catalogue)
@@ -91,9 +92,9 @@ _NOBODY = f"no chat is left that can be used: {NOBODY} of stalls and failures"
 
 
 def unusable(config: Config) -> list[ConfigError]:
-    """Every URL, also of routes, of which Apprise makes no channel. Nothing is sent.
+    """Return a problem for every URL, also of routes, that Apprise makes no channel of. Send nothing.
 
-    Where no other is there, the last one tells that nobody hears of anything.
+    If no usable URL is left, the last problem says that nobody is notified of anything.
     """
     from stallwatch_alerts.channels.errors import remedy
     from stallwatch_alerts.masking import mask_url
@@ -102,16 +103,16 @@ def unusable(config: Config) -> list[ConfigError]:
     placed = list(_placed(config))
     for place, key, url in placed:
         if (error := _refused(url)) is not None:
-            said = f"{key}: {mask_url(url)} cannot be used: {error}"
+            message = f"{key}: {mask_url(url)} cannot be used: {error}"
             advice = remedy(error.chat, error.code, config["ui.language"])
-            found.append(ConfigError(place, None, said, advice or "docs/chats.md lists the URL formats"))
+            found.append(ConfigError(place, None, message, advice or "docs/chats.md lists the URL formats"))
     if found and len(found) == len(placed):
         found.append(ConfigError(placed[-1][0], None, _NOBODY, "mend it, then try stallwatch alerts test"))
     return found
 
 
 def connecting(config: Config, url: str) -> Channel:
-    """The chat behind a URL; what is wrong with it is told with its place and what to do."""
+    """Return the chat behind a URL; errors carry its place and a remedy."""
     from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError, remedy
 
@@ -121,12 +122,12 @@ def connecting(config: Config, url: str) -> Channel:
         advice = remedy(error.chat, error.code, config["ui.language"])
         alone = all(one == url or _refused(one) is not None for *_, one in _placed(config))
         parts = (str(error), advice, ", ".join(places(config, url)), _NOBODY if alone else "")
-        said = "; ".join(filter(None, parts))
-        raise ChannelError(said, chat=error.chat, code=error.code) from None
+        message = "; ".join(filter(None, parts))
+        raise ChannelError(message, chat=error.chat, code=error.code) from None
 
 
 def _refused(url: str) -> ChannelError | None:
-    """Why Apprise makes no channel of it."""
+    """Return the error with which Apprise refuses the URL, if it does."""
     from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     from stallwatch_alerts.channels.errors import ChannelError
 
@@ -138,12 +139,12 @@ def _refused(url: str) -> ChannelError | None:
 
 
 def places(config: Config, url: str) -> list[str]:
-    """Where the URL stands: file and line with the key, or the variable."""
+    """Return the places of the URL: file and line with the key, or the variable."""
     return [f"{place} ({key})" for place, key, one in _placed(config) if one == url]
 
 
 def _placed(config: Config) -> Iterator[tuple[str, str, str]]:
-    """The file with its line (or the variable), the key and the URL of every chat."""
+    """Yield the file with its line (or the variable), the key and the URL of every chat."""
     for url in config["alerts.urls"]:
         yield config.settings["alerts.urls"].source, "alerts.urls", url
     for number, route in enumerate(config["alerts.routes"]):

@@ -1,4 +1,4 @@
-"""What other packages get of the configuration: settings of their own, and the incident database."""
+"""Convert the configuration into the settings of other packages, and open the incident database."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rule_folders(config: Config) -> list[Path]:
 
 
 def read_limits(config: Config, seconds: float | None = None) -> Limits:
-    """Return how much of packed logs is read, and of all logs in so many seconds from now on."""
+    """Return the limits of reading packed logs, and a deadline in `seconds` for all logs."""
     from stallwatch_logs.inputs import Limits
 
     return Limits(
@@ -67,10 +67,10 @@ def mask_site_patterns(config: Config) -> None:
 
 
 def exporter_settings(config: Config) -> ExporterSettings:
-    """For ``stallwatch run`` and ``stallwatch tail``."""
+    """Return the settings for ``stallwatch run`` and ``stallwatch tail``."""
     from stallwatch_exporter.settings import ExporterSettings
 
-    # By default the relay's port is the one behind our own: a second run took it.
+    # By default the relay's port follows our own: a second run took it.
     reserved = (config["relay.port"],)
     return settings_of(
         config,
@@ -86,14 +86,14 @@ def exporter_settings(config: Config) -> ExporterSettings:
 
 
 def join_settings(config: Config) -> JoinSettings:
-    """For agents of one run, and for ``stallwatch coordinator``."""
+    """Return the settings for agents of one run, and for ``stallwatch coordinator``."""
     from stallwatch_exporter.settings import JoinSettings
 
     return settings_of(config, JoinSettings, "join")
 
 
 def server_settings(config: Config) -> ServerSettings:
-    """For every server: who may use it, and under which names."""
+    """Return the settings for every server: who may use it, and under which names."""
     from stallwatch_exporter.settings import ServerSettings
 
     mistake = next((str(problem) for problem in config.problems if is_about_servers(problem.key)), "")
@@ -101,19 +101,19 @@ def server_settings(config: Config) -> ServerSettings:
 
 
 def is_about_servers(key: str) -> bool:
-    """Whether a key says who may use our servers: with a mistake there, they must not be open to all."""
+    """Whether a key controls access to our servers: with a mistake in it, they must not be open to all."""
     return key.partition(".")[0] == "server"
 
 
 def alert_settings(config: Config) -> AlertSettings:
-    """For the chat sink and ``stallwatch alerts test``."""
+    """Return the settings for the chat sink and ``stallwatch alerts test``."""
     from stallwatch_alerts.settings import AlertSettings
 
     return settings_of(config, AlertSettings, "alerts", "dashboard", "docs")
 
 
 def relay_settings(config: Config) -> RelaySettings:
-    """For ``stallwatch relay``."""
+    """Return the settings for ``stallwatch relay``."""
     from stallwatch_alerts.settings import RelaySettings
 
     alerts = alert_settings(config)
@@ -121,7 +121,7 @@ def relay_settings(config: Config) -> RelaySettings:
 
 
 def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
-    """For ``stallwatch dashboard``."""
+    """Return the settings for ``stallwatch dashboard``."""
     from stallwatch_dashboard.access import Login
     from stallwatch_dashboard.settings import DashboardSettings
 
@@ -141,7 +141,7 @@ def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
 
 
 def open_store(config: Config) -> IncidentStore:
-    """The incident database that is configured, or the one in the state folder."""
+    """Return the configured incident database, or the one in the state folder."""
     from stallwatch_alerts.store import IncidentStore
 
     url = config["alerts.incidents_url"]
@@ -149,7 +149,7 @@ def open_store(config: Config) -> IncidentStore:
 
 
 def open_spool(config: Config) -> Outbox:
-    """Messages of this host's agents: beside the incidents if those are here, else in their own file."""
+    """Return the messages of this host's agents: beside the incidents if local, else in their own file."""
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.store import IncidentStore
 
@@ -159,17 +159,17 @@ def open_spool(config: Config) -> Outbox:
 
 
 def open_people(config: Config) -> People:
-    """Silences and acknowledgements, beside the incidents."""
+    """Return silences and acknowledgements, which are stored beside the incidents."""
     from stallwatch_alerts.people import People
 
     return People(open_store(config).engine)
 
 
 def notified_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
-    """Whether others notified a chat of something, as the incident database knows it; opened when needed.
+    """Return a check in the incident database whether another process notified a chat; it opens lazily.
 
-    For the messages of ``open_spool``. If that is the same database, what we are about to send counts as
-    sent: there only what a relay kept for later is looked up.
+    For the messages of ``open_spool``. If that is the same database, messages about to be sent count as sent:
+    then only those that a relay kept for later are looked up.
     """
 
     @cache

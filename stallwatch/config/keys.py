@@ -1,4 +1,4 @@
-"""Every key of the configuration: its type, its default and what it is for."""
+"""Every key of the configuration: its type, its default and its purpose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KindName = Literal[
 
 @dataclass(frozen=True)
 class Key:
-    """One key. Lists are tuples; a path that is not set is ``None``."""
+    """One key. Lists are tuples; an unset path is ``None``."""
 
     section: str
     name: str
@@ -38,7 +38,7 @@ class Key:
 
     @property
     def full_name(self) -> str:
-        """Such as ``alerts.urls``."""
+        """The full name, such as ``alerts.urls``."""
         return f"{self.section}.{self.name}"
 
     @property

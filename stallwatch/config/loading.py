@@ -1,7 +1,7 @@
-"""What is in force: the defaults, ``stallwatch.toml``, the environment and flags; later wins.
+"""Load the configuration: the defaults, ``stallwatch.toml``, the environment and flags; later wins.
 
-A value that cannot be used becomes a ``ConfigError`` in ``Config.problems`` and the one before it stays in
-force, so that a command for which the configuration matters less than its work can go on.
+A value that cannot be used becomes a ``ConfigError`` in ``Config.problems`` and the previous one stays in
+force, so that a command can continue if its work matters more than the configuration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ else:
     import tomli as tomllib
 
 FILE_NAME = "stallwatch.toml"
-# Understood elsewhere, so no misspelt key.
+# Read elsewhere, hence not a misspelled key.
 _OTHER_VARIABLES = {
     "STALLWATCH_HOME",
     "STALLWATCH_CONFIG",
@@ -36,7 +36,7 @@ _OTHER_VARIABLES = {
     "STALLWATCH_PROBE",
     "STALLWATCH_PROBE_CLOCK",
     "STALLWATCH_PROBE_DIR",
-    # What an on_stall command is told (stallwatch_exporter/stacks/reaction.py).
+    # Passed to an on_stall command (stallwatch_exporter/stacks/reaction.py).
     "STALLWATCH_RUN",
     "STALLWATCH_RUN_FOLDER",
 }
@@ -61,8 +61,8 @@ class ConfigError(ValueError):
         self.line = line
         self.message = message
         self.remedy = remedy
-        self.key = key  #: such as "alerts.routes", where it matters to whom
-        self.loses_chats = chats or key in ("alerts.urls", UNREAD)  #: that may have been written there
+        self.key = key  #: such as "alerts.routes", if the key matters to a command
+        self.loses_chats = chats or key in ("alerts.urls", UNREAD)  #: chats that may be configured there
 
 
 @dataclass(frozen=True)
@@ -75,22 +75,22 @@ class Setting:
 
 @dataclass
 class Config:
-    """Every key's value in force, and what was wrong."""
+    """The effective value of every key, and all problems."""
 
     settings: dict[str, Setting]
     file: Path | None = None
     ignored: list[ConfigError] = field(default_factory=list)  #: files and folders that others can write
     problems: list[ConfigError] = field(default_factory=list)
-    lines: Sequence[str] = field(default=(), repr=False)  #: of the file
+    lines: Sequence[str] = field(default=(), repr=False)  #: lines of the file
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a key such as ``alerts.urls``."""
+        """Return the value of a key such as ``alerts.urls``."""
         return self.settings[name].value
 
     def report(
         self, file: str, line: int | None, message: str, remedy: str, key: str = "", chats: bool = False
     ) -> None:
-        """Note a problem."""
+        """Record a problem."""
         self.problems.append(ConfigError(file, line, message, remedy, key=key, chats=chats))
 
 
@@ -100,7 +100,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Config:
-    """Put the configuration together; what is wrong is in ``problems``."""
+    """Assemble the configuration; mistakes are in ``problems``."""
     environ = os.environ if environ is None else environ
     cwd = current_folder() if cwd is None else cwd
     config = Config({key.full_name: Setting(key.default, "default") for key in KEYS})
@@ -127,11 +127,11 @@ def load(
 
 
 def _check_home(config: Config) -> None:
-    """Tell of a state folder that can be none: reading it, it looks like one in which nothing ran yet."""
+    """Report a state folder that is not a folder: reading it, it would look like one without runs."""
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
-    except OSError:  # such as a folder that may not be entered; who uses it tells why
+    except OSError:  # such as a folder without access; its user reports the reason
         return
     if there is not None and not there.is_dir():
         message = f"{there} is a file, and the state needs a folder"
@@ -139,14 +139,14 @@ def _check_home(config: Config) -> None:
 
 
 def _usual_files(cwd: Path) -> Iterator[Path]:
-    """The current folder's and the user's, those that exist."""
+    """Yield the file in the current folder and the user's file, if they exist."""
     import platformdirs
 
     for folder in (cwd, platformdirs.user_config_path("stallwatch")):
         try:
             if (folder / FILE_NAME).is_file():
                 yield folder / FILE_NAME
-        except OSError:  # such as a folder that may not be entered
+        except OSError:  # such as a folder without access
             continue
 
 
@@ -154,7 +154,7 @@ def _usual_files(cwd: Path) -> Iterator[Path]:
 
 
 def _read_if_trusted(config: Config, path: Path) -> bool:
-    """Put a file that nobody named in force, unless others can write it: then false."""
+    """Read a file that was found, not named, unless others can write it; return whether it was read."""
     try:
         _read_file(config, path, read_if_trusted)
     except Untrusted as reason:
@@ -169,7 +169,7 @@ def _read_if_trusted(config: Config, path: Path) -> bool:
 
 
 def _leave_out_foreign_rules(config: Config) -> None:
-    """Ignore folders of rules that only the file names, if others can write what is read there."""
+    """Ignore rule folders that only the file names, if others can write anything that is read in them."""
     dirs = config.settings["rules.dirs"]
     if config.file is None or not dirs.source.startswith(str(config.file)):
         return
@@ -209,7 +209,7 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
             remedy = "write [[alerts.routes]], with two brackets, for each route"
         unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, deeply nested brackets
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, None, f"cannot be read: {reason}", "write it in the usual form", unread)
@@ -253,12 +253,12 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
 
 
 def _are_routes(name: str, value: Any) -> bool:
-    """Also under a name that is nearly right: what is meant for people must not be lost to a letter."""
+    """Whether the value holds routes, also under a misspelled name: a typo must not lose messages."""
     return name == "routes" or (name in _NEARLY_ROUTES and isinstance(value, list | dict))
 
 
 def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
-    """All that can be read; all that is wrong is told."""
+    """Take all readable routes, and report all mistakes."""
     from stallwatch.config.routes import BadRoute, routes_from
 
     file, at, key = str(path), line_of(config, "alerts", name), BY_NAME["alerts.routes"]
@@ -272,15 +272,15 @@ def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
     ]
     for line, error in sorted(placed, key=lambda one: one[0] or 0):
         if isinstance(error, BadRoute):
-            told = "until then all chats hear what it may be about; " if routes else ""
-            config.report(file, line or at, f"alerts.routes{error}", told + _remedy(key), key.full_name)
+            effect = "until then all chats hear what it may be about; " if routes else ""
+            config.report(file, line or at, f"alerts.routes{error}", effect + _remedy(key), key.full_name)
         else:
             config.report(file, at, f"alerts.{name} {error}", _remedy(key), key.full_name)
     before = config["alerts.routes"]
     config.settings["alerts.routes"] = Setting((*before, *routes), f"{path}:{at}" if at else file)
 
 
-# ---------------------------------------------------------------- lines, which TOML readers do not tell
+# ---------------------------------------------------------------- line numbers, which TOML readers omit
 
 _HEADER = re.compile(r"\s*\[+([\w.\-\"'\s]+?)\]")
 _KEY = re.compile(r"\s*([\w\-\"'][\w.\-\"'\s]*?)\s*=")
@@ -288,7 +288,7 @@ _QUOTES = re.compile(r"[\"'\s]")
 
 
 def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
-    """Number, whether it is a header, and the full name, of each line that begins a table or a key."""
+    """Yield the number of each line that starts a table or key, whether it is a header, and the full name."""
     table: list[str] = []
     for number, line in enumerate(lines, 1):
         if header := _HEADER.match(line):
@@ -299,13 +299,13 @@ def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
 
 
 def line_of(config: Config, *names: str) -> int | None:
-    """The line at which a section, or a key of it, begins."""
+    """Return the line where a section, or a key of it, starts."""
     places = _places(config.lines)
     return next((number for number, _, name in places if tuple(name[: len(names)]) == names), None)
 
 
 def line_of_route(config: Config, number: int, key: str) -> int | None:
-    """The line of a key of the route `number`, from 0; of its table if the key is not found."""
+    """Return the line of a key of the route `number`, from 0; that of its table if the key is not found."""
     table = None
     for line, is_header, name in _places(config.lines):
         if is_header:
@@ -346,7 +346,7 @@ def _read_environment(config: Config, environ: Mapping[str, str], cwd: Path) -> 
 
 
 def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str | None:
-    """A secret that ``<variable>_FILE`` says where to find, as container images are told theirs."""
+    """Return a secret from the file that ``<variable>_FILE`` names, a convention of container images."""
     variable = key.variable + _IN_FILE
     path = environ.get(variable)
     if not path:
@@ -355,8 +355,8 @@ def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        said, remedy = f"{path} cannot be read: {reason}", "name a file that can be read"
-        config.report(variable, None, said, remedy, key.full_name)
+        message, remedy = f"{path} cannot be read: {reason}", "name a file that can be read"
+        config.report(variable, None, message, remedy, key.full_name)
         return None
     return ",".join(line.strip() for line in lines if line.strip())
 
@@ -368,7 +368,7 @@ def _remedy(key: Key) -> str:
 
 
 def _tell_if_nobody_hears(config: Config) -> None:
-    """Whoever wrote a chat down counts on it: that it is not told must not look like one small mistake."""
+    """Report if no chat is left: a configured chat that is lost must not look like one small mistake."""
     wrong = next((one for one in config.problems if one.loses_chats), None)
     if wrong is None:
         return
@@ -380,15 +380,15 @@ def _tell_if_nobody_hears(config: Config) -> None:
     else:
         return
     why = "nothing of this file is in force" if wrong.key == UNREAD else "no chat is left in alerts.urls"
-    said = f"{why}: {who} of stalls and failures"
-    config.report(wrong.file, wrong.line, said, "mend it, then try stallwatch alerts test", wrong.key)
+    message = f"{why}: {who} of stalls and failures"
+    config.report(wrong.file, wrong.line, message, "mend it, then try stallwatch alerts test", wrong.key)
 
 
-# ---------------------------------------------------------------- names that are in the wrong place
+# ---------------------------------------------------------------- names in the wrong place
 
 
 def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
-    """Report a name at the top of the file that no section has."""
+    """Report a name at the top of the file that is no section."""
     line, chats = line_of(config, name), _names_chats({name: value})
     several = isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
     tables = several or isinstance(value, dict)
@@ -410,12 +410,12 @@ def _did_you_mean(near: str) -> str:
 
 
 def _sections_with(name: str) -> list[str]:
-    """The sections that have a key of this very name."""
+    """Return the sections that have a key of exactly this name."""
     return [key.section for key in KEYS if key.name == name]
 
 
 def _key_like(name: str, value: Any, tables: bool) -> str:
-    """The key of this name, or the one that is nearest; empty if it is rather a section's name."""
+    """Return the key of this name, or the nearest one; empty if it is more like a section's name."""
     kinds = ("routes",) if tables else _LIST_KINDS if isinstance(value, list) else ()
     known = sorted({key.name for key in KEYS if not kinds or key.kind in kinds})
     near = name if name in known else nearest(name, known)

@@ -1,4 +1,4 @@
-"""``[[alerts.routes]]``: each table checked, so that a misspelt one is told and not silently never fits."""
+"""Check each table of ``[[alerts.routes]]``, so that a misspelled one is reported and not silently unused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOURS = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})")
 
 
 class BadRoute(BadValue):
-    """What is wrong with one of the tables, and with which of its keys. Never quotes a secret."""
+    """The problem with a key of one of the tables. Never quotes a secret."""
 
     def __init__(self, number: int, key: str, message: str) -> None:
         super().__init__(f"[{number + 1}]{f'.{key}' if key else ''} {message}")
@@ -29,10 +29,10 @@ class BadRoute(BadValue):
 
 
 def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
-    """The routes in the order of the file, and all that is wrong with them.
+    """Return the routes in the order of the file, and all problems with them.
 
-    A route with a mistake is ``broken``: what could be read of it narrows what it is about, and all chats
-    hear of that. Nobody hearing of it would be worse than too many.
+    A route with a mistake is ``broken``: its readable part narrows its messages, which then go to all chats.
+    Too many receivers are better than none.
     """
     problems: list[BadValue] = []
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
 
 
 class _Reader:
-    """One table. A mistake is noted, and reading goes on: all of them are told at once."""
+    """One table. Mistakes are recorded and reading continues, so that all of them are reported at once."""
 
     def __init__(self, number: int, table: dict[str, Any]) -> None:
         self.problems: list[BadValue] = []
@@ -60,7 +60,7 @@ class _Reader:
         self._table = table
 
     def read(self) -> Route:
-        """The route, as far as it can be read."""
+        """Return the route, as far as it can be read."""
         table = self._table
         for key in table:
             if key not in _KEYS:
@@ -100,7 +100,7 @@ class _Reader:
             return None
 
     def _list(self, key: str) -> tuple[str, ...] | None:
-        """Its entries. A wrong one among chats leaves the others in use: they are told all the same."""
+        """Return the entries. A wrong entry among chats leaves the others in use."""
         value = self._table[key]
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list):
@@ -172,11 +172,11 @@ def _zone(name: str) -> ZoneInfo:
 
 @cache
 def _zones() -> tuple[str, ...]:
-    return tuple(sorted(available_timezones()))  # which walks through their folder
+    return tuple(sorted(available_timezones()))  # this walks through their folder
 
 
 def _quoted(value: Any) -> str:
-    """A value of a key that holds no secret, as one short line."""
+    """Return a value of a key that holds no secret, as one short line."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 

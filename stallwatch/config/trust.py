@@ -1,7 +1,7 @@
-"""Files that nobody named are obeyed only if no other account can write them, or the user trusts them.
+"""Trust a file that was found, not named, only if no other account can write it, or the user trusts it.
 
 A configuration may hold commands (``stall.on_stall``) and addresses: in ``/tmp`` or a shared folder, another
-account could have them run as whoever starts Stallwatch there.
+account could have them run as the user who starts Stallwatch there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from stallwatch_exporter.settings import own_default
 from stallwatch_rules.files import is_own, replace
 
 _MOST_LINKS = 40  # as many as Linux follows
-_MOST_BYTES = 1 << 20  #: of a file that is trusted by its content
+_MOST_BYTES = 1 << 20  #: largest file that can be trusted by its content
 
 
 class Untrusted(Exception):
-    """The reason not to read a file that nobody named."""
+    """The reason not to read a file that was found, not named."""
 
 
 def read_if_trusted(path: Path) -> bytes:
@@ -32,7 +32,7 @@ def read_if_trusted(path: Path) -> bytes:
     if not hasattr(os, "geteuid"):  # Windows
         return path.read_bytes()
     with _opened(path) as file:
-        # What is open stays what it is, whoever replaces the name; only then it is compared with the name.
+        # An open file stays the same even if its name is replaced; only then it is compared with the name.
         status = os.fstat(file.fileno())
         reason = "it is not a regular file" if not stat.S_ISREG(status.st_mode) else distrust(path, status)
         if reason is None:
@@ -47,13 +47,13 @@ def read_if_trusted(path: Path) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open a file for reading, without waiting if it is a pipe that nobody writes."""
+    """Open a file for reading, without waiting if it is a pipe without a writer."""
     waits = getattr(os, "O_NONBLOCK", 0)
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits))
 
 
 def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
-    """Return why another account can write this file or folder, or choose what its name leads to.
+    """Return why another account can write this file or folder, or change what its name refers to.
 
     `status` is that of the opened file. ``None`` means that only root and the user can.
     """
@@ -71,7 +71,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Each folder in which the name, or the next link that it leads to, lies; with the link's status."""
+    """Yield each folder that holds the name, or the next link that it leads to, with the link's status."""
     for _ in range(_MOST_LINKS):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode):
@@ -84,8 +84,8 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
 def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
     """Return why another account can write a folder of rule pages or anything that is read in it.
 
-    What cannot be checked, such as a link to nothing, is not trusted: others may yet put something there.
-    A folder to which several links lead, perhaps from within, is checked once (`seen`).
+    An entry that cannot be checked, such as a dangling link, is not trusted: others may yet create its
+    target. A folder to which several links lead, perhaps from within, is checked once (`seen`).
     """
     seen = set() if seen is None else seen
     try:
@@ -120,13 +120,13 @@ def _owned_by_another(what: str, status: os.stat_result) -> str | None:
 
 
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
-    """Whether the group is that of the owner or the user alone, as each account has its own (umask 002).
+    """Whether the group belongs to the owner or the user alone, as each account has its own (umask 002).
 
-    That a group lists no other member does not suffice: a directory server need not list those whose primary
-    group it is. A group of the account's own name is private by convention.
+    A group without other listed members does not suffice: a directory server need not list those whose
+    primary group it is. A group with the account's own name is private by convention.
     """
-    # With a POSIX ACL, the bits of the group are those of other accounts too.
-    with suppress(OSError, AttributeError):  # no Linux, or a file system without attributes
+    # With a POSIX ACL, the group bits apply to other accounts too.
+    with suppress(OSError, AttributeError):  # not Linux, or a file system without attributes
         if "system.posix_acl_access" in os.listxattr(path):
             return False
     return any(_is_alone(uid, status.st_gid) for uid in {status.st_uid, os.geteuid()})
@@ -166,7 +166,7 @@ def _group(gid: int) -> str:
 
 
 def trust_file() -> Path:
-    """Return where the user's trusted files are listed."""
+    """Return the path of the list of the user's trusted files."""
     import platformdirs
 
     return own_default(platformdirs.user_config_path("stallwatch"), ".config/stallwatch") / "trusted.json"
@@ -199,7 +199,7 @@ def trust(path: Path) -> Path:
 
 
 def revoke(path: Path) -> bool:
-    """Trust a file no longer; return whether it was trusted."""
+    """Stop trusting a file; return whether it was trusted."""
     kept = trusted_files()
     found = kept.pop(_key(path), None) is not None
     if found:
@@ -208,7 +208,7 @@ def revoke(path: Path) -> bool:
 
 
 def state_of(path: str, digest: str) -> str:
-    """Return what became of a trusted file: ``trusted``, ``changed`` or ``missing``."""
+    """Return the state of a trusted file: ``trusted``, ``changed`` or ``missing``."""
     try:
         with _opened(Path(path)) as file:
             content = file.read(_MOST_BYTES)

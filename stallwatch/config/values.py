@@ -1,4 +1,4 @@
-"""One value of the configuration: checked when it comes from TOML, parsed when it comes as text."""
+"""Check one value of the configuration from TOML, or parse it from text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from stallwatch.config.keys import Key, KindName
 from stallwatch_exporter.settings import user_path
 
-# A comma inside an Apprise URL is part of it; one in front of the next scheme separates, and so do blanks.
+# A comma inside an Apprise URL is part of it; one before the next scheme separates, and so do blanks.
 _BETWEEN_URLS = re.compile(r"(?<![,\s])[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _AROUND_URLS = ", \t\r\n"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True}
@@ -22,7 +22,7 @@ _BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
 
 
 class BadValue(ValueError):
-    """Why a value cannot be used. Never quotes a secret."""
+    """The reason why a value cannot be used. Never quotes a secret."""
 
 
 def _flag(text: str) -> bool:
@@ -39,9 +39,9 @@ def _urls(text: str) -> list[str]:
 
 class _Kind(NamedTuple):
     wanted: str
-    example: str = ""  #: in TOML; by default the key's default or its choices
-    types: tuple[type, ...] = (str,)  #: of the values that TOML gives
-    parse: Callable[[str], Any] = str  #: the text of a variable
+    example: str = ""  #: in TOML; defaults to the key's default or its choices
+    types: tuple[type, ...] = (str,)  #: types of the values in TOML
+    parse: Callable[[str], Any] = str  #: parser of a variable's text
 
 
 _LIST, _REACTIONS = "a list of strings", '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"'
@@ -56,7 +56,7 @@ _KINDS: dict[KindName, _Kind] = {
     "texts": _Kind(_LIST, '["node7:19400"]', (list,), _listed),
     "paths": _Kind(_LIST, '["my-rules"]', (list,), _listed),
     "urls": _Kind(_LIST, '["slack://…"]', (list,), _urls),
-    "patterns": _Kind(_LIST, "['ACME-[0-9A-F]{16}']", (list,), str.splitlines),  # a comma is no separator
+    "patterns": _Kind(_LIST, "['ACME-[0-9A-F]{16}']", (list,), str.splitlines),  # a comma does not separate
     "routes": _Kind("tables"),
 }
 
@@ -68,7 +68,7 @@ def example(key: Key) -> str:
 
 
 def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
-    """A list without its entries that are no strings, and what these are; anything else as it is.
+    """Return a list without the entries that are no strings, and a problem for each; other values unchanged.
 
     One wrong chat must not silence the others.
     """
@@ -94,7 +94,7 @@ def _pattern_problem(key: Key, text: str) -> str:
 
 
 def from_toml(key: Key, value: Any, folder: Path) -> Any:
-    """The checked value; paths are relative to the configuration file's `folder`."""
+    """Return the checked value; paths are relative to the configuration file's `folder`."""
     kind = _KINDS[key.kind]
     if type(value) not in kind.types:
         raise BadValue(f"must be {kind.wanted}, not {type_of(value)}")
@@ -102,7 +102,7 @@ def from_toml(key: Key, value: Any, folder: Path) -> Any:
 
 
 def from_text(key: Key, text: str, folder: Path) -> Any:
-    """The value that a variable spells; lists are separated by commas."""
+    """Return the value of an environment variable's text; lists are separated by commas."""
     if key.kind == "routes":
         raise BadValue("can stand in the file only")
     kind = _KINDS[key.kind]
@@ -119,7 +119,7 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
     if key.kind == "reaction":
         return _reaction(value.strip())
     if key.kind in ("int", "number"):
-        # Neither infinity nor NaN, nor an integer of hundreds of digits, which no float holds.
+        # No infinity or NaN, nor an integer with hundreds of digits, which no float holds.
         if not key.lowest <= value <= min(key.highest, sys.float_info.max):
             raise BadValue(f"must be {_range(key.lowest, key.highest)}, not {value}")
         return float(value) if key.kind == "number" else value
@@ -134,7 +134,7 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
 
 
 def _reaction(text: str) -> str:
-    """``report``, ``abort``, or ``command `` with a line for the shell behind it."""
+    """Return ``report``, ``abort``, or ``command`` followed by a shell command line."""
     word, _, line = text.partition(" ")
     if word == "command" and line.strip():
         return f"command {line.strip()}"
@@ -155,7 +155,7 @@ def _range(low: float, high: float) -> str:
 
 
 def type_of(value: Any) -> str:
-    """What a TOML value is, in words."""
+    """Return the type of a TOML value in words."""
     names = {bool: "true or false", str: "a string", list: "a list", dict: "a table"}
     names |= {int: "a number", float: "a number"}
     return names.get(type(value), f"a {type(value).__name__}")

@@ -1,1 +1,1 @@
-"""For code that wants to tell of itself: a plain loop, a trainer's callback, an engine."""
+"""Integrations for code that reports by itself: a plain loop, a trainer's callback, an engine."""

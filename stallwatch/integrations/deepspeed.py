@@ -1,8 +1,8 @@
-"""An agent in front of each rank that ``deepspeed --hostfile`` starts, by its option ``--module``.
+"""Run an agent for each rank that ``deepspeed --hostfile`` starts, through its option ``--module``.
 
 ``deepspeed --hostfile hosts --module stallwatch.integrations.deepspeed train.py`` runs, for each rank,
 ``stallwatch run -- python -u train.py`` (DeepSpeed 0.19.8, launcher/launch.py). Options of ``stallwatch run``
-may come before the script.
+may precede the script.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
     """Return the command for these arguments: our options, then the script or ``-m MODULE``, and its own.
 
-    DeepSpeed puts ``--local_rank`` in front of them, which is the script's.
+    DeepSpeed puts ``--local_rank``, an argument of the script, in front of them.
     """
     ours, rest, given = list[str](), list(words), list[str]()
     while rest[:1] and rest[0].startswith("--"):
@@ -32,7 +32,7 @@ def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
 
 
 def main() -> None:
-    """Become the agent."""
+    """Replace this process with the agent."""
     command = command_of(sys.argv[1:])
     os.execv(command[0], command)
 

@@ -1,7 +1,7 @@
 """``stallwatch.LightningCallback()`` for Lightning's Trainer (``lightning`` or ``pytorch_lightning`` 2)."""
 
 # ruff: noqa: ARG002
-# Lightning passes all of it to every callback.
+# Lightning passes all arguments to every callback.
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stallwatch.integrations.loop import hook, probe
 
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
     from lightning.pytorch import Callback as _Base
-else:  # a trainer takes the callbacks of its own package
+else:  # a trainer accepts only callbacks of its own package
     from pytorch_lightning import Callback as _Base
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """What a trainer cannot answer (an estimate of its steps, say) is counted as a fault of the probe."""
+    """Count errors of a trainer's attributes (an estimate of its steps, say) as failures of the probe."""
 
     @wraps(function)
     def called(*given: Any, **named: Any) -> None:
@@ -40,24 +40,24 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Here and not before: a strategy that spawns its ranks pickles the callbacks."""
+        """Install the hooks here and not earlier: a strategy that spawns its ranks pickles the callbacks."""
         hook(self._name)
 
     @_guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The trainer counts the optimizer steps from here on."""
-        told = probe()
+        """Take over the trainer's count of optimizer steps."""
+        current = probe()
         self._step = trainer.global_step
-        told.told_by_user = True
-        told.steps = float(self._step)
+        current.told_by_user = True
+        current.steps = float(self._step)
         if 0 < trainer.estimated_stepping_batches < float("inf"):
-            told.value("target_steps", float(trainer.estimated_stepping_batches))
+            current.value("target_steps", float(trainer.estimated_stepping_batches))
 
     @_guarded
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A batch is done; with gradient accumulation not every one of them is a step."""
+        """Report a step, if the batch completed one: with gradient accumulation not every batch does."""
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
@@ -70,7 +70,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """A batch of an evaluation, the one before the training included."""
+        """Report a batch of an evaluation, including the one before the training."""
         probe().phase("eval")
 
     on_test_batch_start = on_validation_batch_start
@@ -78,24 +78,24 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """The evaluation is over."""
+        """Report the end of the evaluation."""
         probe().phase("train" if self._step > 0 else "init")
 
     @_guarded
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """A checkpoint is put together; it is written next."""
+        """Report a checkpoint: it is assembled now and written next."""
         probe().phase("save")
 
     @_guarded
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """The training goes on after whatever was before."""
-        told = probe()
-        if told.doing not in ("train", "init"):
-            told.phase("train" if self._step > 0 else "init")
+        """Report that training continues after another phase."""
+        current = probe()
+        if current.doing not in ("train", "init"):
+            current.phase("train" if self._step > 0 else "init")
 
     @_guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Whatever steps now is not this trainer's."""
-        told = probe()
-        told.told_by_user = False
-        told.phase("idle")
+        """Stop reporting: later steps do not belong to this trainer."""
+        current = probe()
+        current.told_by_user = False
+        current.phase("idle")

@@ -1,7 +1,7 @@
-"""The probe in a process that names it: ``training_run``, ``watch``, and what callbacks of trainers use.
+"""Use the probe explicitly: ``training_run``, ``watch``, and the base of trainers' callbacks.
 
-Under ``stallwatch run`` the rank's probe is used; without it the rank serves /metrics itself. What goes wrong
-in here is told once and the training goes on.
+Under ``stallwatch run`` the rank's probe is used; without it the rank serves /metrics itself. An error in
+this module is reported once and the training continues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _training_goes_on(without: str) -> Iterator[None]:
 
 
 def api() -> Any:
-    """``probe.api`` as this process has loaded it: there must be one probe, not two."""
+    """Return ``probe.api`` as loaded in this process: there must be only one probe."""
     loaded = sys.modules.get("stallwatch_probe.api")
     if loaded is not None:
         return loaded
@@ -48,13 +48,13 @@ def api() -> Any:
 
 
 def probe(name: str | None = None) -> Probe:
-    """This process's probe; where no agent reads it, one that this process reads itself."""
+    """Return this process's probe; if no agent reads it, one that this process reads itself."""
     global _begun
     module = api()
     current: Probe = module.current()
     alone = module.FOLDER_VARIABLE not in os.environ and os.environ.get(module.SWITCH_VARIABLE) != "0"
     if alone and not _begun:
-        _begun = True  # also if it fails: not at every step
+        _begun = True  # even if it fails, so that not every step retries
         with _training_goes_on("no metrics of this rank"):
             module.use(_alone(module, name))
         current = module.current()
@@ -62,7 +62,7 @@ def probe(name: str | None = None) -> Probe:
 
 
 def endpoint() -> str | None:
-    """Where this process serves its own metrics; ``None`` where an agent does."""
+    """Return the URL of this process's own metrics; ``None`` if an agent serves them."""
     return _served.server.url if _served is not None and _served.server is not None else None
 
 
@@ -123,7 +123,7 @@ class TrainingRun:
             self._probe.phase("train")
 
     def _unknown(self, kind: str, names: Iterable[object], known: Collection[str]) -> None:
-        """A notice and no warning: with ``-W error`` that would raise into the training."""
+        """Print a notice, not a warning: with ``-W error`` a warning would raise into the training."""
         from difflib import get_close_matches
 
         from stallwatch_exporter.notices import tell
@@ -157,15 +157,15 @@ def training_run(name: str | None = None, *, total_steps: int | None = None) -> 
 
 
 def hook(name: str | None = None) -> None:
-    """Notice what the libraries do from here on, as under ``stallwatch run``; what fails is told once."""
+    """Observe the libraries from here on, as under ``stallwatch run``; report a failure once."""
     global _hooked
     with _training_goes_on("the trainer is not watched"):
-        told = probe(name)
+        current = probe(name)
         module = api()
         if _hooked or "stallwatch_probe" in sys.modules or os.environ.get(module.SWITCH_VARIABLE) == "0":
             return
         _hooked = True
-        told.is_rank = True
+        current.is_rank = True
         import_module(f"{module.__package__}.imports").watch()
 
 
@@ -173,14 +173,14 @@ def watch(engine: Any) -> Any:
     """Report the steps, losses and trace-cache invalidations of a DeepSpeed engine, and return the engine."""
     global _watched
     with _training_goes_on("the engine is not watched"):
-        told = probe()
+        current = probe()
         if not _watched and "stallwatch_probe" not in sys.modules:
             _watched = True
             hooks = f"{api().__package__}.hooks"
-            told.is_rank = True
+            current.is_rank = True
             torch = import_module(f"{hooks}.torch")
-            told.samplers += [torch.accelerator_memory, torch.resident_memory]
-            import_module(f"{hooks}.deepspeed").install(sys.modules[_ENGINE], told, engine)
+            current.samplers += [torch.accelerator_memory, torch.resident_memory]
+            import_module(f"{hooks}.deepspeed").install(sys.modules[_ENGINE], current, engine)
             if _COORDINATOR in sys.modules:
-                import_module(f"{hooks}.zero").watch_trace(sys.modules[_COORDINATOR], told)
+                import_module(f"{hooks}.zero").watch_trace(sys.modules[_COORDINATOR], current)
     return engine

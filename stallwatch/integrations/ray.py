@@ -1,4 +1,4 @@
-"""The probe in workers of a Ray cluster that was up before: ``stallwatch.ray_runtime_env``."""
+"""Load the probe in workers of a Ray cluster that already runs: ``stallwatch.ray_runtime_env``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stallwatch_exporter.rings.probing import BOOTSTRAP
 def ray_runtime_env(
     runtime_env: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
-    """Return `runtime_env` with the probe of ``stallwatch run``, in which the driver runs, for its workers.
+    """Return `runtime_env` extended so that its workers load the probe of the driver's ``stallwatch run``.
 
     ``ray.init(address="auto", runtime_env=stallwatch.ray_runtime_env())``: actors on the driver's host that
-    train are ranks of its agent. Workers on other hosts, or of an agent of their own, are as without it.
+    train are ranks of its agent. Workers on other hosts, or with an agent of their own, are unaffected.
     Outside of ``stallwatch run`` nothing is added.
 
-    Ray puts the worker's own variables in the place of ``${NAME}`` (2.60, _private/utils.py, update_envs).
+    Ray replaces ``${NAME}`` with the worker's own variables (2.60, _private/utils.py, update_envs).
     """
     found = dict(runtime_env or {})
     try:

@@ -1,7 +1,7 @@
-"""``stallwatch.Callback()`` for transformers' Trainer and what builds on it: TRL, LLaMA-Factory, ms-swift.
+"""``stallwatch.Callback()`` for transformers' Trainer and libraries on top: TRL, LLaMA-Factory, ms-swift.
 
-What a trainer tells its callbacks is noticed at its handler (``probe/hooks/transformers.py``), and so is what
-it tells none of them: that an evaluation, a checkpoint or a rollout begins.
+The calls of a trainer to its callbacks are observed in its handler (``probe/hooks/transformers.py``), and so
+are events that it passes to no callback: the start of an evaluation, a checkpoint or a rollout.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Do packages still print what the rules look for? For ``tools/verify_rules.py`` and the tests."""
+"""Check that packages still print the text of the rules, for ``tools/verify_rules.py`` and the tests."""

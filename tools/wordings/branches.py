@@ -1,4 +1,4 @@
-"""The literal text inside a rule's regular expression: what a program's source must hold to print it."""
+"""Extract the literal text of a rule's regular expression, which a program's source must hold to print it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ MAX_BRANCHES = 64  #: alternatives of one pattern that are followed
 Branch = tuple[str, ...]
 """One way to match: the pieces of fixed text that must come in this order, with anything between them."""
 
-_GAP = None  # in a sequence of characters: something that is not fixed
+_GAP = None  # in a sequence of characters: a variable part
 
 
 def branches(pattern: str) -> list[Branch]:
-    """Every alternative of a pattern as its pieces of fixed text, escapes resolved.
+    """Return every alternative of a pattern as its pieces of fixed text, with escapes resolved.
 
-    A pattern that Python's ``re`` cannot parse (google-re2 knows a few things more) has none.
+    Return none for a pattern that Python's ``re`` cannot parse (google-re2 has a few more features).
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             parsed = sre_parse.parse(pattern)
-    except Exception:  # whatever the parser dislikes
+    except Exception:  # any error of the parser
         return []
     found = []
     for one in _sequences(parsed):
@@ -36,7 +36,7 @@ def branches(pattern: str) -> list[Branch]:
 
 
 def _sequences(parsed: Iterable[Any]) -> list[list[str | None]]:
-    """All ways through a parsed expression, as characters and gaps."""
+    """Return all ways through a parsed expression, as characters and gaps."""
     ways: list[list[str | None]] = [[]]
     for operation, argument in parsed:
         options = _options(operation, argument)

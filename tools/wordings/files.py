@@ -1,4 +1,4 @@
-"""A package's files to look for strings in: in folders, or in an archive, of which nothing is extracted."""
+"""List a package's files that may hold strings: in folders, or in an archive, without extracting it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from wordings.search import COMPILED
 
 BINARY = (".so", ".dylib", ".pyd")
 SUFFIXES = (".py", *COMPILED, *BINARY)
-MAX_FILE = 20 << 20  #: of source; a generated giant holds no messages
-MAX_ARCHIVE = 512 << 20  #: bytes of source that are taken into memory from a source archive
-LIMITS = Limits(members=100_000, expanded=16 << 30)  #: of an archive; torch's wheel holds 12,000 files
+MAX_FILE = 20 << 20  #: bytes of source; a larger, generated file holds no messages
+MAX_ARCHIVE = 512 << 20  #: bytes of source read into memory from a source archive
+LIMITS = Limits(members=100_000, expanded=16 << 30)  #: limits of an archive; torch's wheel holds 12,000 files
 
 
 class SourceError(Exception):
-    """The package's source is not at hand; says why and what to do."""
+    """The package's source is not available; the message gives the reason and a fix."""
 
 
 @dataclass(frozen=True)
 class SourceFile:
     """A file of the package."""
 
-    name: str  #: with its folders, by slashes
-    chunks: Callable[[], Iterator[bytes]]  #: its content, anew at each call
-    place: str = ""  #: where it lies, which rules may name by its end
+    name: str  #: path inside the package, with slashes
+    chunks: Callable[[], Iterator[bytes]]  #: return the content, from the start at each call
+    place: str = ""  #: full path, whose end rules may name
 
     @property
     def binary(self) -> bool:
-        """Whether it is compiled."""
+        """Whether the file is compiled."""
         return self.name.endswith(BINARY) or ".so." in self.base
 
     @property
@@ -44,7 +44,7 @@ class SourceFile:
         return self.name.rpartition("/")[2]
 
     def text(self) -> str:
-        """What it says; nothing where it is longer than source is."""
+        """Return the text; empty if it is longer than ``MAX_FILE``."""
         content = b""
         for chunk in self.chunks():
             content += chunk
@@ -57,16 +57,16 @@ class Sources(NamedTuple):
     """All files of a package that may hold messages."""
 
     files: list[SourceFile]
-    version: str  #: empty where it is not known
+    version: str  #: empty if unknown
 
 
 def file_of(path: Path, name: str = "") -> SourceFile:
-    """A file on the disk."""
+    """Return a file on disk."""
     return SourceFile(name or path.name, partial(_read, path), path.as_posix())
 
 
 def in_folders(folders: Iterable[Path]) -> list[SourceFile]:
-    """The files in folders."""
+    """Return the files in folders."""
     return [
         file_of(path, path.relative_to(folder).as_posix())
         for folder in folders
@@ -76,7 +76,7 @@ def in_folders(folders: Iterable[Path]) -> list[SourceFile]:
 
 
 def in_wheel(path: Path) -> list[SourceFile]:
-    """The files in a wheel, or another zip archive; read from it when they are looked at."""
+    """Return the files in a wheel, or another zip archive; their content is read on demand."""
     try:
         return [
             SourceFile(member.name, partial(_told, path.name, member))
@@ -88,7 +88,7 @@ def in_wheel(path: Path) -> list[SourceFile]:
 
 
 def in_sdist(name: str, content: bytes) -> list[SourceFile]:
-    """The source files in a source archive: in memory, because a tar archive is read forwards only."""
+    """Return the source files in a source archive, in memory, because a tar archive is read forward only."""
     kind = kind_of(content[:512])
     found: list[SourceFile] = []
     left = MAX_ARCHIVE

@@ -1,6 +1,6 @@
-"""Source archives from a package index, by its list of files: nothing of them is built or run.
+"""Download source archives listed by a package index, without building or running them.
 
-pip cannot download a source archive without running its build, which is code of whoever uploaded it.
+pip cannot download a source archive without running its build, which is code of the person who uploaded it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ INDEX = "https://pypi.org/simple"
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 MAX_PAGE = 64 << 20  #: bytes of an index page
 MAX_SDIST = 256 << 20
-SECONDS = 600  #: that a download may take
-_PAUSE = 60  # seconds without an answer
+SECONDS = 600  #: longest duration of a download
+_PAUSE = 60  # seconds without a response
 
 
 class Sdist(NamedTuple):
@@ -40,7 +40,7 @@ class Sdist(NamedTuple):
 
 
 def newest_sdist(package: str, version: Version | None) -> Sdist | None:
-    """That of the newest release, or of this one; ``None`` where the index has none."""
+    """Return the archive of the newest release, or of this version; ``None`` if the index has none."""
     index = (os.environ.get("PIP_INDEX_URL") or INDEX).rstrip("/")
     name = canonicalize_name(package)
     page = f"{index}/{name}/"
@@ -58,7 +58,7 @@ def newest_sdist(package: str, version: Version | None) -> Sdist | None:
 
 
 def fetched(sdist: Sdist) -> bytes:
-    """The archive, checked against the hash that the index tells."""
+    """Return the archive, checked against the hash from the index."""
     index = os.environ.get("PIP_INDEX_URL") or INDEX
     content = _fetch(sdist.url, MAX_SDIST, index)
     if hashlib.sha256(content).hexdigest() != sdist.sha256:
@@ -78,7 +78,7 @@ def _sdist(file: ListedFile) -> Sdist | None:
 
 
 def _fetch(url: str, most: int, index: str) -> bytes:
-    """The body, as long as it is not longer; the index's user and password go to its own host only."""
+    """Return a body of at most `most` bytes; send the index's user and password only to its own host."""
     plain, login = _split(url)
     parts = urllib.parse.urlsplit(plain)
     if parts.scheme not in ("http", "https"):
@@ -86,7 +86,7 @@ def _fetch(url: str, most: int, index: str) -> bytes:
     if not login and parts.netloc == urllib.parse.urlsplit(_split(index)[0]).netloc:
         login = _split(index)[1]
     request = urllib.request.Request(plain, headers={"Accept": f"{ACCEPT}, */*;q=0.1"})
-    if login:  # not carried to where the answer redirects
+    if login:  # not sent to the target of a redirect
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
     deadline = time.monotonic() + SECONDS
     content = bytearray()
@@ -104,7 +104,7 @@ def _fetch(url: str, most: int, index: str) -> bytes:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """The address without its user and password, and these."""
+    """Return the URL without its user and password, and these."""
     parts = urllib.parse.urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
     return urllib.parse.urlunsplit(parts._replace(netloc=host)), urllib.parse.unquote(login)
@@ -123,7 +123,7 @@ class ListedFile(msgspec.Struct):
     filename: str
     url: str
     hashes: dict[str, str] = {}
-    yanked: bool | str = False  #: or why
+    yanked: bool | str = False  #: or the reason
 
 
 class _Page(msgspec.Struct):
@@ -131,7 +131,7 @@ class _Page(msgspec.Struct):
 
 
 def listed(page: bytes) -> list[ListedFile]:
-    """All files; ``ValueError`` where this is no such page."""
+    """Return all files of the page; raise ``ValueError`` if it is no such page."""
     if page.lstrip()[:1] == b"{":
         return msgspec.json.decode(page, type=_Page).files
     links = _Links()

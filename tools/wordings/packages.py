@@ -1,4 +1,4 @@
-"""Where a package's files are: installed here, or in an archive that is downloaded and never unpacked."""
+"""Find a package's files: installed here, or in an archive that is downloaded and never unpacked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOWNLOAD_SECONDS = 600
 
 
 def installed(package: str) -> Sources:
-    """The package as this Python would import it; it is not imported."""
+    """Return the package as this Python would import it, without importing it."""
     name = package.replace("-", "_")
     try:
         spec = importlib.util.find_spec(name)
@@ -40,10 +40,10 @@ def installed(package: str) -> Sources:
 
 @contextmanager
 def downloaded(package: str, version: str = "") -> Iterator[Sources]:
-    """The newest release, or this one, without its dependencies; nothing of it is installed, built or run.
+    """Yield the newest release, or this one, without its dependencies; nothing is installed, built or run.
 
-    That is the wheel that pip chooses for this Python, or the index's source archive where there is no wheel
-    or only an older one.
+    This is the wheel that pip chooses for this Python, or the index's source archive if there is no wheel or
+    only an older one.
     """
     wanted = requirement(package, version)
     exact = Version(version) if version else None
@@ -67,7 +67,7 @@ def downloaded(package: str, version: str = "") -> Iterator[Sources]:
 
 
 def requirement(package: str, version: str = "") -> Requirement:
-    """What pip is asked for: a name and perhaps a version, and nothing that it takes for anything else."""
+    """Return the requirement for pip: a name and perhaps a version, nothing that pip reads otherwise."""
     try:
         wanted = Requirement(f"{package}=={Version(version)}" if version else package)
     except InvalidVersion as error:
@@ -80,7 +80,7 @@ def requirement(package: str, version: str = "") -> Requirement:
 
 
 def version_of(wheel: str) -> str:
-    """The version in the name of a wheel."""
+    """Return the version in the name of a wheel."""
     try:
         return str(parse_wheel_filename(wheel)[1])
     except InvalidWheelFilename:
@@ -88,14 +88,14 @@ def version_of(wheel: str) -> str:
 
 
 def _wheel(wanted: Requirement, folder: Path) -> tuple[Path | None, str]:
-    """The wheel that pip finds, or what it says. Wheels only: pip would run the build of anything else."""
+    """Return the wheel that pip finds, or its message. Wheels only: pip would run any other build."""
     options = ["--no-deps", "--quiet", "--only-binary", ":all:", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, "--", str(wanted)]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS)
     except subprocess.CalledProcessError as error:
-        told = error.stderr.strip().splitlines() or ["no message"]
-        return None, f"pip says: {told[-1]}"
+        lines = error.stderr.strip().splitlines() or ["no message"]
+        return None, f"pip says: {lines[-1]}"
     except subprocess.TimeoutExpired as error:
         raise SourceError(f"pip took longer than {DOWNLOAD_SECONDS} s to download {wanted}") from error
     wheels = sorted(folder.glob("*.whl"))

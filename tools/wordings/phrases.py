@@ -1,4 +1,4 @@
-"""Neighbouring words looked for in much source: one pass for all, so that little needs a closer look."""
+"""Search large amounts of source for neighboring words: one pass for all, so that few need a closer look."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from stallwatch_rules.pages.patterns import hyperscan
 Phrase = tuple[str, ...]
 """Up to three neighbouring words."""
 
-_BETWEEN = r"[^\w\x00]+"  # quotes and line breaks of source, too; NUL ends a compiled string
-_MEMORY = 512 << 20  # bytes that google-re2 may take; beyond its bounds a set finds nothing
-_LONG = 6  # words of a text that has two phrases of three words which share none
+_BETWEEN = r"[^\w\x00]+"  # includes quotes and line breaks of source; NUL ends a compiled string
+_MEMORY = 512 << 20  # bytes that google-re2 may use; a set that exceeds them finds nothing
+_LONG = 6  # words of a text with two disjoint phrases of three words
 
 
 def rare_phrases(words: Sequence[str]) -> list[Phrase]:
-    """The longest phrase of a text and the longest beside it: a value put into the text breaks only one."""
+    """Return the longest phrase of a text and the longest beside it: an inserted value breaks only one."""
     size = min(3 if len(words) >= _LONG else 2, len(words))
     by_length = sorted(range(len(words) - size + 1), key=lambda at: -sum(map(len, words[at : at + size])))
     first = by_length[0]
@@ -29,7 +29,7 @@ def rare_phrases(words: Sequence[str]) -> list[Phrase]:
 
 
 class Phrases:
-    """Looks for phrases, whatever their case: by hyperscan, or where there is none by google-re2."""
+    """Searches for phrases, ignoring case, with hyperscan, or with google-re2 if hyperscan is missing."""
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         self._phrases = list(phrases)
@@ -45,7 +45,7 @@ class Phrases:
             self._each, self._any = _sets(self._expressions)
 
     def hits(self, data: bytes) -> list[tuple[Phrase, int]]:
-        """Each phrase that a text holds, with where it ends, for each place."""
+        """Return each phrase that a text holds and the position where it ends, for each place."""
         if self._scanner is not None:
             return [
                 (self._phrases[number], end) for number, end in zip(*self._scanner.hits(data), strict=True)
@@ -58,7 +58,7 @@ class Phrases:
         ]
 
     def ends(self, data: bytes) -> list[int]:
-        """Where phrases end in a block of bytes, in this order."""
+        """Return the positions where phrases end in a block of bytes, in ascending order."""
         if self._scanner is not None:
             return self._scanner.hits(data)[1]
         return [found.end() for found in self._any.finditer(data)] if self._any is not None else []
@@ -86,5 +86,5 @@ def _options() -> Any:
     options = re2.Options()
     options.max_mem = _MEMORY
     options.case_sensitive = False
-    options.encoding = re2.Options.Encoding.LATIN1  # compiled files are no UTF-8
+    options.encoding = re2.Options.Encoding.LATIN1  # compiled files are not UTF-8
     return options

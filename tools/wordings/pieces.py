@@ -1,6 +1,6 @@
-"""The pieces of fixed text in a pattern that are looked for in source, and what prints them. Pure.
+"""Split a pattern's fixed text into pieces to search for in source, and match them to templates. Pure.
 
-A piece is found where a string's own text covers most of it, in order: ``Function SumBackward0 returned`` in
+A piece is found if a string's own text covers most of it, in order: ``Function SumBackward0 returned`` in
 ``"Function ", name, " returned"``.
 """
 
@@ -11,22 +11,22 @@ import builtins
 from stallwatch_rules.text.lazy import lazy
 from wordings.branches import Branch
 
-GAP = "\0"  #: in a template: where a value is put in
-LEAST = 6  #: characters of a piece that are worth looking for
-ENOUGH = 16  #: characters that one piece of each alternative needs, to be more than a chance find
-ENOUGH_NAME = 12  #: the same of an identifier (``ds_active_sub_modules``) and of an exception's name
+GAP = "\0"  #: in a template: the place of an inserted value
+LEAST = 6  #: shortest piece worth a search, in characters
+ENOUGH = 16  #: characters that one piece of each alternative needs, to rule out a chance match
+ENOUGH_NAME = 12  #: the same for an identifier (``ds_active_sub_modules``) and of an exception's name
 COVERED = 0.6  #: share of a piece that a template's own text must cover, and ENOUGH characters at least
-LEAST_PART = 5  #: characters of a template between two gaps that count
+LEAST_PART = 5  #: shortest part of a template between two gaps that counts, in characters
 
 _RAISED = lazy(r"^(?:[\w.]+\.)?_?(?:[A-Z]\w*)?(?:Error|Exception|Warning|Exit|Interrupt|Timeout)\b:?\s*")
 _CLASS = lazy(r"\b[A-Z]\w+(?:Error|Exception)\b")
-# What the interpreter or the linker says around a name; the package's source holds the name only.
+# Text that the interpreter or the linker prints around a name; the package's source holds only the name.
 _INTERPRETERS = lazy(
     r"object has no attribute|has no attribute|is not defined|No module named|cannot import name"
-    r"|torch\.Size\(\[|\{'|['\"][,:] ?['\"]?"  # values as Python writes them
+    r"|torch\.Size\(\[|\{'|['\"][,:] ?['\"]?"  # values as Python prints them
     r"|returned non-zero exit status"
     r"|got an unexpected keyword argument|undefined symbol|got signal|NoneType|SignalException: Process"
-    r"|\bFunction \w+Backward"  # autograd's name of a node, put in
+    r"|\bFunction \w+Backward"  # autograd's name of a node, inserted
 )
 _AROUND = " '\"`[](){}<>,:;=.*#|-\t"
 _LEVEL = lazy(r"^\W*(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\W*$")
@@ -36,26 +36,26 @@ _PLACEHOLDER = lazy(r"\{[^{}\s]{0,40}\}|%[-+ #0-9.*]*[sdrfgixulp]+\b|%\([\w.]+\)
 
 
 def pieces_of(branch: Branch) -> list[str]:
-    """The pieces that must be in the source: without what Python and loggers add to a message."""
+    """Return the pieces that source must hold, without the text that Python and loggers add."""
     cut = [part for piece in branch for part in _INTERPRETERS.sub(GAP, _RAISED.sub("", piece)).split(GAP)]
     pieces = [part.strip(_AROUND) for part in cut]
     long = [piece for piece in pieces if len(piece) >= LEAST and WORD.search(piece)]
     long = [piece for piece in dict.fromkeys(long) if not _LEVEL.match(piece)]
     if any(map(telling, long)):
         return long
-    # Nothing but the exception's name: a class that is not Python's own tells as much.
+    # Only the exception's name is left: a class that is not built into Python is specific enough.
     names = [name for piece in branch for name in _CLASS.findall(piece) if not hasattr(builtins, name)]
     return [name for name in dict.fromkeys(names) if len(name) >= ENOUGH_NAME]
 
 
 def telling(piece: str) -> bool:
-    """Whether a piece is more than a chance find: a long one, or a long name."""
+    """Whether a piece is too specific for a chance match: a long one, or a long name."""
     name = _NAME.fullmatch(piece) or _CLASS.fullmatch(piece)
     return len(piece) >= (ENOUGH_NAME if name else ENOUGH)
 
 
 def covers(template: str, piece: str) -> bool:
-    """Whether a string with values put in could hold the piece: its own text makes up most of it."""
+    """Whether a template could produce the piece: its own text makes up most of it."""
     if piece in template:
         return True
     parts = [part for part in _PLACEHOLDER.sub(GAP, template).split(GAP) if len(part.strip()) >= LEAST_PART]
@@ -75,7 +75,7 @@ def covers(template: str, piece: str) -> bool:
 
 
 def _overlap(left: str, right: str) -> int:
-    """How many characters the end of one text and the beginning of the other share."""
+    """Return how many characters the end of one text and the beginning of the other share."""
     if right[:LEAST_PART] not in left:
         return 0
     for length in range(min(len(left), len(right)), LEAST_PART - 1, -1):

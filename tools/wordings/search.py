@@ -1,7 +1,7 @@
-"""Whether a rule's text is still in the source of the package that prints it. Pure: files are read elsewhere.
+"""Check that a rule's text is still in the source of the package that prints it. Pure: reads no files.
 
-A pattern's fixed text is cut into pieces (``pieces``); a source's strings are templates, with ``GAP`` where a
-value goes. All telling pieces of an alternative stand near to each other in one file.
+A pattern's fixed text is cut into pieces (``pieces``); a source's strings are templates, with ``GAP`` in the
+place of a value. All specific pieces of an alternative must be near each other in one file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wordings.phrases import Phrase, Phrases, rare_phrases
 from wordings.pieces import WORD, covers, pieces_of, telling
 
 NEAR = 20  #: lines of a source file between the pieces of one message
-_AROUND_PHRASE = 300  # bytes of source to either side in which a message stands, broken into lines
+_AROUND_PHRASE = 300  # bytes of source on either side that may hold a message broken into lines
 
 State = Literal["found", "missing", "skipped"]
 
@@ -30,35 +30,35 @@ COMPILED = (".cpp", ".cc", ".cu", ".h", ".hpp", ".cuh", ".c")
 class Template(NamedTuple):
     """One string of a source file."""
 
-    text: str  #: with ``GAP`` for what is put in
+    text: str  #: with ``GAP`` for inserted values
     line: int  #: 1-based; 0 in a compiled file
-    name: bool = False  #: an identifier of the source, and no text that it prints
+    name: bool = False  #: an identifier of the source, not printed text
 
 
 @dataclass
 class Verified:
-    """What is known of one rule's text in a package."""
+    """The result for one rule's text in a package."""
 
     rule: str
-    status: str  #: the page's
+    status: str  #: status of the page
     state: State = "missing"
-    pattern: str = ""  #: the one that was found, or the first
+    pattern: str = ""  #: the found pattern, or the first
     file: str = ""
     line: int = 0
-    reason: str = ""  #: why it was skipped
+    reason: str = ""  #: why the rule was skipped
 
 
 @dataclass
 class _Piece:
-    """A piece of fixed text that is looked for."""
+    """A piece of fixed text to search for."""
 
     text: str
     lowered: str = field(init=False)
     anchor: str = field(init=False)  #: its longest word: a string without it needs no closer look
-    phrases: Sequence[Phrase] = field(init=False)  #: what source holds that prints it: one of these
+    phrases: Sequence[Phrase] = field(init=False)  #: source that prints it holds one of these
     words: Sequence[bytes] = field(init=False)
-    telling: bool = field(init=False)  #: it is long enough to be no chance find
-    whole: bool = field(init=False)  #: that word is no part of a longer one, as it may be at the piece's ends
+    telling: bool = field(init=False)  #: it is too long for a chance match
+    whole: bool = field(init=False)  #: the anchor is a whole word, not at the piece's ends
 
     def __post_init__(self) -> None:
         self.lowered = self.text.lower()
@@ -71,7 +71,7 @@ class _Piece:
         self.anchor = max(inner or WORD.findall(self.lowered), key=len)
 
     def may_be_in(self, around: bytes) -> bool:
-        """Whether what stands around a phrase holds most of its words, too: less than is ``COVERED``."""
+        """Whether the text around a phrase also holds most of the words: a weaker test than ``COVERED``."""
         held = sum(len(word) for word in self.words if word in around)
         return 2 * held >= sum(map(len, self.words))
 
@@ -86,19 +86,19 @@ class _Wanted:
 
 
 class Search:
-    """Looks for the texts of the rules that a package prints, in one source file after the other."""
+    """Searches one source file after the other for the texts of the rules that a package prints."""
 
     def __init__(self, pages: Iterable[RulePage], package: str, version: str = "") -> None:
         self.results: dict[str, Verified] = {}
         self._wanted: list[_Wanted] = []
         self._pieces: dict[str, _Piece] = {}
-        self._vague: set[str] = set()  # rules of several packages, of which a text is not long enough
+        self._vague: set[str] = set()  # rules of several packages with a text that is too short
         self._modules: dict[str, list[str]] = {}
         for page in sorted(pages, key=lambda page: page.id):
             emitted = [one for one in page.emitted_by if same_package(one.package, package)]
             if emitted and page.patterns and page.status != "retired":
                 self._want(page, emitted, version)
-        self._by_first: dict[int, list[int]] = {}  # alternatives by their first telling piece; 0: none
+        self._by_first: dict[int, list[int]] = {}  # alternatives by their first specific piece; 0: none
         for number, one in enumerate(self._wanted):
             first = next((id(piece) for piece in one.pieces if piece.telling), 0)
             self._by_first.setdefault(first, []).append(number)
@@ -106,7 +106,7 @@ class Search:
         for piece in self._pieces.values():
             for phrase in piece.phrases if piece.telling else ():
                 self._owners.setdefault(phrase, []).append(piece)
-        self.phrases = Phrases(sorted(self._owners))  #: of which a string holds one, or nothing looked for
+        self.phrases = Phrases(sorted(self._owners))  #: a string without one of these matches nothing
 
     def _want(self, page: RulePage, emitted: Sequence[EmittedBy], version: str) -> None:
         result = self.results[page.id] = Verified(page.id, page.status, pattern=page.patterns[0])
@@ -114,7 +114,7 @@ class Search:
             ranges = ", ".join(one.versions for one in emitted)
             result.state, result.reason = "skipped", f"it claims {ranges} only"
             return
-        texts: dict[tuple[str, ...], str] = {}  # many branches differ only in what is not looked for
+        texts: dict[tuple[str, ...], str] = {}  # many branches differ only in text that is not searched for
         for pattern in page.patterns:
             for branch in branches(pattern):
                 texts.setdefault(tuple(pieces_of(branch)), pattern)
@@ -132,7 +132,7 @@ class Search:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is looked for any more."""
+        """Whether nothing is left to search for."""
         return all(self.results[one.rule].state != "missing" for one in self._wanted)
 
     def may_be_in(self, text: str) -> bool:
@@ -140,14 +140,14 @@ class Search:
         return self.promise(text) > 0
 
     def promise(self, text: str) -> int:
-        """What a source file may hold: 0 nothing looked for, 1 some of an alternative, 2 all text of one."""
+        """Return 2 if a source file may hold all text of an alternative, 1 if some, 0 if none."""
         lowered = text.lower()
         hinted = self._hinted(lowered)
         whole = any(all(piece.lowered in lowered for piece in one.pieces) for one in hinted)
         return 2 if whole else int(bool(hinted))
 
     def see(self, file: str, templates: Iterable[Template]) -> None:
-        """Look through a file's strings."""
+        """Search a file's strings."""
         given = [(template, template.text.lower()) for template in templates]
         whole = "\n".join([lowered for _, lowered in given])
         hinted = self._hinted(whole)
@@ -159,7 +159,7 @@ class Search:
             for one, piece in (in_source if template.line else in_compiled).near(lowered):
                 found = places.setdefault(id(one), {})
                 if not template.line and piece.text in found:
-                    continue  # of a compiled file it tells nothing more
+                    continue  # a second place in a compiled file adds nothing
                 if self._is_there(template, lowered, piece):
                     found.setdefault(piece.text, []).append(template.line)
         for one in hinted:
@@ -167,7 +167,7 @@ class Search:
                 self._tell(one, file, places[id(one)])
 
     def absent(self, compiled: str) -> None:
-        """Say that the package at hand was built without a source file, such as ``ProcessGroupNCCL.cpp``."""
+        """Record that the package was built without a source file, such as ``ProcessGroupNCCL.cpp``."""
         for rule, modules in self._modules.items():
             result = self.results[rule]
             names = [module.rpartition("/")[2] for module in modules]
@@ -175,7 +175,7 @@ class Search:
                 result.state, result.reason = "skipped", f"this build is without {compiled}"
 
     def settle(self) -> None:
-        """Say that all was seen: what is missing may be another package's text, and this one's too short."""
+        """Mark missing rules as skipped if their only long text may be another package's."""
         for rule in self._vague:
             result = self.results[rule]
             if result.state == "missing":
@@ -185,7 +185,7 @@ class Search:
                 )
 
     def named(self, path: str) -> bool:
-        """Whether a rule names this file as its text's origin: such files are the first to look into."""
+        """Whether a rule names this file as its text's origin: such files are searched first."""
         return any(
             path == module or path.endswith("/" + module.removeprefix("/"))
             for modules in self._modules.values()
@@ -204,7 +204,7 @@ class Search:
         )
 
     def _hinted(self, lowered: str) -> list[_Wanted]:
-        """The alternatives still looked for whose telling pieces a text may hold: most of their words."""
+        """Return the open alternatives whose specific pieces a text may hold: it has most of their words."""
         data = lowered.encode("utf-8", "replace")
         near: set[int] = set()
         for phrase, end in self.phrases.hits(data):
@@ -212,11 +212,11 @@ class Search:
             near.update(id(piece) for piece in self._owners[phrase] if piece.may_be_in(around))
         if not near:
             return []
-        # Of an alternative that is there, the first telling piece is: no other is looked at.
-        asked = sorted(number for piece in (0, *near) for number in self._by_first.get(piece, ()))
+        # A file with an alternative holds its first specific piece: only those are examined.
+        candidates = sorted(number for piece in (0, *near) for number in self._by_first.get(piece, ()))
         return [
             one
-            for one in map(self._wanted.__getitem__, asked)
+            for one in map(self._wanted.__getitem__, candidates)
             if self.results[one.rule].state == "missing"
             and all(id(piece) in near for piece in one.pieces if piece.telling)
         ]
@@ -226,9 +226,9 @@ class Search:
         return template.text == piece.text if template.name else covers(lowered, piece.lowered)
 
     def _tell(self, one: _Wanted, file: str, lines: dict[str, list[int]]) -> None:
-        """Take what a file holds of an alternative: all its pieces, near to each other, or nothing.
+        """Record an alternative as found if a file holds all its pieces near each other.
 
-        A compiled file holds a message's parts at different places: there the telling ones count.
+        A compiled file holds a message's parts at different places: there only the specific pieces count.
         """
         compiled = any(line == 0 for found in lines.values() for line in found)
         if any(piece.text not in lines for piece in one.pieces if piece.telling or not compiled):
@@ -245,7 +245,7 @@ class _ByAnchor:
     """The pieces that a string of source may hold, by their longest word."""
 
     def __init__(self, wanted: Iterable[_Wanted], whole: str) -> None:
-        """``whole`` are all strings of the file, in lower case."""
+        """``whole`` is all strings of the file, in lowercase."""
         self._words: dict[str, list[tuple[_Wanted, _Piece]]] = {}
         self._loose: list[tuple[_Wanted, _Piece]] = []
         for one in wanted:
@@ -262,7 +262,7 @@ class _ByAnchor:
 
 
 class _ByPhrase:
-    """The telling pieces that a string of a compiled file may hold: many strings hold one of their words."""
+    """The specific pieces that a string of a compiled file may hold: many strings hold one of their words."""
 
     def __init__(self, wanted: Iterable[_Wanted], phrases: Phrases) -> None:
         self._all = phrases
@@ -278,12 +278,12 @@ class _ByPhrase:
 
 
 def same_package(one: str, other: str) -> bool:
-    """Whether two names are one package's: ``torch-npu`` and ``torch_npu``."""
+    """Whether two names denote the same package: ``torch-npu`` and ``torch_npu``."""
     return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
 
 
 def in_range(version: str, versions: str) -> bool:
-    """Whether a version is in a range; where either cannot be read, it is."""
+    """Whether a version is in a range; true if either cannot be parsed."""
     try:
         return SpecifierSet(versions).contains(Version(version).base_version, prereleases=True)
     except (InvalidSpecifier, InvalidVersion):

@@ -1,4 +1,4 @@
-"""The strings that a source file holds, with gaps where values are put in: Python, C++ and compiled files."""
+"""Extract the strings of a source file, with gaps for inserted values: Python, C++ and compiled files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wordings.phrases import Phrases
 from wordings.pieces import GAP
 from wordings.search import Template
 
-MAX_STRING = 2000  #: bytes of a compiled string that are looked at
-BLOCK = 32 << 20  #: bytes of a compiled file that are looked at in one go
+MAX_STRING = 2000  #: longest compiled string, in bytes
+BLOCK = 32 << 20  #: bytes of a compiled file that are searched at once
 
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _STATEMENT_ENDS = re.compile(r"[;{}]")
@@ -21,9 +21,9 @@ _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 
 def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool]) -> Iterator[Template]:
-    """The strings of a file: of a compiled one those around a phrase, of a source file all.
+    """Yield the strings of a file: those around a phrase of a compiled file, all of a source file.
 
-    ``worth`` tells from a source file's text whether it is to be parsed at all.
+    ``worth`` decides from a source file's text whether it needs parsing.
     """
     if file.binary:
         yield from binary_strings(file, phrases)
@@ -34,7 +34,7 @@ def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool])
 
 
 def python_strings(text: str) -> Iterator[Template]:
-    """Python's: neighbouring pieces are one string already; values in f-strings are gaps."""
+    """Yield the strings of Python source, adjacent literals joined; values in f-strings are gaps."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -43,18 +43,18 @@ def python_strings(text: str) -> Iterator[Template]:
         return
     inner: set[int] = set()
     names: set[str] = set()
-    for node in ast.walk(tree):  # from the outside in, so that the parts of a sum are seen after it
+    for node in ast.walk(tree):  # from the outside in: a sum is visited before its parts
         if id(node) in inner:
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.JoinedStr):
             inner.update(id(part) for part in ast.walk(node.value))  # a docstring prints nothing
         elif isinstance(node, ast.BinOp | ast.JoinedStr):
-            told = _joined(node)
-            if told is not None:
+            joined = _joined(node)
+            if joined is not None:
                 inner.update(
                     id(part) for part in ast.walk(node) if isinstance(part, ast.BinOp | ast.JoinedStr)
                 )
-                yield Template(told, node.lineno)
+                yield Template(joined, node.lineno)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield Template(node.value, node.lineno)
         elif (name := _name(node)) and name not in names:
@@ -63,7 +63,7 @@ def python_strings(text: str) -> Iterator[Template]:
 
 
 def _name(node: ast.AST) -> str | None:
-    """What the interpreter prints: an attribute that may be missing, an exception of the package's own."""
+    """Return a name that the interpreter prints: an attribute, or an exception of the package."""
     if isinstance(node, ast.Attribute):
         return node.attr
     if isinstance(node, ast.ClassDef):
@@ -75,7 +75,7 @@ def _name(node: ast.AST) -> str | None:
 
 
 def _joined(node: ast.expr) -> str | None:
-    """A string that is put together; ``None`` where it is no string for certain."""
+    """Return a string with its parts joined; ``None`` if it is not certain to be a string."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -93,7 +93,7 @@ def _joined(node: ast.expr) -> str | None:
 
 
 def c_strings(text: str) -> Iterator[Template]:
-    """C++'s: literals of one statement are one string, with gaps for what stands between them."""
+    """Yield the strings of C++ source: literals of one statement form one string, with gaps between them."""
     parts: list[str] = []
     line, seen, end = 1, 0, 0
     for found in _LITERAL.finditer(text):
@@ -117,18 +117,18 @@ def c_strings(text: str) -> Iterator[Template]:
 
 
 def binary_strings(file: SourceFile, phrases: Phrases) -> Iterator[Template]:
-    """A compiled file's, each once: what stands between two NUL bytes around one of the phrases."""
+    """Yield the strings of a compiled file, each once: the text between two NUL bytes around a phrase."""
     given: set[bytes] = set()
     for data in _blocks(file, 2 * MAX_STRING):
-        told = 0  # where the last string ended
+        last_end = 0  # end of the last string
         for at in phrases.ends(data):
-            if at <= told:
+            if at <= last_end:
                 continue
             start = data.rfind(b"\0", max(0, at - MAX_STRING), at) + 1
             end = data.find(b"\0", at, at + MAX_STRING)
             if end < 0 or (not start and at > MAX_STRING):
                 continue  # too long for a message
-            told = end
+            last_end = end
             text = data[start:end]
             if text not in given:
                 given.add(text)
@@ -136,7 +136,7 @@ def binary_strings(file: SourceFile, phrases: Phrases) -> Iterator[Template]:
 
 
 def held(file: SourceFile, texts: Collection[str]) -> set[str]:
-    """Those of the texts that a compiled file holds."""
+    """Return those of the texts that a compiled file holds."""
     wanted = {text.encode(): text for text in texts}
     found: set[bytes] = set()
     for data in _blocks(file, max(map(len, wanted), default=0)):
@@ -145,7 +145,7 @@ def held(file: SourceFile, texts: Collection[str]) -> set[str]:
 
 
 def _blocks(file: SourceFile, overlap: int) -> Iterator[bytes]:
-    """The file in pieces that are large, and begin with the end of the one before."""
+    """Yield the file in large blocks, each starting with the end of the previous one."""
     held: list[bytes] = []
     size = 0
     for chunk in file.chunks():

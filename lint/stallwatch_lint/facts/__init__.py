@@ -1,4 +1,4 @@
-"""Facts about other software, as data files: each says where it was read."""
+"""Facts about other software, as data files: each names the source that it was read in."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _HERE = Path(__file__).parent
 
 
 def facts(name: str, type: type[T]) -> T:
-    """Return what `<name>.yaml` holds."""
+    """Return the content of `<name>.yaml`."""
     return convert(yaml.load((_HERE / f"{name}.yaml").read_bytes(), LOADER), type)
 
 
 class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What scripts call by name, and read."""
+    """Names that scripts call and read."""
 
     ranks: frozenset[str]
     rank_calls: frozenset[str]
@@ -51,7 +51,7 @@ class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Changed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An argument of classes whose names end so."""
+    """An argument of classes whose names end in `ending`."""
 
     ending: str
     old: str
@@ -60,7 +60,7 @@ class Changed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What trainers take, and what their arguments are by default."""
+    """The arguments that trainers take, and their defaults."""
 
     taken: frozenset[str]
     last_known: str

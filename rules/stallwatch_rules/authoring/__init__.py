@@ -1,1 +1,1 @@
-"""For authors of rule pages: check, and draft from a failure."""
+"""Tools for authors of rule pages: check pages, and draft them from a failure."""

@@ -1,4 +1,4 @@
-"""Do the samples on the rule pages do what the pages say? For ``stallwatch rules check`` and the tests."""
+"""Check the samples on rule pages, for ``stallwatch rules check`` and the tests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stallwatch_rules.pages.page import LONGEST, PageError, RulePage
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
-    """The samples that do not do what their fence says.
+    """Return the problems of samples that do not behave as their fences say.
 
-    A judged rule (no patterns) is concluded from a whole run, with the rest of ``catalogue`` at hand; with
-    the packaged one where none is given.
+    A judged rule (no patterns) is concluded from a whole run, together with the rest of ``catalogue``, by
+    default the packaged one.
     """
     if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
@@ -27,7 +27,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
 
 
 def check_catalogue(catalogue: Catalogue) -> list[PageError]:
-    """The problems of loading, then those of every page, in the pages' order."""
+    """Return the problems of loading, then those of every page, in the order of the pages."""
     awake = Catalogue.of(_awake(page) for page in catalogue.pages.values())
     matcher = Matcher(awake)
     problems = list(catalogue.problems)
@@ -38,7 +38,7 @@ def check_catalogue(catalogue: Catalogue) -> list[PageError]:
 
 
 def _awake(page: RulePage) -> RulePage:
-    """A retired rule keeps silent; its samples must still be right."""
+    """Return a retired rule as active: it never fires, but its samples must still be right."""
     return msgspec.structs.replace(page, status="incubating") if page.status == "retired" else page
 
 
@@ -66,7 +66,7 @@ def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[P
 
 
 def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
-    """Where in the sample the rule fired, in words; ``None`` where it did not."""
+    """Return where in the sample the rule fired, in words; ``None`` if it did not."""
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
             return f" (its line {number})"
@@ -76,12 +76,12 @@ def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) 
 
 
 def _needs_run(page: RulePage) -> bool:
-    """Whether the engine may conclude the rule from a whole run; its page may have patterns as well."""
+    """Whether the engine may conclude the rule from a whole run, even if its page has patterns."""
     return page.judged or "concluded" in page.tags
 
 
 def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
-    """The rules that the diagnosis of the sample finds."""
+    """Return the rules that the diagnosis of the sample finds."""
     from stallwatch_rules.reading import RunReading  # here, as only judged rules need the whole engine
 
     reading = RunReading(catalogue, matcher)
@@ -90,7 +90,7 @@ def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Two rules with one pattern are two names for one thing, unless their context tells them apart."""
+    """Report rules with the same pattern and no context to distinguish them: both name the same thing."""
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
         if not page.requires and not page.unless and page.status != "retired":

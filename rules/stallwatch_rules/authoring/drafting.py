@@ -1,4 +1,4 @@
-"""Drafts of rule pages from the failure of a run that no rule knows: its author then makes them better."""
+"""Draft rule pages from a run's failure that no rule knows, for an author to improve."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import shown
 
 MAX_PATTERN_TEXT = 160  #: characters of the message that go into the pattern
-LEAST_TEXT = 12  #: fixed characters without which a pattern would fire on anything
+LEAST_TEXT = 12  #: fewest fixed characters; with fewer, a pattern would fire on anything
 MAX_NAMED = 3  #: numbers that get a name
-OWN_FAMILY = "own"  #: where the log does not tell which package the failure comes from
+OWN_FAMILY = "own"  #: if the log does not show which package the failure comes from
 
 _VALUES = lazy(
     r"(?P<secret>\S*\*\*\*)"  # as redaction leaves it
@@ -50,23 +50,23 @@ _NAMED_PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
 
 
 class DraftError(ValueError):
-    """No page can be drafted; says why."""
+    """No page can be drafted; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a page is to be about."""
+    """The subject of a page."""
 
     name: str  #: the exception; empty for a plain line
     message: str
-    line: str  #: as it stands in the log, redacted
+    line: str  #: line of the log, redacted
     frames: list[str]
 
 
 def failure_of(diagnosis: Diagnosis) -> Failure:
-    """The first unknown exception that has a message, else the first new line that tells of an error.
+    """Return the first unknown exception with a message, else the first new line that reports an error.
 
-    Nothing is drafted where a rule knows the cause: what else is new in the log only follows from it.
+    Nothing is drafted if a rule knows the cause: other new lines in the log only follow from it.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:
@@ -90,12 +90,12 @@ def _known(rule: str) -> str:
 
 
 def fixed_text(message: str) -> int:
-    """How many letters of a message are the program's own."""
+    """Return how many letters of a message are the program's own."""
     return sum(character.isalpha() for character in _VALUES.sub("", message[:MAX_PATTERN_TEXT]))
 
 
 def pattern_of(failure: Failure) -> str:
-    """A linear-time pattern for the failure's line: its values masked, its first numbers named."""
+    """Return a linear-time pattern for the failure's line: its values masked, its first numbers named."""
     patterns = (_pattern_of(failure, limit) for limit in range(MAX_PATTERN_TEXT, LEAST_TEXT, -8))
     short = (pattern for pattern in patterns if len(pattern) <= LONGEST)
     return next(short, None) or _pattern_of(failure, LEAST_TEXT)
@@ -116,7 +116,7 @@ def _pattern_of(failure: Failure, limit: int) -> str:
             pieces.append(_FORMS[value.lastgroup or "path"])
     text = "".join([*pieces, _escaped(message[end:])]).strip()
     named_too = f"{_escaped(failure.name.rpartition('.')[2])}: {text}"
-    # A C++ exception's name and message stand on two lines.
+    # A C++ exception's name and message are on two lines.
     return named_too if failure.name and f"{failure.name}: " in failure.line else text
 
 
@@ -125,7 +125,7 @@ def _escaped(text: str) -> str:
 
 
 def id_of(failure: Failure, package: str) -> str:
-    """A proposal: the package and the message's most telling words."""
+    """Return a proposal: the package and the message's most significant words."""
     words = list(dict.fromkeys(words_of(masked(failure.message).replace("<", " <"))))
     name = [package.lower().replace("_", "-")] if package else []
     kept = [word for word in words if word.isascii() and word not in name][:4]
@@ -133,7 +133,7 @@ def id_of(failure: Failure, package: str) -> str:
 
 
 def origin_of(failure: Failure) -> tuple[str, str]:
-    """The package of the innermost library frame, and the file in it; empty where there is none."""
+    """Return the package of the innermost library frame, and the file in it; empty if there is none."""
     for frame in reversed(failure.frames):
         found = _INSTALLED.search(frame.rpartition(":")[0] if " in " in frame else frame)
         if found is not None:
@@ -143,7 +143,7 @@ def origin_of(failure: Failure) -> tuple[str, str]:
 
 
 def quiet_line(failure: Failure, pattern: str, lines: Iterable[str]) -> str:
-    """The healthy line that looks most like the failure and does not fire; a step where there is none."""
+    """Return the healthy line most similar to the failure that does not fire, else a step."""
     words = set(words_of(failure.message))
     expression = compile_re2(pattern, encoded=False)
     healthy = [line for line in lines if expression.search(line) is None]
@@ -161,7 +161,7 @@ def draft(
     quiet: str,
     versions: dict[str, str],
 ) -> str:
-    """The page's text."""
+    """Return the text of the page."""
     package, module = origin_of(failure)
     title = _title(failure)
     seen = f"  # seen with {versions[package]}" if package in versions else ""
@@ -240,7 +240,7 @@ To be written, or "Never."
 
 @dataclass(frozen=True)
 class Proposal:
-    """A page as it is proposed to its author."""
+    """A page proposed to its author."""
 
     rule: str
     family: str
@@ -248,7 +248,7 @@ class Proposal:
     failure: Failure
 
     def problems(self, path: str) -> list[PageError]:
-        """Why the page would not load from `path`, or not do what it says; empty when it is sound."""
+        """Return why the page would not load from `path`, or not behave as it says; empty if it is sound."""
         try:
             return check_page(parse_page(self.text, path, chinese=False))
         except PageError as error:
@@ -256,9 +256,9 @@ class Proposal:
 
 
 def propose(reading: RunReading, *, since: str, rule: str = "", family: str = "") -> Proposal:
-    """A page for the unknown failure of this run, under this name where one is given.
+    """Return a page for the unknown failure of this run, with this id if one is given.
 
-    Raises ``DraftError`` where a rule knows the failure, or there is none.
+    Raises ``DraftError`` if a rule knows the failure, or there is none.
     """
     diagnosis = reading.diagnose()
     failure = failure_of(diagnosis)

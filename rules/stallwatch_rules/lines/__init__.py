@@ -1,1 +1,1 @@
-"""What a line is: who wrote it, when, and what stood around it."""
+"""Parse lines: who wrote them, when, and what surrounds them."""

@@ -1,14 +1,14 @@
-"""Lines as container runtimes and log collectors keep them: records with a text, its time and its stream.
+"""Parse lines of container runtimes and log collectors: records with a text, its time and its stream.
 
-Kubernetes' CRI records, Docker's JSON records and stamped copies say when and to which stream their text was
-written, and whether the line goes on in the next record of that stream (a runtime cuts lines at 16 KiB, and
-keeps what was flushed without a newline).
+Kubernetes' CRI records, Docker's JSON records and stamped copies contain the time and the stream of their
+text, and whether the line continues in the next record of that stream (a runtime cuts lines at 16 KiB, and
+keeps text that was flushed without a newline).
 
 Fluentd, Fluent Bit, Vector, exports of Loki and the clouds, journald's ``-o json`` and loggers that write
-JSON differ in the key of the text: ``message``, ``msg``, ``log``, ``line``, ``textPayload``. Beside it stand
-a time, a level or where the line came from; without one of these it is somebody's data. Numbers that a
-trainer writes as JSON (``{"step": 3, "loss": 0.5, …}``) are no such record, unless a traceback is among them:
-a logger may bind the step to all that it writes.
+JSON differ in the key of the text: ``message``, ``msg``, ``log``, ``line``, ``textPayload``. Besides it they
+have a time, a level or the origin of the line; without one of these the record is user data. Numbers that a
+trainer writes as JSON (``{"step": 3, "loss": 0.5, …}``) are not such a record, unless it contains a
+traceback: a logger may bind the step to everything it writes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\
 
 
 class Record(NamedTuple):
-    """One record, its text taken out."""
+    """One record, with its text extracted."""
 
     time: float | None
     stream: str
-    partial: bool  #: the line goes on in the stream's next record
+    partial: bool  #: the line continues in the stream's next record
     text: str
 
 
 def record_of(text: str) -> Record | None:
-    """The record that a physical line is."""
+    """Return the record in a physical line, if it is one."""
     if text[10:11] == "T" and text[4:5] == "-":
         found = _CRI.match(text)
         if found:
@@ -58,11 +58,11 @@ def record_of(text: str) -> Record | None:
 
 
 def may_be_json(text: str) -> bool:
-    """Whether the line begins as records in JSON do: a cheap look."""
+    """Whether the line starts like a record in JSON: a cheap check."""
     return text[:2] == '{"'
 
 
-#: keys under which the text may stand
+#: keys that may hold the text
 TEXTS = ("message", "msg", "log", "line", "textPayload", "MESSAGE", "@message", "body")
 _TIME_KEYS = (
     "time",
@@ -93,7 +93,7 @@ _RANKS = ("rank", "global_rank")
 _MOST_RANKS = 1_000_000
 _NUMBERS = frozenset(("loss", "train_loss", "eval_loss", "step", "global_step", "epoch", "iteration"))
 _YEAR_2100 = 4.1e9
-_DIGITS = 19  # of nanoseconds until then
+_DIGITS = 19  # digits of nanoseconds until then
 _decoder = msgspec.json.Decoder(dict[str, object])
 
 
@@ -115,7 +115,7 @@ def _json_record(text: str) -> Record | None:
     except (msgspec.DecodeError, ValueError, RecursionError):
         if '"log":' not in text:
             return None
-        try:  # a field that nobody needs may be what cannot be decoded: a number that is too large
+        try:  # an unneeded field may be the one that cannot be decoded: a number that is too large
             record = msgspec.structs.asdict(_docker.decode(text))
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
@@ -133,16 +133,16 @@ def _of_docker(record: dict[str, object]) -> Record | None:
 
 
 def _of_collector(record: dict[str, object]) -> Record | None:
-    """The record of a collector; its lines are parted by carriage returns, as a redrawn line's are."""
+    """Return a collector's record; carriage returns separate its lines, as in a redrawn line."""
     if _BESIDE.isdisjoint(record):
         return None
     more = [value for key in _TRACEBACKS if isinstance(value := record.get(key), str) and value]
     if not more and not _NUMBERS.isdisjoint(record):
         return None
-    told = next((value for key in TEXTS if isinstance(value := record.get(key), str)), None)
-    if told is None and not more:
+    text = next((value for key in TEXTS if isinstance(value := record.get(key), str)), None)
+    if text is None and not more:
         return None
-    lines = "\n".join(more if told is None else (told, *more)).rstrip().split("\n")
+    lines = "\n".join(more if text is None else (text, *more)).rstrip().split("\n")
     rank = next((value for key in _RANKS if _is_rank(value := record.get(key))), None)
     if rank is not None:
         lines = [f"[rank{rank}]: {line}" for line in lines]
@@ -154,7 +154,7 @@ def _is_rank(value: object) -> bool:
 
 
 def _time(record: dict[str, object]) -> float | None:
-    """When it was written: a stamp, or seconds, milli-, micro- or nanoseconds since 1970."""
+    """Return when it was written: a timestamp, or seconds, milli-, micro- or nanoseconds since 1970."""
     for key in _TIME_KEYS:
         value = record.get(key)
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Text of the data that a line shows: what a training reads or generates may speak of failures, too.
+"""Recognize training data in lines: text that a training reads or generates may mention failures, too.
 
 Trainers print samples, prompts and completions, and data sets about programming are full of error messages.
 """
@@ -12,7 +12,7 @@ _NAMES = (
     r"|examples?|generat(?:ed|ions?)|predictions?|references?|ground[ _]truth|user|assistant|human|gpt"
     r"|inputs?|decoded(?: (?:inputs?|labels?|text))?|labels?"
 )
-#: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``: a name of data, and then nothing but a mark.
+#: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``: a name of data followed only by a mark.
 _NAMED = lazy(
     rf"(?i)(?:\[?20\d\d-\d\d-\d\d[ T][\d:.,]{{8,18}}Z?\]?\W{{1,3}})?(?:(?:INFO|DEBUG)\W{{1,4}})?"
     rf"\W{{0,4}}(?:(?:rank ?\d+|step ?\d+|eval(?:uation)?|val(?:idation)?)\W{{1,4}}){{0,3}}(?:{_NAMES})"
@@ -33,7 +33,7 @@ _FIELD = lazy(
     r"""["'](messages|conversations?|role|from|value|prompt|completion|instruction|question|answer|query|response"""
     r"""|chosen|rejected|text|input|output|content|problem|solution)["']: ?["'\[]"""
 )
-#: What chat templates and reasoning models put around text.
+#: Marks that chat templates and reasoning models put around text.
 _MARKS = lazy(
     r"<\|(?:im_start|im_end|user|assistant|eot_id|start_header_id|endoftext)\|>|</?think>|\[/?INST\]"
 )
@@ -44,13 +44,13 @@ _SERVED = lazy(
     r"|\bGenerated response \S{1,80}(?: \([^)]{1,40}\))?: output: "
     r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
 )
-_HEAD = 200  # characters in which a server says what its line is about
+_HEAD = 200  # characters in which a server names the kind of its line
 #: An exception may name such a mark.
 _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 
 def is_data(text: str) -> bool:
-    """Whether the line shows text of the data, so that a failure in it is none of this run."""
+    """Whether the line shows training data, so that a failure in it is not one of this run."""
     begins = _NAMED.match(text) or _RECORD.match(text)
     if begins and not ("{" in begins[0] and _is_logged(text)):
         return True
@@ -60,5 +60,5 @@ def is_data(text: str) -> bool:
 
 
 def _is_logged(text: str) -> bool:
-    """Whether the JSON is a logger's, and not of a data set."""
+    """Whether the JSON is that of a logger, and not of a data set."""
     return _LOGGED.search(text) is not None and len(set(_FIELD.findall(text))) < 2

@@ -1,4 +1,4 @@
-"""On which host a log was written: by the paths of a run's files, and by lines that name their host."""
+"""Find the host that wrote a log, from the paths of a run's files and from lines that name their host."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import NamedTuple
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.text.lazy import lazy
 
-# Words that only a machine's name ends with, before its number: node-07, gpu-node-12, compute3.
+# Words that only end a machine's name, before its number: node-07, gpu-node-12, compute3.
 _MACHINE = r"(?:node|host|hostname|machine|server|compute|instance|inst|vm|blade|nid|cn|dgx|hgx)"
 _ADDRESS = r"ip(?:-\d{1,3}){4}"  # EC2's names
 _NAMED = rf"(?:(?:[a-z][a-z0-9]{{0,15}}[-_]){{0,3}}{_MACHINE}[-_]?\d{{1,6}}|{_ADDRESS})"
 #: The name of a folder, or a part of a file's name: ``sft-1001-n3.out`` (Slurm's ``%x-%j-%N.out``).
 _FOLDER = lazy(rf"{_NAMED}(?:\.[\w.-]+)?", re.IGNORECASE)
 _IN_FILE = lazy(rf"(?:^|(?<=[-_.]))({_NAMED}|n\d{{1,6}})(?=[-_.]|$)", re.IGNORECASE)
-# A folder beside others that differ in their numbers alone: n0, gpu-a-17, trn2x31.
+# A folder beside others that differ only in their numbers: n0, gpu-a-17, trn2x31.
 _NUMBERED = lazy(r"(?P<word>(?:[a-z0-9]+[-_])*?[a-z0-9]*[a-z])[-_]?\d{1,6}(?:\.[\w.-]+)?", re.IGNORECASE)
 _DIGITS = lazy(r"\d+")
 _PARTS = lazy(r"[/\\!]")
 _LAST_WORD = lazy(r"[a-z]+$")
-# What else is numbered in the names of folders. Of single letters, only these are machines.
+# Other numbered things in the names of folders. Of single letters, only `_LETTERS` are machines.
 _NO_HOST = frozenset(
     [
         "rank",
@@ -99,7 +99,7 @@ def host_in_line(text: str) -> str:
 
 
 def hosts_of_paths(names: Iterable[str]) -> dict[str, str]:
-    """Return the hosts of files, by their names as paths; of files on one host only, nothing is known."""
+    """Return the hosts of files, from their names as paths; empty if the files are on one host only."""
     split = {name: _PARTS.split(name) for name in names}
     folders = {tuple(above) for *above, _ in split.values()}
     families = _families(folders)
@@ -118,7 +118,7 @@ _Folders = tuple[str, ...]
 
 
 def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
-    """The host that the innermost of these folders is named after."""
+    """Return the host that the innermost of these folders is named after."""
     for depth in range(len(above) - 1, -1, -1):
         if _FOLDER.fullmatch(above[depth]) or len(families.get(_family(above, depth), ())) > 1:
             return above[depth]
@@ -126,7 +126,7 @@ def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
 
 
 def _family(above: _Folders, depth: int) -> _Folders:
-    """What a folder is called but for its number, with where it lies; empty if it can be no host's."""
+    """Return a folder's name without its number, with its location; empty if it cannot be a host's."""
     named = _NUMBERED.fullmatch(above[depth])
     if named is None or rank_of_path(f"{above[depth]}/x") is not None:
         return ()
@@ -138,7 +138,7 @@ def _family(above: _Folders, depth: int) -> _Folders:
 
 
 def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
-    """The folders that differ in their numbers alone."""
+    """Return the folders that differ only in their numbers."""
     families: dict[_Folders, set[str]] = {}
     for above in folders:
         for depth, folder in enumerate(above):
@@ -149,25 +149,25 @@ def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
 
 
 class HostNumbers(NamedTuple):
-    """How numbered hosts are given their ranks: the same number of neighbours each, in the hosts' order."""
+    """How ranks are assigned to numbered hosts: the same number of consecutive ranks each, in host order."""
 
     before: str
     behind: str
     digits: int
     first: int  #: number of the host with rank 0
-    ranks: int  #: of each
+    ranks: int  #: ranks of each host
 
     def host(self, rank: int) -> str:
-        """Return the name of the host that a rank is on."""
+        """Return the name of a rank's host."""
         return f"{self.before}{self.first + rank // self.ranks:0{self.digits}d}{self.behind}"
 
 
 _NUMBER = lazy(r"(?P<before>.*?)(?P<number>\d{1,6})(?P<behind>\D[^0-9]*)?")
-_LEAST = 3  # hosts that show the order
+_LEAST = 3  # fewest hosts that show the order
 
 
 def numbers_of(hosts: Mapping[str, Iterable[int]]) -> HostNumbers | None:
-    """Return the order in which hosts have these ranks, if all of them keep to one."""
+    """Return the order in which hosts have these ranks, if all of them follow one."""
     orders: set[tuple[str, str, int, int]] = set()
     widths: set[int] = set()
     for name, ranks in hosts.items():

@@ -1,10 +1,10 @@
-"""Which rank wrote a line: the prefixes of launchers, labels that are only numbers, and names of files.
+"""Find the rank that wrote a line: from prefixes of launchers, numeric labels, and names of files.
 
 ``srun --label`` writes the bare task number, Intel MPI's ``-prepend-rank`` a number in brackets, pdsh (and so
-DeepSpeed's launcher over several nodes) the host's name. Much else looks like each of these labels, so they
-are learnt from the first lines of a source: of a file from its beginning, before any of it is read; else the
-few lines before that keep theirs. A task is a rank, unless each task is a launcher that starts a node's
-ranks: then its number is the node's.
+DeepSpeed's launcher over several nodes) the host's name. Much other text looks like these labels, so they are
+learned from the first lines of a source: of a file from its beginning, before any of it is read; else the few
+lines before that keep theirs. A task is a rank, unless each task is a launcher that starts a node's ranks:
+then its number is the node's.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")  # "rank 3 step 1
 
 
 def take_rank(text: str) -> tuple[int | None, str]:
-    """The rank that a prefix of the line names, and the line without its launchers' prefixes.
+    """Return the rank in a prefix of the line, and the line without its launchers' prefixes.
 
-    The innermost prefix wins: ``[default3]:[rank11]: …`` is rank 11. A rank that is named inside the message
-    (``[Rank 3] Watchdog caught …``) counts too, and stays in the text.
+    The innermost prefix wins: ``[default3]:[rank11]: …`` is rank 11. A rank inside the message (``[Rank 3]
+    Watchdog caught …``) counts too, and stays in the text.
     """
     rank: int | None = None
-    for _ in range(4):  # launchers nest, but not without end
+    for _ in range(4):  # launchers nest, but not endlessly
         first = text[:1]
         if first == "[":
             if text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20":  # a date
@@ -107,36 +107,36 @@ def take_rank(text: str) -> tuple[int | None, str]:
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
-_SURE_NUMBERS = 12  # so many labelled lines in a row, by far fewer tasks, are no numbered list
-_SURE_TASKS = 4  # so many are enough where the tasks are counted from 0 and take turns
-_LABEL = lazy(r" {0,5}(\d{1,5}): ")  # as srun writes it; what ``grep -n`` writes has no blank
-# What a line begins with that a task or a host labels, in whatever frame a text was pasted, or a container's
+_SURE_NUMBERS = 12  # this many labeled lines in a row, by far fewer tasks, are no numbered list
+_SURE_TASKS = 4  # this many suffice if the tasks are counted from 0 and take turns
+_LABEL = lazy(r" {0,5}(\d{1,5}): ")  # as srun writes it; the output of ``grep -n`` has no blank
+# The start of a line that a task or a host labels, in any frame of a pasted text, or of a container's
 # record, which has a time with T.
 _MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")
 _ODD_TEXTS = (b"srun", b"{", b"\x1b", b"\r")  # a launcher's command, JSON, a terminal's codes
 _OF_TRACEBACK = lazy(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
-# A metrics line, and nothing that an epoch's number stands before: other lines have the label, too.
+# A metrics line whose number is not that of an epoch: other lines have the label, too.
 _METRIC = lazy(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
 _HOST_LABEL = lazy(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
 _NO_HOST = lazy(
     r".*\.(?:py|c|cc|cpp|cu|h|sh|json|yaml|log)|(?:step|iter|epoch|rank|layer|loss)\w*|[\d.]+"
-    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend's, with a time behind it
+    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend, with a time after it
 )
 _ADDRESS = lazy(r"\d{1,3}(?:\.\d{1,3}){3}")
-# What begins a line and never follows a word and a colon by itself.
+# Text that starts a line and by itself never follows a word and a colon.
 _LINE_STARTS = lazy(
     r'  File "|    \S|Traceback \(most recent|\[20\d\d-|\[rank\d|\[default\d|20\d\d-\d\d-\d\d|\{\'loss\''
     r"|\[?[IWE]\d{3,4} \d\d:|\s{0,3}\d{1,3}%\||\[(?:INFO|WARNING|ERROR)[\]|]"
 )
-# What shows that a task is no rank: its processes are, with numbers of their own; it is torchrun; the command
-# with which it all began.
+# Proof that a task is no rank: its processes have ranks of their own; it is torchrun; the command that
+# started everything.
 _OWN_RANK = lazy(r"\[(?:rank|default)(\d{1,6})\]:")
 _ELASTIC = lazy(
     r"\[?[IWE]\d{3,4} \d\d:\d\d:\d\d\S* \d+ torch/distributed/"
     r"(?:run\.py|elastic/(?:agent/|multiprocessing/api\.py))"
 )
 _NCCL = lazy(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread, device
-# A command in which srun labels the lines, and its last torchrun, with what follows that.
+# A command in which srun labels the lines, and its last torchrun, with the text after it.
 _SRUN = lazy(r"\bsrun\b")
 _LABELS = lazy(r"\s(?:-\w*l|--label)\b")
 _LAUNCHER = lazy(
@@ -144,35 +144,34 @@ _LAUNCHER = lazy(
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
 _LONGEST_COMMAND = 4000  # characters
-_SURE_HOSTS = 20  # so many lines in a row, all labelled by a few hosts, are a launcher's too
-_BEGINNING = 64 * 1024  # bytes, of which labels are learnt
+_SURE_HOSTS = 20  # this many lines in a row, all labeled by a few hosts, are a launcher's too
+_BEGINNING = 64 * 1024  # bytes from which labels are learned
 _FIRST_LINES = 1000  # a launcher labels all lines or none
 
 
 def may_have_labels(head: bytes) -> bool:
-    """Return whether labels need be looked for in a text that begins so: of most texts none is like one."""
+    """Return whether a text with this beginning may have labels; a quick check that rules most texts out."""
     head = b"\n" + head[:_BEGINNING] + b"\n"
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
 
 
 class TaskLabels:
-    """Learns a source's labels and takes them off."""
+    """Learns a source's labels and removes them."""
 
     def __init__(self) -> None:
         self.found = False  #: some labels are known
         self.searching = True
         self._lines = 0
         self._numbered = False
-        self._of_nodes = False  # the numbers are those of tasks that are no ranks
-        self._processes: dict[int, str] = {}  # task → the process that NCCL named first
+        self._of_nodes = False  # the numbers are those of tasks that are not ranks
+        self._processes: dict[int, str] = {}  # task → the first process of NCCL
         self._numbers: list[int] = []
-        self._message = False  # a line of the row is no metrics line
+        self._message = False  # a line of the row is not a metrics line
         self._hosts: set[str] = set()
         self._hosts_row: list[str] = []
 
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
-        """Look at a source's first lines before any of them is read. If they will be ``alike`` when they are,
-        nothing need be looked for again."""
+        """Learn from first lines before they are read; if they will be ``alike`` then, search no further."""
         ahead = TaskLabels()
         for text in texts:
             ahead.take(text)
@@ -184,7 +183,7 @@ class TaskLabels:
             self.searching = ahead.searching
 
     def take(self, text: str) -> tuple[int | None, str]:
-        """The rank that a label names, and the line without it; no rank where the labels are of nodes."""
+        """Return the rank in a label, and the line without it; ``None`` if the labels number nodes."""
         if self.searching:
             self._search(text)
         if not self.found:
@@ -241,7 +240,7 @@ class TaskLabels:
         elif self._message and len(tasks) < len(row) and tasks == set(range(len(tasks))):
             return True
         if _OF_TRACEBACK.match(text, label.end()):
-            return len(row) < 3 or len(tasks) < len(row)  # each number once: a listing of some file's lines
+            return len(row) < 3 or len(tasks) < len(row)  # each number once: a listing of a file's lines
         take_turns = any(later < earlier for earlier, later in pairwise(row))
         return len(row) >= _SURE_TASKS and repeated and take_turns and tasks == set(range(len(tasks)))
 
@@ -259,10 +258,10 @@ class TaskLabels:
 
 
 def local_ranks(ranks: Collection[int]) -> tuple[int, ...]:
-    """Return the ranks of a host by their local ranks, if lines and files may be numbered by these.
+    """Return a host's ranks in the order of their local ranks, if lines and files may use local ranks.
 
     Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``):
-    those of a host are in the order of their local ranks. None if a number may be either.
+    those of a host are in the order of their local ranks. Empty if a number may be either.
     """
     return tuple(sorted(ranks)) if ranks and min(ranks) >= len(ranks) else ()
 
@@ -285,7 +284,7 @@ _RANK_FOLDER = lazy(
 def _starts_nodes(command: str) -> bool:
     """Whether srun labels the lines of launchers, each of which may have several ranks.
 
-    Whatever follows a later srun follows the first one, too: from each the rest would be searched.
+    Text after a later srun also follows the first one, so one search from the first suffices.
     """
     srun = _SRUN.search(command)
     if srun is None or _LABELS.search(command, srun.end()) is None:
@@ -295,8 +294,10 @@ def _starts_nodes(command: str) -> bool:
 
 
 def rank_of_path(path: str) -> int | None:
-    """The rank whose output a file holds, where its name or folder tells: ``rank_3.log``,
-    ``attempt_0/3/stderr.log`` (torchrun's log folder), ``rank0/stdout.log``, ``workerlog.3``."""
+    """Return the rank whose output a file holds, if its name or folder contains it.
+
+    Such as ``rank_3.log``, ``attempt_0/3/stderr.log`` (torchrun), ``rank0/stdout.log``, ``workerlog.3``.
+    """
     parts = [part for part in path.replace("!", "/").replace(os.sep, "/").split("/") if part not in ("", ".")]
     if not parts:
         return None
@@ -315,14 +316,14 @@ def rank_of_path(path: str) -> int | None:
     return None
 
 
-# `%x-%j-%t.out`: job name, job, task. An array's `slurm-17_4.out` is a run of its own, and a date no job.
+# `%x-%j-%t.out`: job name, job, task. An array's `slurm-17_4.out` is a separate run, and a date is not a job.
 _SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|err)")
 
 
 def ranks_of_tasks(paths: Iterable[str]) -> dict[str, int]:
-    """The ranks of files that are numbered by Slurm's tasks.
+    """Return the ranks of files that are numbered by Slurm's tasks.
 
-    One such name is not sure; several of one job, numbered from zero without a gap, are.
+    One such name is no proof; several of one job, numbered from zero without a gap, are.
     """
     families: dict[tuple[str, str], dict[int, str]] = {}
     for path in paths:

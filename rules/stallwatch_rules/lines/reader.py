@@ -1,8 +1,8 @@
-"""From bytes to lines: ends, progress bars, encodings, ANSI codes, container records, ranks and times.
+"""Convert bytes to lines: ends, progress bars, encodings, ANSI codes, container records, ranks and times.
 
-A ``LineReader`` is fed the bytes of one source in whatever portions they come, and gives the same lines for
-every way of cutting them: nothing in here looks at where a portion begins or ends. Only whoever asks for what
-has been ``idle`` gets a progress bar's segment that nothing has ended yet.
+A ``LineReader`` is fed the bytes of one source in any portions, and returns the same lines however they are
+cut: nothing in this module depends on where a portion starts or ends. Only a caller of ``idle`` gets a
+progress bar's segment that nothing has ended yet.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from stallwatch_rules.text.encodings import decode_foreign
 
 __all__ = ["MAX_LINE", "LineReader"]
 
-# With none of these, brackets in a line that begins with no stamp mean nothing here.
+# Without any of these, brackets in a line without a timestamp at its start have no meaning here.
 _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
-_PREFIX_STARTS = frozenset("[(rRg0123456789")  # what a prefix or a timestamp may begin with
+_PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of a prefix or a timestamp
 _LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))  # a timestamp may follow
 _MAY_QUOTE = "{>"  # a record with a string in it may follow
 _Partial = tuple[str, int, float | None]  # text, number, time
@@ -44,11 +44,10 @@ class LineReader:
     """Reads one source. ``rank`` is that of all its lines, unless a line names its own.
 
     A line's time is that of its container record (CRI, Docker); else ``time`` as given to ``feed`` (live
-    reading); else the line's own timestamp; else the last one that its rank showed in this source.
-    ``width`` is where a terminal broke the lines (``wrapped.wrap_width``), which are then put together again;
-    ``spaced``: between words (``wrapped.likely_fold``); ``lead`` is what stands before the lines (``leads``).
-    ``local_ranks`` are the ranks of the host, in their order, if lines may number those from 0, as torchrun's
-    ``[default0]:`` does.
+    reading); else the line's own timestamp; else the last one of its rank in this source. ``width`` is where
+    a terminal broke the lines (``wrapped.wrap_width``), which are then joined again; ``spaced``: between
+    words (``wrapped.likely_fold``); ``lead`` is the prefix of the lines (``leads``). ``local_ranks`` are the
+    ranks of the host, in their order, if lines may number those from 0, as torchrun's ``[default0]:`` does.
     """
 
     def __init__(
@@ -64,18 +63,18 @@ class LineReader:
         self.rank = rank
         self.cut = 0  #: lines that were longer than MAX_LINE
         self.bytes = 0  #: bytes fed
-        self._head: bytes | None = b""  # the first bytes, until it is clear what the byte order mark says
+        self._head: bytes | None = b""  # the first bytes, until the byte order mark is known
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it
-        self._held_at: float | None = None  # when the last of it came, where `feed` was told
-        self._redrawn = False  # it follows a carriage return
-        self.number = 1  #: of the line that comes next
+        self._held_at: float | None = None  # when its last bytes came, if `feed` got a time
+        self._redrawn = False  # the unfinished segment follows a carriage return
+        self.number = 1  #: number of the next line
         self._line_start = True
-        self._record: Record | None = None  # the container record that this physical line is
+        self._record: Record | None = None  # the container record in this physical line
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
-        self._near: float | None = None  # the last time of any rank: its year is that of stamps without one
-        self._zoned = False  # the last time that a line told had a zone
+        self._near: float | None = None  # the last time of any rank, for the year of timestamps without one
+        self._zoned = False  # the last timestamp in a line had a zone
         self.contained = False  #: container records were among the lines
         self._joiner = Joiner(width, spaced) if width else None
         self._labels = TaskLabels()
@@ -84,9 +83,9 @@ class LineReader:
         self.local_ranks = local_ranks
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
-        """Set to read single lines of a source without labels; ``near`` is a time by them.
+        """Prepare to read single lines of a source without labels; ``near`` is a time close to theirs.
 
-        What lines before told is forgotten, so that one reader may read many, each by itself.
+        The state from earlier lines is discarded, so that one reader may read many, each by itself.
         """
         self._head, self._near, self.number = None, near, number
         self._times, self._zoned = {}, False
@@ -94,20 +93,19 @@ class LineReader:
         return self
 
     def look_ahead(self, head: bytes) -> LineReader:
-        """Set to read a file that begins so: labels before its lines are known from the first line on."""
+        """Prepare to read a file with this head: labels before its lines are known from the first line on."""
         if may_have_labels(head):
             self._labels.learn(first_lines(head), alike=self.lead is None and b"\r" not in head)
         return self
 
     @property
     def ordinary(self) -> bool:
-        """Whether each line can be read by itself, once the first lines are read: nothing is before the lines
-        that the lines around them explain."""
+        """Whether, after the first lines, each line can be read without the lines around it."""
         odd = self._utf16 or self._joiner or self.lead or self.contained
         return not (odd or self._labels.searching or self._labels.found)
 
     def carried(self, rank: int | None, time: float | None) -> float | None:
-        """The time of a rank's line that comes now: its own, else the last one of that rank."""
+        """Return the time of a rank's line that comes now: its own, else the last one of that rank."""
         if time is None:
             return self._times.get(rank)
         self._times[rank] = self._near = time
@@ -119,7 +117,7 @@ class LineReader:
         return self.number - 1
 
     def feed(self, data: bytes, time: float | None = None) -> list[Line]:
-        """The lines that ``data`` completes."""
+        """Return the lines that ``data`` completes."""
         self.bytes += len(data)
         if self._head is not None:
             data = self._begin(data)
@@ -131,10 +129,10 @@ class LineReader:
         return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
-        """Leave out part of the source, which holds so many line ends and lies between two segments.
+        """Skip part of the source with this many line ends, which lies between two segments.
 
-        The portion fed before it ended with a segment, or was cut inside of an over-long line, whose rest is
-        left out. A partial record is not continued over a gap.
+        The portion fed before it ended with a segment, or was cut inside an over-long line, whose rest is
+        skipped. A partial record is not continued over a gap.
         """
         out: list[Line] = []
         self._joined(self._joiner.left() if self._joiner else [], None, out)
@@ -147,11 +145,11 @@ class LineReader:
         return out
 
     def idle(self, since: float) -> list[Line]:
-        """The unfinished segment of a progress bar to which nothing was added after `since`.
+        """Return the unfinished segment of a progress bar to which nothing was added after `since`.
 
-        A bar's carriage return stands before it, so that its last state is ended by the next one: in a run
-        that hangs, never. It is given once; whatever follows it is a segment of its own. An ordinary
-        unfinished line stays held.
+        A bar's carriage return precedes it, so its last state is ended by the next one: in a run that hangs,
+        never. It is returned once; anything after it is a segment of its own. An ordinary unfinished line
+        stays held.
         """
         at = since if self._held_at is None else self._held_at
         out: list[Line] = []
@@ -160,8 +158,10 @@ class LineReader:
         return out
 
     def finish(self, time: float | None = None) -> list[Line]:
-        """What is left when the source ends at `time`: an unfinished last line, unfinished records. They have
-        the time at which they came, where that is known."""
+        """Return the rest when the source ends at `time`: an unfinished last line, unfinished records.
+
+        They have the time at which they arrived, if known.
+        """
         time = time if self._held_at is None else self._held_at
         data = b""
         if self._head:
@@ -197,13 +197,13 @@ class LineReader:
         return data
 
     def _feed(self, data: bytes, time: float | None) -> list[Line]:
-        if b"\0" in data:  # holes that a truncated file leaves
+        if b"\0" in data:  # holes of a truncated file
             data = data.replace(b"\0", b"")
-        if b"\b" in data:  # Keras goes back over its bar by as many as it drew
+        if b"\b" in data:  # Keras erases its bar with as many backspaces as it drew characters
             data = data.replace(b"\b", b"\r")
         out: list[Line] = []
         end = data.rfind(b"\n") + 1
-        if self._joiner is None:  # which takes whole lines, whose end a portion may part
+        if self._joiner is None:  # the joiner takes whole lines, whose end a portion may split
             end = max(end, data.rfind(b"\r") + 1)
         if not end:
             hold(self._held, data)
@@ -220,7 +220,7 @@ class LineReader:
         return out
 
     def _physical(self, raw: bytes, time: float | None, out: list[Line]) -> None:
-        """Take a line, or its rest behind the carriage returns that were read before."""
+        """Take a line, or its rest after the carriage returns that were read before."""
         if self._joiner is None:
             self._whole(raw, time, out)
         else:
@@ -244,7 +244,7 @@ class LineReader:
         self._record = None
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
-        """The short way for most lines: those in which nothing has to be taken off, split or parsed."""
+        """Take the fast path for most lines: those without anything to remove, split or parse."""
         if len(raw) > MAX_LINE:
             return False
         try:
@@ -309,7 +309,7 @@ class LineReader:
             self.cut += CUT in text and CUT not in begun[0]
         if not text:
             return
-        if ends_line and record.partial:  # the writer's flush or a runtime's 16 KiB limit: the line goes on
+        if ends_line and record.partial:  # the writer's flush or a runtime's 16 KiB limit: the line continues
             self._partials[stream] = (text, number, stamp)
         else:
             self._emit(text, number, stamp, time, out)
@@ -321,9 +321,9 @@ class LineReader:
         for piece in pieces(text):
             self._line(piece, number, stamp, time, out)
         if cut:
-            said = out[-1].rank if out and out[-1].number == number else None
+            owner = out[-1].rank if out and out[-1].number == number else None
             for piece in pieces(GOES_ON + rest):
-                self._line(piece, number, stamp, time, out, said)
+                self._line(piece, number, stamp, time, out, owner)
 
     def _line(
         self,
@@ -352,7 +352,7 @@ class LineReader:
             rank = self.local_ranks[rank]
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
-        if when is None and lead:  # the clock of all lines; that of some of them may be another zone's
+        if when is None and lead:  # the clock of all lines; that of some of them may be in another zone
             when = time_in(lead)
             zoned = self._zoned = names_zone(lead) if when is not None else zoned
         if when is None:

@@ -1,7 +1,7 @@
-"""When a line was written, as its own logger says at its start.
+"""Parse the time of a line from the timestamp that its logger puts at its start.
 
-Stamps without a time zone are taken as UTC. Stamps without a year (glog, syslog, vLLM) or without a date need
-a moment ``near`` which they were written; without one they tell nothing.
+Timestamps without a time zone are taken as UTC. Those without a year (glog, syslog, vLLM) or without a date
+need a moment ``near`` which they were written; without one they yield no time.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from functools import lru_cache
 
 from stallwatch_rules.text.lazy import lazy
 
-# What loggers write before their stamp: a level, a name in brackets, Megatron's "[after …] datetime:".
+# Text of loggers before their timestamp: a level, a name in brackets, Megatron's "[after …] datetime:".
 _LEAD = (
     r"(?:\[[A-Z]+\||\[[\w./ :|-]{1,48}\][ :]{0,2}|[A-Z]{4,9}[:| ]{1,4}|[A-Z]{2,12}\([\w,./-]{1,60}\):"
     r"|datetime: |\[| - ){0,3}"
 )
-_USUAL = lazy(  # the same as the next one finds, at once
+_USUAL = lazy(  # a fast path for the next pattern
     r"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?!\.?\d))? ?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
 _DATED = lazy(
     _LEAD + r"(20\d\d[-/]\d\d[-/]\d\d)[ T-](\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?:\.(\d{3}))?)?"
     r" ?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
-_LEAD_LENGTH = 110  # characters before the year at most
+_LEAD_LENGTH = 110  # most characters before the year
 _SLASHED = lazy(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")  # transformers' examples, rich
 _GLOG = lazy(r"\[?[IWEFD](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 _LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM
@@ -36,11 +36,11 @@ _NAMED = lazy(  # syslog, dmesg -T, date
 )
 _CLOCK = lazy(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
 _ZONED = lazy(r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
-CANCELLED = "CANCELLED AT"  #: of slurmstepd's last words, which have their time behind them
+CANCELLED = "CANCELLED AT"  #: in slurmstepd's last message, which has its time after it
 _CANCELLED = lazy(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
-_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # what Ray's driver writes before its daemons' lines
+_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes of Ray's driver before its daemons' lines
 _MONTHS = {
     name: number
     for number, name in enumerate(
@@ -50,7 +50,7 @@ _MONTHS = {
 _DAY = 86400.0
 _HOUR = 3600.0
 # The Sundays on which clocks are set for daylight saving time: month, first and last day of the month, and
-# the hours by local time that are left out or come twice. In the European Union and its neighbours, the
+# the hours in local time that are skipped or come twice. In the European Union and its neighbors, the
 # United States and Canada, Australia and New Zealand (tzdata 2025b).
 _HOURS_LEFT_OUT = ((3, 25, 31, (1, 2, 3)), (3, 8, 14, (2,)), (9, 24, 30, (2,)), (10, 1, 7, (2,)))
 _HOURS_TWICE = ((10, 25, 31, (1, 2, 3)), (11, 1, 7, (1,)), (4, 1, 7, (2,)))
@@ -58,7 +58,7 @@ _SUNDAY = 6
 
 
 def own_time(text: str, near: float | None = None) -> float | None:
-    """The time at the line's start, if it has one; slurmstepd's when it ended a job or step."""
+    """Return the time at the line's start, if it has one; for slurmstepd that of the end of a job or step."""
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]
@@ -94,7 +94,7 @@ def elapsed(earlier: float, later: float) -> float:
     """Return the seconds between two times without a zone, of which the second one was read later.
 
     If clocks were set for daylight saving time in between, an hour that no clock showed is not counted, and
-    one that came twice is. Where a longer time spans that hour, nobody knows whether it came twice.
+    one that came twice is. If a longer time spans that hour, it is unknown whether it came twice.
     """
     seconds = later - earlier
     if seconds >= _HOUR:
@@ -113,7 +113,7 @@ def turned_back(earlier: float, later: float) -> float:
 
 
 def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
-    """When the hours of that day begin that may be left out, or come twice."""
+    """Return the starts of the hours of that day that may be skipped, or come twice."""
     try:
         day = datetime.fromtimestamp(moment, timezone.utc)
     except (OverflowError, OSError, ValueError):
@@ -130,7 +130,7 @@ def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, 
 
 
 def names_zone(text: str) -> bool:
-    """Whether the time at the line's start has a zone of its own."""
+    """Whether the time at the line's start has its own zone."""
     return _ZONED.search(text, 0, _LEAD_LENGTH) is not None
 
 
@@ -167,7 +167,7 @@ def _letters_first(text: str, near: float | None) -> float | None:
 
 
 def _in_the_year(month: int, day: int, clock: str, fraction: str | None, near: float) -> float | None:
-    """In that year of which it comes nearest."""
+    """Return the time in the year that brings it closest to `near`."""
     year = datetime.fromtimestamp(near, timezone.utc).year
     moments = [
         unix_time(f"{some}-{month:02d}-{day:02d} {clock}", fraction) for some in (year - 1, year, year + 1)
@@ -184,7 +184,7 @@ def _on_the_day(clock: str, fraction: str | None, near: float) -> float | None:
 
 
 def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) -> float | None:
-    """``2026-11-20 23:56:32`` (or with ``T``), its fraction's digits and its zone, as Unix seconds."""
+    """Return ``2026-11-20 23:56:32`` (or with ``T``), its fraction's digits and its zone as Unix seconds."""
     seconds = _whole_seconds(stamp)
     if seconds is None:
         return None

@@ -1,9 +1,9 @@
-"""Lines as their programs printed them, of text that was changed on its way.
+"""Restore lines as their programs printed them, from text that was changed on its way.
 
-Two writers share a line if one went on where the other had not ended it. Forums and blogs set ``‘NoneType’
-object`` for ``'NoneType' object``, and what is copied out of a page's source has ``&#39;``; whoever types
-with a Chinese input method writes ``ValueError：``; an answer of a server or a JSON log may hold a traceback
-as one string. Notebooks show the metrics of transformers' Trainer as a table.
+Two writers share a line if one continued where the other had not ended it. Forums and blogs set ``‘NoneType’
+object`` for ``'NoneType' object``, and text copied out of a page's source has ``&#39;``; a Chinese input
+method types ``ValueError：``; a server's response or a JSON log may hold a traceback as one string. Notebooks
+show the metrics of transformers' Trainer as a table.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER
 
-# After a progress bar's end, before another rank's prefix, or before a traceback (but for its own prefix).
+# After a progress bar's end, before another rank's prefix, or before a traceback (except its own prefix).
 _GLUED = lazy(
     r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
     r"|(?<=[^\s\"'])(?<!\]:)(?=Traceback \(most recent call last\):)"
 )
 _BAR_ENDS = ("it]", "/s]")
-# A message behind a bar that ends with numbers of its own, as Lightning's do; no other metrics are parted.
+# A message after a bar that ends with numbers of its own, as Lightning's do; other metrics are not split.
 _BEHIND_POSTFIX = lazy(
     r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?i:\||loss|step|iter))"
 )
-# Python writes an exception's name, the colon and the message one after the other: of processes that fail at
-# once comes "KeyErrorKeyError: : 'text'", or the message as often as the name.
+# Python writes an exception's name, the colon and the message one after the other: processes that fail at
+# once produce "KeyErrorKeyError: : 'text'", or the message as often as the name.
 _AT_ONCE = lazy(
     r"(?<![\w.])(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt))(?P<more>(?P=name)+)"
     r"(?:: ){2,}(?P<message>\S.*)"
@@ -37,7 +37,7 @@ _AT_ONCE = lazy(
 
 
 def pieces(text: str) -> list[str]:
-    """What each writer wrote; mostly the text itself."""
+    """Return the text of each writer; mostly the text itself."""
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
     if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
@@ -50,7 +50,7 @@ def pieces(text: str) -> list[str]:
 
 
 def _of_one(found: re.Match[str]) -> str:
-    """What one of the writers meant to write."""
+    """Return the text that each writer intended."""
     name, message = found["name"], found["message"]
     writers = 1 + len(found["more"]) // len(name)
     once = message[: len(message) // writers]
@@ -58,7 +58,7 @@ def _of_one(found: re.Match[str]) -> str:
 
 
 def _may_be_glued(text: str) -> bool:
-    """Whether something may stand behind a bar's end, or before a rank's prefix."""
+    """Whether text may follow a bar's end, or precede a rank's prefix."""
     for word in _BAR_ENDS:
         if -1 < text.find(word) < len(text) - len(word):
             return True
@@ -72,15 +72,15 @@ _IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")
 _ENTITY = lazy(r"&(lt|gt|quot|apos|nbsp|#0?39|#x27|#34|amp);")
 _ENTITIES = {"lt": "<", "gt": ">", "quot": '"', "#34": '"', "nbsp": " ", "amp": "&"}
 ESCAPED_END = "\\n"
-MAX_PIECES = 200  #: lines of one string; what follows stays together
+MAX_PIECES = 200  #: lines of one string; the rest stays together
 
 _NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
-# Whoever types the colon by hand types the name by hand, too; "value error：0.02" is measured.
+# A person who types the colon by hand types the name by hand, too; "value error：0.02" is measured.
 _TYPED = lazy(
     r"\s*(assertion|runtime|value|type|attribute|import) ?error：\s?(?=[^\W\d]|[\"'`(\[])",
     re.ASCII | re.IGNORECASE,
 )
-# What programs put an exception's text into. What a sandbox or a tool answered ("stderr", "output") is data.
+# Keys that hold an exception's text. The response of a sandbox or a tool ("stderr", "output") is data.
 _KEY = lazy(
     r"""['"](?:message|msg|detail|exception|exc_info|traceback|stack_?trace|error_message)['"]: ?"""
     r"""(?P<quote>['"])"""
@@ -94,7 +94,7 @@ _ESCAPE = lazy(r"\\([\\'\"t])")
 
 
 def as_printed(text: str) -> str:
-    """The line with the quotes and blanks that programs print, instead of a page's."""
+    """Return the line with the quotes and blanks that programs print, instead of those of a web page."""
     if not text.isascii() and _IS_TYPESET.search(text):
         text = text.translate(_TYPESET)
     if "&" in text and ";" in text:
@@ -103,7 +103,7 @@ def as_printed(text: str) -> str:
 
 
 def with_ascii_colon(text: str) -> str:
-    """The line with ``: `` behind the exception's name with which it begins."""
+    """Return the line with ``: `` after the exception's name at its start."""
     found = _NAMED.match(text)
     if found is not None:
         return f"{found[1]}: {text[found.end() :]}"
@@ -114,16 +114,16 @@ def with_ascii_colon(text: str) -> str:
 
 
 def unfolded(text: str) -> list[str]:
-    """The lines of an exception that the line holds as a string, after what is before it; mostly the line."""
+    """Return the lines of an exception held as a string, after the text before it; mostly the line."""
     found = _KEY.search(text)
     if found is None or is_data(text):
         return [text]
     value = _VALUE[found["quote"]].match(text, found.end())
     if value is None or ESCAPED_END not in value[0] or _RAISED.search(value[0]) is None:
         return [text]
-    told = [_ESCAPE.sub(_unescaped, line) for line in value[0].split(ESCAPED_END, MAX_PIECES)]
+    lines = [_ESCAPE.sub(_unescaped, line) for line in value[0].split(ESCAPED_END, MAX_PIECES)]
     before = text[: found.start()]
-    return [before, *told] if re.search(r"\w", before) else told
+    return [before, *lines] if re.search(r"\w", before) else lines
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -136,17 +136,17 @@ _COLUMNS = {**_COUNTERS, HEAD: "loss", "Validation Loss": "eval_loss"}
 _CELLS = lazy(r" {0,40}\| {0,40}|\t| {2,}")
 _COUNT = lazy(r"\d{1,15}(?:\.\d+)?")
 _METRIC = lazy(NUMBER)
-_TABLE_RULE = lazy(r"[\s|:+-]+")  # of a table in Markdown
+_TABLE_RULE = lazy(r"[\s|:+-]+")  # the rule of a table in Markdown
 
 
 class MetricTables:
-    """Knows, of one source, which table its lines are in."""
+    """Tracks the table that the lines of one source are in."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []  # of the columns of the table that is open
+        self._names: list[str] = []  # columns of the open table
 
     def take(self, lines: Sequence[Line]) -> list[Line]:
-        """The lines; rows of a table are spelled as the dictionaries that the trainer prints elsewhere."""
+        """Return the lines, with rows of a table as the dictionaries that the trainer prints elsewhere."""
         return [self._row(line) if self._names or HEAD in line.text else line for line in lines]
 
     def _row(self, line: Line) -> Line:
@@ -172,5 +172,5 @@ def _cells(text: str) -> list[str]:
 
 
 def _column(cell: str) -> str:
-    """``rewards / chosen`` and ``Kl`` as the dictionaries have them."""
+    """Return ``rewards / chosen`` and ``Kl`` as named in the dictionaries."""
     return re.sub(r"[^\w/]", "_", cell.lower().replace(" / ", "/"))

@@ -1,12 +1,12 @@
-"""Lines that a terminal or a pager broke at its width, and lines too long to be kept whole.
+"""Join lines that a terminal or a pager broke at its width, and shorten lines too long to be kept whole.
 
-Broken lines are put together only where it is sure: no line of the beginning is longer than the width, lines
-of different wording have exactly that length, and what follows them goes on in mid-word. A short text that
-was broken between words shows less: `likely_fold` is where that may have happened, and whoever asks must have
-another reason to believe it.
+Broken lines are joined only if it is certain: no line of the beginning is longer than the width, lines of
+different wording have exactly that length, and the text after them continues in mid-word. A short text that
+was broken between words gives less evidence: `likely_fold` returns where that may have happened, and the
+caller must have another reason to believe it.
 
-Of a line that is a megabyte long (a dumped array, a bar drawn without end, a log whose line ends were lost)
-the beginning and the end are kept: it may still end in the error that somebody looks for.
+Of a line that is a megabyte long (a dumped array, a bar drawn endlessly, a log whose line ends were lost) the
+beginning and the end are kept: it may still end in an important error.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import is_key_line
 
 MAX_LINE = 64 * 1024  #: bytes kept of a line
-TAIL = 16 * 1024  #: of them from its end, where it is longer
+TAIL = 16 * 1024  #: of them from its end, if it is longer
 HEAD = MAX_LINE - TAIL
-CUT = "\n"  #: where something was left out of a line's text: it stands in no line
-GOES_ON = "…"  #: before the end of a cut line, so that nothing takes it for a line's start
+CUT = "\n"  #: marks omitted text in a line; occurs in no line
+GOES_ON = "…"  #: before the end of a cut line, so that it is not taken for a line's start
 
 
 def hold(held: bytearray, data: bytes) -> None:
-    """Add to an unfinished line what is to be kept of ``data``.
+    """Add the part of ``data`` to an unfinished line that is to be kept.
 
-    A byte more than ``MAX_LINE`` tells that something was left out.
+    One byte more than ``MAX_LINE`` shows that something was left out.
     """
     if len(held) + len(data) <= MAX_LINE + 1:
         held += data
@@ -41,12 +41,12 @@ def hold(held: bytearray, data: bytes) -> None:
 
 
 def decoded(raw: bytes) -> str:
-    """The text of a line that is longer than ``MAX_LINE``, with ``CUT`` between its beginning and its end."""
+    """Return the text of a line longer than ``MAX_LINE``, with ``CUT`` between its beginning and its end."""
     return decode_cut(raw[:HEAD]) + CUT + decode_rest(raw[-TAIL:])
 
 
 def joined(begun: str, text: str) -> str:
-    """Both parts of a line as one, which may be cut."""
+    """Return both parts of a line as one, which may be cut."""
     whole = begun + text
     if len(whole) <= MAX_LINE:
         return whole
@@ -55,9 +55,9 @@ def joined(begun: str, text: str) -> str:
 
 
 _WIDTHS = range(60, 301)
-_FULL_LINES = 3  # of different wording
+_FULL_LINES = 3  # full lines of different wording
 _BROKEN_WORDS = 2
-# What begins a line, so that it continues none.
+# Text that starts a line, so that it continues none.
 _FRESH = lazy(
     r"\s*(?:$|\[rank\d|\[default\d|Traceback |File \"|\[?20\d\d-\d\d-\d\d|\[?[IWEF]\d{3,4} \d\d:|\{'"
     r"|\[(?:INFO|WARNING|ERROR|DEBUG)\b|INFO |WARNING |ERROR |\d{1,3}%\||[\w.]+(?:Error|Exception|Warning):"
@@ -67,8 +67,8 @@ _BOXES = lazy(r"[│╭╰╮╯┃┏┗━─█▉-▏]")
 _NUMBER = lazy(r" *\d+")  # with the blanks that fill its column
 _WORDY = lazy(r"[\w/.-]")
 _FIRST_WORD = lazy(r"\S{1,300}")
-_LONG_WORD = lazy(r"\S{24,}\Z")  # a path, a symbol: broken where the line is full, for want of blanks
-# What a program begins a line of its own with: a mark, a label, a count of its progress.
+_LONG_WORD = lazy(r"\S{24,}\Z")  # a path, a symbol: broken where the line is full, for lack of blanks
+# Text with which a program starts a new line: a mark, a label, a count of its progress.
 _LABELLED = lazy(
     r"[(\[{<>#|*]|[-+•]\s|\d{1,2}[.)]\s|\s{2}|\S+[:=|]\s"
     r"|(?i:(?:global_?)?(?:step|iter\w*|epoch|batch|loss|train\w*|eval\w*)\b\W{0,4}\d)"
@@ -76,14 +76,14 @@ _LABELLED = lazy(
 
 
 def as_pasted(head: bytes) -> bytes:
-    """The same text in UTF-8 with line feeds, whatever the encoding and line ends of who saved it."""
+    """Return the same text in UTF-8 with line feeds, whatever encoding and line ends it was saved with."""
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         head = head.decode("utf-16", "replace").encode("utf-8", "replace")
     return head.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").replace(b"\r\n", b"\n")
 
 
 def wrap_width(head: bytes) -> int | None:
-    """At how many characters the lines of a text are broken, seen in its first bytes."""
+    """Return the width in characters at which the lines of a text are broken, from its first bytes."""
     lines = _lines(head)[:2000]
     width = max(map(len, lines), default=0)
     if width not in _WIDTHS:
@@ -102,9 +102,9 @@ def wrap_width(head: bytes) -> int | None:
 
 
 def likely_fold(head: bytes) -> int | None:
-    """The width at which the lines of a short text may have been broken between words.
+    """Return the width at which the lines of a short text may have been broken between words.
 
-    Each break is before a word that had no place left, and no line is longer than the width.
+    Each break is before a word that did not fit, and no line is longer than the width.
     """
     lines = _lines(head)
     width = max(map(len, lines), default=0)
@@ -114,13 +114,13 @@ def likely_fold(head: bytes) -> int | None:
 
 
 def _lines(head: bytes) -> list[str]:
-    """The lines of a text; none where a terminal's progress bars are in it, which no pager wraps."""
+    """Return the lines of a text; none if it has a terminal's progress bars, which no pager wraps."""
     text = as_pasted(head)
     return [] if b"\r" in text else text.decode("utf-8", "replace").split("\n")
 
 
 def _blank_between(line: str, width: int, spaced: bool) -> str:
-    """What stood between a piece and the next one."""
+    """Return the text between a piece and the next one."""
     return " " if spaced and not (len(line) == width and _LONG_WORD.search(line)) else ""
 
 
@@ -137,8 +137,8 @@ def _folded(line: str, following: str, width: int) -> bool:
 def _may_go_on(line: str) -> bool:
     """Whether a line of full width may be the first part of a longer one: no rule, no box, no bar.
 
-    Nor one that was filled up with blanks: some terminals copy a line as wide as they are. The lines of a
-    private key are all as wide, and are masked one by one.
+    Nor one that was padded with blanks: some terminals copy lines at full width. The lines of a private key
+    all have the same width, and are masked one by one.
     """
     if len(set(line)) <= 6 or line.endswith("  ") or is_key_line(line):
         return False
@@ -146,9 +146,9 @@ def _may_go_on(line: str) -> bool:
 
 
 class Joiner:
-    """Puts the lines together that were broken at a width; ``spaced``: between words.
+    """Joins the lines that were broken at a width; ``spaced``: between words.
 
-    A line is the list of its pieces; the blank at which it was broken stands at the end of a piece.
+    A line is the list of its pieces; the blank at which it was broken ends a piece.
     """
 
     def __init__(self, width: int, spaced: bool = False) -> None:
@@ -158,7 +158,7 @@ class Joiner:
         self._pieces: list[bytes] = []
 
     def take(self, raw: bytes) -> list[list[bytes]]:
-        """The whole lines that are known now; ``raw`` may end with the carriage return of its line end."""
+        """Return the whole lines known so far; ``raw`` may end with the carriage return of its line end."""
         raw = raw.removesuffix(b"\r")
         text = raw.decode("utf-8", "replace")
         done = []
@@ -171,7 +171,7 @@ class Joiner:
         return done
 
     def _goes_on(self, text: str) -> bool:
-        """Whether the last piece may go on with this one."""
+        """Whether this text may continue the last piece."""
         if sum(map(len, self._pieces)) > MAX_LINE:
             return False
         if self._spaced:
@@ -179,13 +179,13 @@ class Joiner:
         return len(self._last) == self._width and _may_go_on(self._last) and not _FRESH.match(text)
 
     def left(self) -> list[list[bytes]]:
-        """What is still held."""
+        """Return the held line, if any."""
         held, self._pieces = self._pieces, []
         return [held] if held else []
 
 
 def broken_lines(text: bytes, width: int, spaced: bool) -> list[list[bytes]]:
-    """The lines of a text that a ``Joiner`` puts together, each as its pieces; not those that are whole."""
+    """Return the lines of a text that a ``Joiner`` joins, each as its pieces, without unbroken ones."""
     joiner = Joiner(width, spaced)
     taken = itertools.chain.from_iterable(map(joiner.take, as_pasted(text).split(b"\n")))
     return [line for line in [*taken, *joiner.left()] if len(line) > 1]

@@ -1,7 +1,7 @@
-"""The words for messages, in English and Chinese: the only place where a language is chosen.
+"""Render messages in English and Chinese: the only module where a language is chosen.
 
 `<language>/<area>.json` maps the keys of an area to templates for ``str.format``. A key that ends in ``-one``
-is the template for ``count=1``. Beside Python's own format specifications a field may have
+is the template for ``count=1``. Besides Python's own format specifications a field may have
 
 * ``duration``: seconds as ``412 s`` or ``2.5 h``; ``span``: as ``3 min 10 s``,
 * ``one|many``: the first word if the number is 1, else the second,
@@ -34,7 +34,7 @@ _BETWEEN = {"en": " ", "zh": ""}  # sentences
 
 
 def language_of(name: str) -> str:
-    """Return the language that is used for a name such as ``zh-CN``: English for any that is not Chinese."""
+    """Return the language for a name such as ``zh-CN``: English for any name that is not Chinese."""
     return "zh" if name.lower().startswith("zh") else "en"
 
 
@@ -46,10 +46,10 @@ def templates(language: str, area: str) -> Mapping[str, str]:
 
 
 def render(text: Text, language: str = "en") -> str:
-    """Return a text in words; what is no message comes back as it is.
+    """Return a text in words; a text that is not a message is returned unchanged.
 
     Raises:
-        KeyError: there is no such message, or a parameter of its template is missing.
+        KeyError: if there is no such message, or a parameter of its template is missing.
     """
     if isinstance(text, str):
         return text
@@ -59,12 +59,12 @@ def render(text: Text, language: str = "en") -> str:
 
 
 def say(id: str, /, language: str = "en", **params: str | int | float | Message | list[str | Message]) -> str:
-    """Return the words of a message at once: for what is only ever shown."""
+    """Return the words of a message directly, for text that is only shown."""
     return render(Message(id, params), language)
 
 
 def rendered(value: T, language: str = "en") -> T:
-    """Return a record, list, tuple or mapping with all messages in it in words."""
+    """Return a record, list, tuple or mapping with all its messages in words."""
     if isinstance(value, Message):
         return cast("T", render(value, language))
     if isinstance(value, msgspec.Struct):
@@ -89,7 +89,7 @@ def says(text: Text, *ids: str) -> bool:
 
 
 def _longest_words(template: str) -> str:
-    """Return the longest part of a template that is in all of its texts."""
+    """Return the longest fixed part of a template."""
     return max((words for words, *_ in string.Formatter().parse(template)), key=len)
 
 

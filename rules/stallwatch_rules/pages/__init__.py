@@ -1,1 +1,1 @@
-"""Rule pages: read, validated and kept."""
+"""Rule pages: reading, validation and caching."""

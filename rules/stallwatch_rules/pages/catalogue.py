@@ -1,7 +1,7 @@
-"""All rule pages: the packaged ones and the user's own folders, validated together.
+"""Load all rule pages: the packaged ones and the user's own folders, validated together.
 
-Parsing hundreds of Markdown files takes a second, so the pages are cached. The cache counts only for the very
-files that it was made of, and it holds only catalogues without a problem.
+Parsing hundreds of Markdown files takes a second, so the pages are cached. A cache entry is valid only for
+the exact files that it was made from, and only catalogues without a problem are cached.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 
-_KEPT = 4  #: catalogues that are kept, each of other folders
+_KEPT = 4  #: cached catalogues, each of different folders
 
 _PACKS = files("stallwatch_rules") / "packs"
-_PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # what readers of both languages get
+_PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # pages in both languages
 
 
 def packs() -> list[str]:
@@ -41,7 +41,7 @@ def packs() -> list[str]:
 
 
 def folder_of_pack(name: str) -> Path:
-    """Return the folder of a pack, to be loaded as a folder of one's own is."""
+    """Return the folder of a pack, to be loaded like a user's own folder."""
     return Path(str(_PACKS / name))
 
 
@@ -51,8 +51,8 @@ class Catalogue:
 
     pages: Mapping[str, RulePage]
     problems: Sequence[PageError] = ()
-    digest: str = field(default="", compare=False)  #: changes when what the matcher sees changes
-    #: compiles the patterns, or knows where they lie compiled
+    digest: str = field(default="", compare=False)  #: changes when the matcher's input changes
+    #: compiles the patterns, or finds them compiled
     store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)
 
     @classmethod
@@ -62,7 +62,7 @@ class Catalogue:
         problems: Sequence[PageError] = (),
         store: DatabaseStore | None = None,
     ) -> Catalogue:
-        """A catalogue of these pages, for example of a single one under test."""
+        """Return a catalogue of these pages, for example of a single one under test."""
         by_id = {page.id: page for page in pages}
         return cls(by_id, list(problems), _digest(by_id.values()), store or DatabaseStore())
 
@@ -72,7 +72,7 @@ class Catalogue:
 
     @property
     def failures(self) -> frozenset[str]:
-        """The rules that tell of a failure."""
+        """The rules that report a failure."""
         return frozenset(
             page.id
             for page in self.pages.values()
@@ -87,8 +87,8 @@ class Catalogue:
 def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None) -> Catalogue:
     """Read the packaged pages and those of the extra folders (``<family>/<id>.md``).
 
-    A broken page is left out and reported in ``problems``; the others still load. In the folder ``cache``
-    what was parsed and compiled is kept for the next start.
+    A broken page is left out and reported in ``problems``; the others still load. Parsed pages and compiled
+    patterns are cached in the folder ``cache``.
     """
     store = DatabaseStore(cache)
     roots = [files("stallwatch_rules") / "catalogue", *extra_dirs]
@@ -116,7 +116,7 @@ def _dumped(catalogue: Catalogue) -> bytes | None:
 
 
 def _read_files(roots: Sequence[Traversable]) -> list[tuple[bytes, int, int]] | None:
-    """Path, size and time of all files that a catalogue is made of; ``None`` if some are no files."""
+    """Return path, size and time of all files of a catalogue; ``None`` if some are not files on disk."""
     try:
         entries = [*(file for root in roots for file in _page_files(root)), *FOLDER.iterdir()]
         paths = [entry for entry in entries if isinstance(entry, Path)]
@@ -184,7 +184,7 @@ def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[
 
 @functools.lru_cache(maxsize=1024)
 def _read(content: bytes, path: str) -> RulePage | Extension:
-    """Parse once per content: a process may load the catalogue more than once."""
+    """Parse each content once: a process may load the catalogue more than once."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -203,9 +203,9 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
 
 
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
-    """Compile what the matcher compiles, all at once; look page by page only when that fails.
+    """Compile the matcher's patterns all at once; check page by page only if that fails.
 
-    The last pages first, which are the user's own, and no longer than that something is refused: looking at
+    Start with the last pages, which are the user's own, and stop when nothing is refused any longer: checking
     the packaged ones takes seconds.
     """
     refused = not matchable(scanned_patterns(pages.values()), store)
@@ -219,7 +219,7 @@ def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> I
 
 
 def _problems_of(path: str) -> Iterator[PageError]:
-    """Parse a page again, with every check, for what is wrong in it."""
+    """Parse a page again, with every check, and yield its problems."""
     try:
         parse(Path(path).read_text(encoding="utf-8"), path, chinese=False)
     except PageError as error:
@@ -227,12 +227,12 @@ def _problems_of(path: str) -> Iterator[PageError]:
 
 
 def scanned_rules(pages: Iterable[RulePage]) -> list[RulePage]:
-    """The rules that are looked for in every line: retired ones keep silent."""
+    """Return the rules that are searched for in every line: retired ones are not."""
     return [page for page in pages if page.status != "retired"]
 
 
 def scanned_patterns(pages: Iterable[RulePage]) -> tuple[str, ...]:
-    """The patterns that the matcher looks for, in its order."""
+    """Return the patterns that the matcher searches for, in its order."""
     return tuple(pattern for page in scanned_rules(pages) for pattern in (*page.patterns, *page.requires))
 
 
@@ -249,14 +249,14 @@ def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
-    """Rules that explain each other in the end: then neither could be the cause. Each circle is a problem."""
+    """Yield each cycle of rules that explain each other, as then none of them could be the cause."""
     explains = {page.id: [rule for rule in page.explains if rule != page.id] for page in pages.values()}
     while True:
         try:
             TopologicalSorter(explains).prepare()
             return
         except CycleError as error:
-            circle = error.args[1][:0:-1]  # which names each before what explains it
+            circle = error.args[1][:0:-1]  # lists each rule before the rule that explains it
         first = min(circle, key=list(pages).index)
         circle = circle[circle.index(first) :] + circle[: circle.index(first)]
         explains[first].remove(circle[1])
@@ -269,7 +269,7 @@ def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _line_of(page: RulePage, needle: str, after: str = "") -> int:
-    """The first line of the page's file that holds the text; 1 where it cannot be told."""
+    """Return the first line of the page's file that contains the text; 1 if it cannot be determined."""
     try:
         lines = Path(page.path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):

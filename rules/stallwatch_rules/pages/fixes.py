@@ -1,15 +1,15 @@
-"""What a page tells its readers: the fixes that fit their run, its cause, and nothing unwritten.
+"""Select the content of a page for its readers: the fixes that fit their run, the cause, nothing unwritten.
 
-A fix may begin with conditions in braces, separated by semicolons: it is shown only if all of them hold.
+A fix may start with conditions in braces, separated by semicolons: it is shown only if all of them hold.
 
 * ``deepspeed<0.15.4``: a package's version, as the log names it
-* ``in verl, openrlhf``: the framework that the log is of, a name of ``failures/frameworks.json``
-* ``tried > total``: a number that the rule captured is larger than another one, in units of memory, too
-* ``log ~ size mismatch for score``: a line that was kept of the log matches
-* ``finished``: training had come to its end
+* ``in verl, openrlhf``: the framework of the log, a name of ``failures/frameworks.json``
+* ``tried > total``: a captured number is larger than another one, also in units of memory
+* ``log ~ size mismatch for score``: a kept line of the log matches
+* ``finished``: training had reached its end
 * ``else``: none of the fixes with conditions right before it is shown
 
-``stallwatch rules new`` leaves placeholders for the author to write: the check reports them, and no report
+``stallwatch rules new`` leaves placeholders for the author to replace: the check reports them, and no report
 shows them.
 """
 
@@ -39,23 +39,23 @@ _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """What is known of a run, by which its fixes are chosen."""
+    """Facts about a run that select its fixes."""
 
-    framework: str = ""  #: a name of ``failures/frameworks.json``; empty if none was recognised
+    framework: str = ""  #: a name of ``failures/frameworks.json``; empty if none was recognized
     captures: Mapping[str, str] = {}
     finished: bool = False
-    text: str = ""  #: lines that were kept of the log
+    text: str = ""  #: kept lines of the log
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """One condition of a fix: its kind, and what is compared."""
+    """One condition of a fix: its kind, and the compared values."""
 
     kind: Literal["version", "in", "larger", "log", "finished", "else"]
     left: str = ""
     right: str = ""
 
     def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
-        """Return whether it holds; ``None`` if that is not known. ``else`` is decided by the fixes before."""
+        """Return whether it holds; ``None`` if unknown. ``else`` is decided by the fixes before it."""
         if self.kind == "version":
             from packaging.specifiers import SpecifierSet
 
@@ -93,12 +93,12 @@ class Fix(msgspec.Struct, frozen=True):
 
     @property
     def otherwise(self) -> bool:
-        """Whether it stands in for the fixes with conditions right before it."""
+        """Whether it replaces the fixes with conditions right before it."""
         return any(one.kind == "else" for one in self.conditions)
 
 
 def parse_fix(text: str) -> Fix:
-    """Take the leading conditions off a fix; ``ValueError`` where the braces hold none."""
+    """Split the leading conditions off a fix; ``ValueError`` if the braces hold none."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         return Fix(text)
@@ -151,13 +151,13 @@ def amount(text: str) -> float | None:
 def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence | None = None) -> list[Text]:
     """Return the page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
 
-    A fix whose conditions are known not to hold is left out. A condition that cannot be decided, because the
-    log does not tell the version, becomes words; without ``evidence`` of a run, what only a run decides comes
-    last. What is still to be written is left out.
+    A fix whose conditions are known to fail is left out. A condition that cannot be decided, because the log
+    does not contain the version, becomes words; without ``evidence`` of a run, fixes that depend on one come
+    last. Unwritten fixes are left out.
     """
     fixes: list[Text] = []
     last: list[Text] = []
-    shown = False  # one of the conditional fixes right before
+    shown = False  # one of the conditional fixes right before it
     for english, chinese in zip_longest(page.sections.fixes, page.sections.zh_fixes):
         fix, other = parse_fix(english or chinese), parse_fix(chinese or english)
         if not written(fix.text):
@@ -185,7 +185,7 @@ def _version_of(package: str, environment: Mapping[str, str]) -> str | None:
 
 
 def with_page_words(primary: Primary, page: RulePage) -> Primary:
-    """Return a diagnosis that version 0.1 stored with its page's words in both languages."""
+    """Return a diagnosis stored by version 0.1 with its page's words in both languages."""
     if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
         return primary
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
@@ -222,18 +222,18 @@ TO_BE_WRITTEN = "To be written"
 
 
 def written(text: str) -> str:
-    """The text; nothing where it still is a draft's placeholder."""
+    """Return the text; empty if it is still a draft's placeholder."""
     return "" if text.startswith(TO_BE_WRITTEN) else text
 
 
 def why_of(page: RulePage) -> Text:
-    """Return what the page says of the cause, for a report; nothing if that is still to be written."""
+    """Return the page's text on the cause, for a report; empty if it is not written yet."""
     why = written(page.sections.why)
     return bilingual(why, written(page.sections.zh_why)) if why else ""
 
 
 def unwritten(page: RulePage) -> list[str]:
-    """The headings of the page's sections that are still placeholders."""
+    """Return the headings of the page's sections that are still placeholders."""
     sections = page.sections
     fixes = [parse_fix(fix).text for fix in (*sections.fixes, *sections.zh_fixes)]
     headings = {

@@ -1,4 +1,4 @@
-"""The YAML front matter of a rule page, with the line of every value kept for error messages."""
+"""Read the YAML front matter of a rule page, with the line of every value for error messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Ten times as fast where PyYAML has libyaml, which also bounds the nesting: Python's own takes minutes.
+#: Ten times as fast if PyYAML has libyaml, which also bounds the nesting: the Python version takes minutes.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _AT = lazy(r" - at `\$(?P<path>[^`]*)`$")
@@ -26,7 +26,7 @@ _MISSING = lazy(r"missing required field `(?P<field>\w+)`")
 
 @dataclass(frozen=True)
 class Matter:
-    """A page cut in two: the front matter (values, and YAML nodes that know their lines) and the body."""
+    """A page in two parts: the front matter (values, and YAML nodes that know their lines) and the body."""
 
     values: Any
     node: yaml.Node | None
@@ -34,7 +34,7 @@ class Matter:
     body_line: int  #: 1-based line of the page on which the body starts
 
     def line_of(self, *keys: str | int) -> int:
-        """The page's line of the value at ``keys``; the nearest enclosing line where there is none."""
+        """Return the page's line of the value at ``keys``, or of the nearest enclosing value."""
         node, line = self.node, 1
         for key in keys:
             child = _child(node, key)
@@ -54,7 +54,7 @@ def _child(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
 
 
 def split(text: str, path: str) -> Matter:
-    """Cut the page at its ``---`` lines and read the YAML between them."""
+    """Split the page at its ``---`` lines and read the YAML between them."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     remedy = "start the page with a line '---', the front matter, and another line '---'"
     if lines[0].rstrip() != "---":
@@ -92,7 +92,7 @@ def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
 
 
 def convert(matter: Matter, kind: type[T], path: str) -> T:
-    """Return the values as a record of this kind; one problem of every key is reported."""
+    """Return the values as a record of this kind; report one problem per key."""
     values: Any = matter.values
     if not isinstance(values, dict):
         remedy = "write 'key: value' lines, as CONTRIBUTING.md shows"
@@ -114,7 +114,7 @@ def convert(matter: Matter, kind: type[T], path: str) -> T:
 
 
 def _problem(matter: Matter, path: str, name: str, kind: Any, message: str) -> PageError:
-    """Return what is wrong with the value of one key."""
+    """Return the problem with the value of one key."""
     at = _AT.search(message)
     steps = _STEP.finditer(at["path"]) if at is not None else ()
     keys: list[str | int] = [name, *(step["key"] or int(step["index"]) for step in steps)]

@@ -1,7 +1,7 @@
 """One rule page: the Markdown file that is a rule's pattern, documentation, test and runbook at once.
 
-A page is YAML front matter between ``---`` lines, then a Markdown body. ``parse_page`` turns the text into
-a ``RulePage`` or raises ``PageError``, which names file, line and remedy.
+A page is YAML front matter between ``---`` lines, then a Markdown body. ``parse_page`` turns the text into a
+``RulePage`` or raises ``PageError``, which contains file, line and remedy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Status = Literal["stable", "incubating", "retired"]
-#: What a rule is to the assessors, beside its role and harm; docs/rules.md explains each.
+#: Properties of a rule for the assessors, besides role and harm; docs/rules.md explains each.
 Tag = Literal[
     "ends-from-outside",
     "scheduler-decides",
@@ -79,37 +79,37 @@ Tag = Literal[
 ]
 
 KEBAB = lazy(r"[a-z0-9]+(-[a-z0-9]+)*")
-LONGEST = 200  #: characters of a pattern as its page writes it
+LONGEST = 200  #: longest pattern in a page, in characters
 
 
 class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which software prints the line, and how to make it visible where it is silent."""
+    """The software that prints the line, and how to make the line visible if it is silent."""
 
     package: str
     versions: str = ""  #: a version range such as ">=0.15.4"; empty: any
     module: str = ""  #: file or logger that prints it
     level: str = ""  #: INFO, WARNING, ERROR, exception, print, …
     ranks: str = ""  #: "all", "0", "one per node", …
-    visible: str = ""  #: how to make it visible where it is silent
+    visible: str = ""  #: how to make it visible if it is silent
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Code in which an exception is of this page's kind, whatever its words; see ``failures.raised``."""
+    """Code whose exceptions are of this page's kind, whatever their words; see ``failures.raised``."""
 
-    file: str = ""  #: as its package calls it: ``torch/amp/grad_scaler.py``; a folder ends with a slash.
-    #: Empty: anywhere, for exceptions that are named with their modules
+    file: str = ""  #: in its package: ``torch/amp/grad_scaler.py``; a folder ends with a slash.
+    #: Empty: any file, for exceptions named with their modules
     functions: list[str] = []  #: empty: any of the file's
-    exceptions: list[str] = []  #: class names, with their modules where that tells more; empty: any
+    exceptions: list[str] = []  #: class names, with their modules where needed; empty: any
     message: str = ""  #: a pattern that must be found in the exception's message
-    below: bool = False  #: also what is raised in what it calls; else it must be the innermost call
+    below: bool = False  #: also exceptions from functions that it calls; else it must be the innermost call
 
 
 class SaidBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Words that exceptions of others say as well, and the calls that tell; see ``diagnosis.unrelated``."""
+    """Words that other exceptions share, and the calls that distinguish them; see ``diagnosis.unrelated``."""
 
     words: str  #: a pattern of the exception: "KeyError: 'optimizer'$"
-    calls: str = ""  #: a pattern of which one of the calls must be, as "torch/serialization.py in load"
-    never: str = ""  #: and one of which none may be
+    calls: str = ""  #: a pattern that one of the calls must match, as "torch/serialization.py in load"
+    never: str = ""  #: a pattern that none may match
 
 
 class Sections(msgspec.Struct, frozen=True):
@@ -125,13 +125,13 @@ class Sections(msgspec.Struct, frozen=True):
 
 
 class _Front(msgspec.Struct, frozen=True, kw_only=True):
-    """What the front matter of a page and of an extension have in common."""
+    """The common part of the front matter of a page and of an extension."""
 
     patterns: list[str]  #: any of them fires the rule; empty: a judged rule, concluded from the whole run
-    fragments: dict[str, str] = {}  #: texts that stand for ``${name}`` in its patterns, and are put in there
-    unless: list[str] = []  #: none of them may be found on the line itself
+    fragments: dict[str, str] = {}  #: texts that replace ``${name}`` in its patterns
+    unless: list[str] = []  #: none of them may match the line itself
     emitted_by: list[EmittedBy] = []
-    raised_in: list[RaisedIn] = []  #: where such exceptions are raised, for wordings that no pattern knows
+    raised_in: list[RaisedIn] = []  #: places that raise such exceptions, for wordings that no pattern knows
 
 
 class _PageFront(_Front, frozen=True, kw_only=True):
@@ -144,9 +144,9 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     status: Status
     since: str
     tags: list[Tag] = []
-    requires: list[str] = []  #: when not empty, one must be found in the same source's and rank's lines
+    requires: list[str] = []  #: when not empty, one must match a line of the same source and rank
     explains: list[str] = []  #: ids of the rules that are consequences of this one
-    said_by: list[SaidBy] = []  #: whose exceptions count, of words that others say as well
+    said_by: list[SaidBy] = []  #: which exceptions count, if others share their words
     probe: str | None = None
     references: list[str] = []
 
@@ -156,14 +156,14 @@ class _ExtensionFront(_Front, frozen=True, kw_only=True):
 
 
 class Extension(_ExtensionFront, frozen=True, kw_only=True):
-    """A page of a pack that adds to another page: patterns, and samples of what they find."""
+    """A page of a pack that adds to another page: patterns, and samples of their matches."""
 
     path: str
     fires: list[str]  #: samples (one or several lines each) that must fire the rule
     quiet: list[str]  #: samples that must not
     fires_at: list[int] = []  #: the page's line of each sample's fence
     quiet_at: list[int] = []
-    long_at: list[int] = []  #: lines of patterns that are written longer than ``LONGEST``
+    long_at: list[int] = []  #: lines of patterns longer than ``LONGEST`` in the page
 
 
 class RulePage(_PageFront, frozen=True, kw_only=True):
@@ -171,16 +171,16 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
 
     sections: Sections
     path: str
-    fires: list[str]  #: as of an ``Extension``, and so are the others
+    fires: list[str]  #: as in an ``Extension``, like the following fields
     quiet: list[str]
     fires_at: list[int] = []
     quiet_at: list[int] = []
     long_at: list[int] = []
-    extensions: list[Extension] = []  #: of packs; their patterns are among the page's
+    extensions: list[Extension] = []  #: from packs; their patterns are among the page's
 
     @property
     def parts(self) -> list[RulePage | Extension]:
-        """The page itself, and what packs add to it."""
+        """The page itself, and the extensions of packs."""
         return [self, *self.extensions]
 
     @property
@@ -190,10 +190,10 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
 
 
 def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage:
-    """Read one page; every problem found is in the ``PageError`` raised (see ``PageError.every``).
+    """Read one page; the raised ``PageError`` holds every problem found (see ``PageError.every``).
 
-    ``quick`` leaves out compiling each pattern with hyperscan, for a caller that compiles all pages' at once.
-    Without ``chinese`` the Chinese title and section may be left out; the English text stands in for them.
+    ``quick`` skips compiling each pattern with hyperscan, for a caller that compiles all pages' at once.
+    Without ``chinese`` the Chinese title and section may be missing; the English text replaces them.
     """
     page = parse(text, path, quick=quick, chinese=chinese)
     if isinstance(page, Extension):
@@ -202,8 +202,8 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
 
 
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
-    """Read one page, or one that extends another page, as ``parse_page`` does."""
-    from stallwatch_rules.pages import frontmatter  # YAML is not needed if pages were kept
+    """Read one page, or one that extends another page, like ``parse_page``."""
+    from stallwatch_rules.pages import frontmatter  # YAML is not needed if pages are cached
 
     matter = frontmatter.split(text, path)
     extends = isinstance(matter.values, dict) and "extends" in matter.values
@@ -247,7 +247,7 @@ def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) ->
 
 
 def extended(page: RulePage, extension: Extension) -> RulePage:
-    """Return the page with what an extension adds to it."""
+    """Return the page with the additions of an extension."""
     return msgspec.structs.replace(
         page,
         patterns=[*page.patterns, *extension.patterns],
@@ -259,7 +259,7 @@ def extended(page: RulePage, extension: Extension) -> RulePage:
 
 
 def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageError]:
-    """What the types cannot say: names that must agree with the file's place, empty words, missing keys."""
+    """Yield problems that types cannot express: names that differ from the file's place, missing text."""
 
     def at(message: str, remedy: str, *keys: str | int) -> PageError:
         return PageError(path, matter.line_of(*keys), message, remedy)
@@ -289,8 +289,8 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
             yield at("a place needs a file, as torch/amp/grad_scaler.py", remedy, *keys)
         if not (one.functions or one.exceptions or one.message):
             yield at("a whole file is no place", "name functions, exceptions, or a message's pattern", *keys)
-    for index, said in enumerate(getattr(front, "said_by", ())):
-        if not said.calls and not said.never:
+    for index, words in enumerate(getattr(front, "said_by", ())):
+        if not words.calls and not words.never:
             yield at("said_by needs calls or never", "give a pattern of the calls", "said_by", index)
     if not front.patterns and front.unless:
         yield at("unless needs patterns", "give patterns, or drop unless", "patterns")
@@ -299,7 +299,7 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
 def _expand_patterns(
     front: _Front, matter: Matter, path: str, quick: bool, made: dict[str, list[Any]]
 ) -> Iterator[PageError]:
-    """Put the fragments into all patterns, as `made`, and report those that cannot be used."""
+    """Insert the fragments into all patterns, as `made`, and report those that cannot be used."""
     for name in front.fragments.keys() & shared_fragments().keys():
         line = matter.line_of("fragments", name)
         yield PageError(path, line, f"all pages have a fragment ${{{name}}}", "choose another name")

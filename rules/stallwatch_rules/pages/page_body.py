@@ -1,4 +1,4 @@
-"""The Markdown body of a rule page: its sections, its numbered fixes and its sample blocks."""
+"""Read the Markdown body of a rule page: its sections, its numbered fixes and its sample blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class PageError(ValueError):
-    """A problem of a rule page. ``every()`` gives this one and those found with it, in line order."""
+    """A problem of a rule page. ``every()`` returns it and those found with it, in line order."""
 
     def __init__(self, path: str, line: int, message: str, remedy: str) -> None:
         super().__init__(f"{path}:{line}: {message}; {remedy}")
@@ -24,13 +24,13 @@ class PageError(ValueError):
 
     @classmethod
     def of(cls, problems: Sequence[PageError]) -> PageError:
-        """Fold several problems into the first of them, to raise all at once."""
+        """Combine several problems in the first of them, to raise all at once."""
         first = problems[0]
         first.others = list(problems[1:])
         return first
 
     def every(self) -> list[PageError]:
-        """This problem and the others found in the same reading."""
+        """Return this problem and the others found in the same reading."""
         return [self, *self.others]
 
 
@@ -60,7 +60,7 @@ _BULLET = lazy(r"\s*([-*+]|\d+[.)])\s")
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One numbered fix, or one sample, and the page's line it starts on."""
+    """One numbered fix, or one sample, and the page's line on which it starts."""
 
     text: str
     line: int
@@ -88,9 +88,10 @@ class _Section(msgspec.Struct):
 def read_body(
     text: str, first_line: int, path: str, *, chinese: bool = True, samples_only: bool = False
 ) -> tuple[Body, list[PageError]]:
-    """Read the body; ``first_line`` is the page's line on which it starts. Problems come back, not raised.
+    """Read the body, which starts on line ``first_line`` of the page; return the problems, do not raise.
 
-    Without ``chinese`` the Chinese section may be left out as a whole; ``samples_only``: so may all sections.
+    Without ``chinese`` the Chinese section may be missing as a whole; with ``samples_only``, so may all
+    sections.
     """
     problems: list[PageError] = []
 
@@ -126,7 +127,7 @@ _MEANING = {"fires": "must fire the rule", "quiet": "must not fire the rule"}
 
 
 def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, _Section]:
-    """Sort the lines into sections and take the sample blocks out."""
+    """Sort the lines into sections and extract the sample blocks."""
     sections: dict[str, _Section] = {}
     current = _Section(first_line)
     inside_zh = False
@@ -157,7 +158,7 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
 
 
 class _Fenced(msgspec.Struct):
-    """A fenced block: its words, its lines, and the lines with the fences as they are in the page."""
+    """A fenced block: its words, its lines, and the lines including the fences as in the page."""
 
     line: int
     ticks: str
@@ -169,13 +170,13 @@ class _Fenced(msgspec.Struct):
 
 
 def _pieces(text: str, first_line: int) -> Iterator[_Fenced | tuple[int, str]]:
-    """The body's lines, each fenced block in one piece."""
+    """Yield the body's lines, each fenced block in one piece."""
     fence: _Fenced | None = None
     for number, line in enumerate(text.split("\n"), first_line):
         mark = _FENCE.fullmatch(line)
         info = mark["info"].split() if mark else []
         if fence is not None and mark is not None and info[:1] == ["log"]:
-            yield fence  # a new sample begins: the one before was never closed
+            yield fence  # a new sample begins: the previous one was never closed
             fence = None
         if fence is None:
             if mark is None:
@@ -196,7 +197,7 @@ def _pieces(text: str, first_line: int) -> Iterator[_Fenced | tuple[int, str]]:
 
 
 def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
-    """Keep the block where it is a sample."""
+    """Keep the block if it is a sample; return whether it is one."""
     if block.info[:1] != ["log"]:
         return False
     if block.info[1:] not in (["fires"], ["quiet"]):
@@ -210,7 +211,7 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:
-    """The numbered list of a Fix section; anything else in it is a problem."""
+    """Return the numbered list of a Fix section; report anything else in it."""
     found: list[tuple[int, list[str]]] = []
     fenced = False
     for number, line in section.lines:
@@ -238,7 +239,7 @@ def _unwrap(lines: list[str]) -> str:
     """Join the lines of a paragraph; keep blank lines, list items and fenced blocks as they are."""
     out: list[str] = []
     fenced = False
-    fresh = True  # whether the next line starts a line of its own
+    fresh = True  # whether the next line starts a new line
     for line in lines:
         if _FENCE.fullmatch(line):
             fenced = not fenced
@@ -258,7 +259,7 @@ def _unwrap(lines: list[str]) -> str:
 
 
 def _join(left: str, right: str) -> str:
-    """Chinese text takes no space at a line's end; other text does."""
+    """Join two lines, with a space unless both ends are Chinese."""
     wide = "\u3000" <= left[-1] <= "\u9fff" or left[-1] >= "\uff00"
     wide_right = "\u3000" <= right[0] <= "\u9fff" or right[0] >= "\uff00"
     return left + right if wide and wide_right else f"{left} {right}"

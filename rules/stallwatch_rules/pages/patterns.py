@@ -1,7 +1,7 @@
-"""What a rule's regular expression may be: linear time, one line, and cheap to look for in gigabytes.
+"""Check a rule's regular expressions: linear time, one line, and cheap to search for in gigabytes.
 
-``${retry_words}`` on a page stands for a text that pages share. Fragments are defined in
-``stallwatch_rules/fragments/*.yaml`` and put in when a page is loaded, so only the loader knows of them.
+``${retry_words}`` on a page is replaced by a text that pages share. Fragments are defined in
+``stallwatch_rules/fragments/*.yaml`` and inserted when a page is loaded, so only the loader knows of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 try:
     import hyperscan
-except ImportError:  # no wheel for this platform: google-re2 alone does the work
+except ImportError:  # no wheel for this platform: google-re2 does all the work
     hyperscan = None  # type: ignore[assignment]
 
 _LEADING = lazy(r"\^?\(*(?:\?:|\?P<\w+>)?\.[*+]\??")
@@ -43,14 +43,14 @@ _FLAGS = lazy(r"(?<!\\)\(\?(?!i\)|i:|:|P<|P=|P>|=|!|<)")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Why a pattern is refused, and what to do."""
+    """Why a pattern is refused, and the remedy."""
 
     message: str
     remedy: str
 
 
 def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
-    """A google-re2 pattern over UTF-8 bytes (or text); raises ``re2.error``."""
+    """Return a google-re2 pattern over UTF-8 bytes (or text); raises ``re2.error``."""
     options = re2.Options()
     options.log_errors = False  # a refused pattern is reported by us, not on stderr by the library
     return re2.compile(pattern.encode() if encoded else pattern, options)
@@ -61,7 +61,7 @@ cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: for repeated sea
 
 @functools.lru_cache(maxsize=4096)
 def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
-    """Why this pattern cannot be used, or ``None``; ``quick`` leaves hyperscan out (2 ms a pattern)."""
+    """Return why this pattern cannot be used, or ``None``; ``quick`` skips hyperscan (2 ms a pattern)."""
     if "\n" in pattern:
         return Fault("matching is per line, so the pattern never fires", "give each line its own pattern")
     if _LEADING.match(pattern):
@@ -89,7 +89,7 @@ def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
 
 
 def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
-    """Why hyperscan, where it is installed, cannot use these patterns together, or ``None``."""
+    """Return why hyperscan, if installed, cannot use these patterns together, or ``None``."""
     if hyperscan is None or not patterns:
         return None
     try:
@@ -103,10 +103,10 @@ def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
 
 @functools.lru_cache(maxsize=8)
 def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], ...] = ()) -> Any:
-    """One block-mode database for the patterns, ids by position; raises ``hyperscan.error``.
+    """Return one block-mode database for the patterns, ids by position; raises ``hyperscan.error``.
 
-    ``texts`` are fixed texts that are looked for beside them, each with whether its case is ignored (in
-    ASCII); their ids follow. One pass for both is a third quicker than one for each.
+    ``texts`` are fixed texts to search for as well, each with whether its case is ignored (in ASCII); their
+    ids follow. One pass for both is a third quicker than one for each.
     """
     expressions = [widened(pattern).encode() for pattern in patterns]
     flags = [hyperscan_flags()] * len(patterns)
@@ -119,7 +119,10 @@ def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], 
 
 
 def hyperscan_flags() -> int:
-    """MULTILINE lets ``^`` and ``$`` mean the ends of each joined line; without UTF8 a dot is one byte."""
+    """Return the flags of patterns.
+
+    MULTILINE lets ``^`` and ``$`` match the ends of each joined line; without UTF8 a dot is one byte.
+    """
     return int(hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8)
 
 
@@ -129,15 +132,15 @@ TOKEN = lazy(
     r"|\{(?P<least>\d{1,8})(?P<range>,(?P<most>\d{0,8}))?\}|(?P<start>\^)|(?P<end>\$)"
 )
 _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
-COUNTED = 16  #: the longest counted repeat that hyperscan is asked to count
+COUNTED = 16  #: the longest repeat that hyperscan counts
 
 
-@functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue asks for each several times
+@functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue needs each several times
 def widened(pattern: str) -> str:
-    """What hyperscan looks for: a pattern that is found wherever this one is, perhaps elsewhere too.
+    r"""Return the pattern for hyperscan: it matches wherever this one does, and perhaps elsewhere.
 
-    Counting is dear: ``.{0,200}`` takes it seconds to compile, ``.*`` nothing. And it reports every end of a
-    match, one callback each, so ``loss (\\d+)`` becomes ``loss (\\d)``, found on the same lines, and once.
+    Counting is expensive: ``.{0,200}`` takes it seconds to compile, ``.*`` no time. And it reports every end
+    of a match, one callback each, so ``loss (\d+)`` becomes ``loss (\d)``, found on the same lines, and once.
     """
     return _TAIL.sub(_trim, TOKEN.sub(_uncount, pattern))
 
@@ -158,19 +161,19 @@ def _trim(tail: re.Match[str]) -> str:
 FOLDER = files("stallwatch_rules") / "fragments"
 
 _USE = lazy(r"(?<!\\)\$\{(?P<name>[^{}]*)\}(?P<repeated>(?=[*+?{]))?")
-_DEEPEST = 4  #: fragments that use fragments; what is deeper uses itself
+_DEEPEST = 4  #: deepest nesting of fragments; a deeper fragment uses itself
 
 
 class Fragment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a pattern: one text, or a list of alternatives."""
 
-    about: str  #: what it finds, in one line
+    about: str  #: what it matches, in one line
     pattern: str = ""
     any_of: list[str] = []
 
 
 class FragmentError(ValueError):
-    """A pattern whose fragments cannot be put in."""
+    """A pattern whose fragments cannot be inserted."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -180,7 +183,7 @@ class FragmentError(ValueError):
 @functools.cache
 def shared_fragments() -> Mapping[str, Fragment]:
     """Return the packaged fragments by name."""
-    import yaml  # not needed if pages were kept from an earlier start
+    import yaml  # not needed if the pages are cached
 
     found: dict[str, Fragment] = {}
     for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):
@@ -190,10 +193,10 @@ def shared_fragments() -> Mapping[str, Fragment]:
 
 
 def expand(pattern: str, own: Mapping[str, str]) -> list[str]:
-    """Return the pattern with its fragments put in; ``FragmentError`` if one is unknown.
+    """Return the pattern with its fragments inserted; ``FragmentError`` if one is unknown.
 
-    ``own`` are the texts that its page names for itself and for the fragments that it uses. A pattern that
-    is nothing but a list of alternatives becomes one pattern for each of them.
+    ``own`` are the texts that its page names for itself and for the fragments that it uses. A pattern that is
+    nothing but a list of alternatives becomes one pattern for each of them.
     """
     known = {**shared_fragments(), **{name: Fragment("", text) for name, text in own.items()}}
     alone = _USE.fullmatch(pattern)

@@ -1,1 +1,1 @@
-"""A diagnosis for people and programs: a terminal, an issue tracker, JSON."""
+"""Reports of a diagnosis for people and programs: for a terminal, an issue tracker, as JSON."""

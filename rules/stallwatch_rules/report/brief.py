@@ -1,4 +1,4 @@
-"""The shortest report: verdict, cause, one line of evidence, the first fix. Plain text, a fact a line."""
+"""The shortest report: verdict, cause, one line of evidence, the first fix. Plain text, one fact per line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stallwatch_rules.report.phrases import Shown, word
 
 
 def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:
-    """At most five lines; below them one for each of several `jobs`."""
+    """Return at most five lines, followed by one for each of several `jobs`."""
     lines = [*_lines(phrases.shown(diagnosis, language), language)]
     if jobs:
-        from stallwatch_rules.report import jobtable  # seldom wanted
+        from stallwatch_rules.report import jobtable  # rarely needed
 
-        told = jobtable.table(jobs, language)
-        rows = [" · ".join(filter(None, row.cells[:5])) for row in told.rows]
-        lines += filter(None, [told.summary, *rows, told.more])
+        found = jobtable.table(jobs, language)
+        rows = [" · ".join(filter(None, row.cells[:5])) for row in found.rows]
+        lines += filter(None, [found.summary, *rows, found.more])
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -42,7 +42,7 @@ def _lines(shown: Shown, language: str) -> Iterator[str]:
 
 
 def _unknown(unknown: UnknownException, notes: Sequence[Text], language: str) -> Iterator[str]:
-    """Where it was seen, the user's own line that led to it, and where to go on."""
+    """Yield the place where it was seen, the user's own line that led to it, and the next step."""
     yield f"  {phrases.exception_where(unknown, language)}"
     frame = own_frame(unknown.frames)
     if frame:

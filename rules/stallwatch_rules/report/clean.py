@@ -1,4 +1,4 @@
-"""The last wall before a report: whatever a diagnosis holds, no secret, control character or NaN gets out."""
+"""The last safeguard before a report: remove secrets, control characters and NaN from a diagnosis."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from stallwatch_rules.text.redact import redact
 
 
 def cleaned(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis as plain data that may be shown anywhere."""
+    """Return the diagnosis as plain data that is safe to show anywhere."""
     clean: dict[str, Any] = clean_values(msgspec.to_builtins(diagnosis))
     return clean
 
 
 def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
-    """The same as a diagnosis."""
+    """Return the cleaned diagnosis as a ``Diagnosis``."""
     return convert(cleaned(diagnosis), Diagnosis)
 
 
 def cleaned_job(job: JobTold) -> dict[str, Any]:
-    """A job's line as plain data that may be shown anywhere."""
+    """Return a job's summary as plain data that is safe to show anywhere."""
     clean: dict[str, Any] = clean_values(msgspec.to_builtins(job))
     # The name is for ``--job``, and may be the path of a folder.
     return clean | {"name": clean_path(job.name), "files": [clean_path(file) for file in job.files]}
 
 
 def clean_path(path: str) -> str:
-    """A path that the reader gave, and should find again: with the user's name, without secrets."""
+    """Return a path that the reader gave and should find again: with the user's name, without secrets."""
     return without_controls(redact(path, homes=False))
 
 
 def clean_values(value: Any) -> Any:
-    """Plain data that may be shown anywhere."""
+    """Return plain data that is safe to show anywhere."""
     if isinstance(value, str):
         return without_controls(redact(value))
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The report to send on: one HTML file with its charts, which loads nothing and runs nothing."""
+"""The report to share: one HTML file with its charts, which loads nothing and runs nothing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _CHARTS = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 def to_html(
     diagnosis: Diagnosis, language: str = "en", *, context: str = "", jobs: Sequence[JobTold] = ()
 ) -> str:
-    """The diagnosis as a whole page; `context` are the lines around the evidence, where they are at hand.
+    """Return the diagnosis as a whole page; `context` is the lines around the evidence, if available.
 
-    Where it is that of one of several `jobs`, a table of them stands on top.
+    If it is that of one of several `jobs`, a table of them comes first.
     """
     shown = phrases.shown(diagnosis, language)
     diagnosis, primary = shown.diagnosis, shown.diagnosis.primary
@@ -63,7 +63,7 @@ def to_html(
 def _jobs(jobs: Sequence[JobTold], language: str) -> Table | None:
     if not jobs:
         return None
-    from stallwatch_rules.report import jobtable  # seldom wanted
+    from stallwatch_rules.report import jobtable  # rarely needed
 
     return jobtable.table(jobs, language, len(jobs))
 
@@ -71,7 +71,7 @@ def _jobs(jobs: Sequence[JobTold], language: str) -> Table | None:
 def _starts(starts: Sequence[Start], language: str) -> Table | None:
     if not starts:
         return None
-    from stallwatch_rules.report import jobtable  # seldom wanted
+    from stallwatch_rules.report import jobtable  # rarely needed
 
     return jobtable.starts_table(starts, language, len(starts))
 
@@ -82,14 +82,14 @@ def _charts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, Markup]]
         series = [one for one in diagnosis.series if one.name == name]
         title = _title(name, series, language)
         if drawn := line_chart(series, title, word("step", language), mark):
-            yield title, Markup(drawn)  # made by us of numbers and escaped words
+            yield title, Markup(drawn)  # made by us from numbers and escaped words
 
 
 def _title(name: str, series: list[Series], language: str) -> str:
-    """The chart's name, and whose lines it shows where that is known."""
+    """Return the chart's name, and the ranks whose lines it shows, if known."""
     ranks = sorted({one.rank for one in series if one.rank is not None})
-    told = phrases.ranks_of(ranks, language)
-    return f"{word(name, language)} ({told})" if told else word(name, language)
+    shown_ranks = phrases.ranks_of(ranks, language)
+    return f"{word(name, language)} ({shown_ranks})" if shown_ranks else word(name, language)
 
 
 @functools.lru_cache(maxsize=1)
@@ -101,7 +101,7 @@ def _environment() -> Environment:
 
 @functools.lru_cache(maxsize=1)
 def _markdown() -> MarkdownIt:
-    # A rule page's words may hold what a log said: no HTML of its own, nothing that a browser would fetch.
+    # A rule page's words may hold text of a log: no HTML from it, nothing that a browser would fetch.
     return MarkdownIt("commonmark", {"html": False}).disable("image")
 
 

@@ -1,4 +1,4 @@
-"""Several jobs, or starts of one, in a short table: what every form of the report shows of them."""
+"""Summarize several jobs, or starts of one, in a short table that all reports share."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stallwatch_rules.report.clean import cleaned_job
 from stallwatch_rules.report.phrases import clock, word
 from stallwatch_rules.text.digest import shortened
 
-MAX_JOBS = 20  #: lines; the job that is reported is told in any case
+MAX_JOBS = 20  #: lines; the reported job is always shown
 _MAX_CAUSE = 90  # characters
 _WELL: tuple[Verdict, ...] = ("finished", "healthy")
-OTHER = "other"  #: the name of files that are of no job that is known
+OTHER = "other"  #: the name for files of no known job
 
 
 @dataclass(frozen=True)
 class Row:
-    """A job's line, or a start's."""
+    """The line of a job or a start."""
 
     cells: list[str]  #: name, verdict, cause, last step and more
     verdict: Verdict
@@ -31,16 +31,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The lines, and what stands above and below."""
+    """The lines, and the text above and below."""
 
     heads: list[str]
     rows: list[Row]
-    more: str  #: how many older ones are left out, if any
-    summary: str  #: how many there are, and which one's report this is
+    more: str  #: number of older ones left out, if any
+    summary: str  #: number of all, and the one that is reported
 
 
 def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -> Table:
-    """The table of jobs, in the order given."""
+    """Return the table of jobs, in the order given."""
     heads = [
         word(key, language)
         for key in ("job", "verdict", "primary", "last-step", "last-written", "files-head")
@@ -60,7 +60,7 @@ def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -
 
 
 def starts_table(starts: Sequence[Start], language: str = "en", most: int = MAX_JOBS) -> Table:
-    """The table of the starts in a log, in the order given: the newest first."""
+    """Return the table of the starts in a log, in the order given: the newest first."""
     heads = [
         word(key, language)
         for key in ("start", "verdict", "primary", "last-step", "lines-head", "began-head")
@@ -94,12 +94,12 @@ def _summary(jobs: Sequence[JobTold], language: str) -> str:
 
 
 def shown_name(job: JobTold, language: str) -> str:
-    """What a job is called."""
+    """Return the display name of a job."""
     return word("job-other", language) if job.name == OTHER else job.name
 
 
 def cause(job: JobTold | Start, language: str) -> str:
-    """The rule of its cause, else what the verdict is about; nothing of a run that is well."""
+    """Return the rule of the cause, else the subject of the verdict; empty for a run in good state."""
     rule = job.primary if isinstance(job, JobTold) else job.rule
     if rule is not None:
         return rule
@@ -110,7 +110,7 @@ def cause(job: JobTold | Start, language: str) -> str:
 
 
 def steps(job: JobTold | Start, language: str) -> str:
-    """``60 of 100``."""
+    """Return the steps, such as ``60 of 100``."""
     if job.last_step is None:
         return ""
     return str(job.last_step) + (f" {word('of', language)} {job.total_steps}" if job.total_steps else "")

@@ -1,4 +1,4 @@
-"""The report for programs: the JSON of ``stallwatch diagnose --json``. docs/json.md describes every key."""
+"""The report for programs: JSON of ``stallwatch diagnose --json``. docs/json.md describes every key."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from stallwatch_rules.report.clean import clean_values, cleaned, cleaned_job
 
 Schema = Literal[1, 2]
 
-#: What schema 1 calls a run of which nothing bad is known.
+#: Verdicts that schema 1 calls "healthy" if the run is not in trouble.
 _HEALTHY = ("interrupted", "finished", "unfinished", "no-evidence")
-#: Thousands of numbers, which ``stallwatch samples`` has; the verdict in words.
+#: Thousands of numbers, which ``stallwatch samples`` prints; the verdict in words.
 _LEFT_OUT = ("series", "badge")
 _IN_SCHEMA_2 = {"harm": "impact", "harm_before": "impact_before"}
 
@@ -31,9 +31,9 @@ def to_json(
     explain: bool = False,
     schema: Schema = 1,
 ) -> bytes:
-    """The diagnosis as JSON, with a line end: no NaN or infinity, no secret in any text.
+    """Return the diagnosis as JSON, with a line end: no NaN or infinity, no secret in any text.
 
-    Where it is that of one of several `jobs`, a line of each is in it.
+    If it is that of one of several `jobs`, it contains a summary of each.
     """
     report = (_schema_1 if schema == 1 else _schema_2)(diagnosis, language, jobs)
     if not explain:
@@ -43,7 +43,7 @@ def to_json(
 
 
 def schema_1_verdict(one: Diagnosis | JobTold) -> str:
-    """Return the verdict as version 0.1 knew it: of a run that the system stopped, that it failed."""
+    """Return the verdict in the terms of version 0.1: a run that the system stopped is ``failed``."""
     if one.verdict not in _HEALTHY:
         return one.verdict
     return "failed" if one.in_trouble else "healthy"
@@ -58,7 +58,7 @@ def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> d
     del report["stats"]["unread_files"], report["stats"]["unread_bytes"]
     for finding in report["findings"]:
         if not finding["at_least"]:
-            del finding["at_least"]  # a report of which every line was read is as it was
+            del finding["at_least"]  # the report is unchanged if every line was read
     if jobs:
         report["jobs"] = [cleaned_job(rendered(job, language)) for job in jobs]
         for job, known in zip(report["jobs"], jobs, strict=True):
@@ -76,7 +76,7 @@ def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> d
 
 
 def _paths(job: JobTold) -> dict[str, Any]:
-    """What the reader should find again by it."""
+    """Return the names and paths by which the reader should find the job again."""
     clean = cleaned_job(job)
     return {"name": clean["name"], "files": clean["files"]}
 

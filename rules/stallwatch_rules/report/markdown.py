@@ -19,7 +19,7 @@ _MARKUP = lazy(r"([\\`*_\[\]<>|#~@])")
 
 
 def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:
-    """The diagnosis as Markdown; with a table on top where it is that of one of several `jobs`."""
+    """Return the diagnosis as Markdown, below a table if it is that of one of several `jobs`."""
     shown = phrases.shown(diagnosis, language)
     diagnosis = shown.diagnosis
     blocks = _jobs(jobs, language) if jobs else []
@@ -52,7 +52,7 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTo
 
 
 def _jobs(jobs: Sequence[JobTold], language: str) -> list[str]:
-    from stallwatch_rules.report import jobtable  # seldom wanted
+    from stallwatch_rules.report import jobtable  # rarely needed
 
     found = jobtable.table(jobs, language)
     blocks = [f"## {word('jobs', language)}", _table(found)]
@@ -60,7 +60,7 @@ def _jobs(jobs: Sequence[JobTold], language: str) -> list[str]:
 
 
 def _starts(starts: Sequence[Start], language: str) -> list[str]:
-    from stallwatch_rules.report import jobtable  # seldom wanted
+    from stallwatch_rules.report import jobtable  # rarely needed
 
     found = jobtable.starts_table(starts, language)
     return [
@@ -119,19 +119,19 @@ def _new(new: NewLines, language: str) -> tuple[str, str]:
 
 
 def fence(lines: Iterable[str]) -> str:
-    """A code block whose fence is longer than any run of backticks inside it."""
+    """Return a code block whose fence is longer than any run of backticks inside it."""
     text = "\n".join(lines)
     ticks = "`" * max(3, 1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
     return f"{ticks}text\n{text}\n{ticks}"
 
 
 def code(text: str) -> str:
-    """Inline code, whatever backticks the text has."""
+    """Return inline code, whatever backticks the text has."""
     ticks = "`" * (1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
     pad = " " if "`" in text else ""
     return f"{ticks}{pad}{text}{pad}{ticks}"
 
 
 def plain(text: str) -> str:
-    """Text that Markdown leaves as it is: no emphasis, no link, no HTML, no mention."""
+    """Return text that Markdown leaves unchanged: no emphasis, no link, no HTML, no mention."""
     return _MARKUP.sub(r"\\\1", text.replace("\n", " "))

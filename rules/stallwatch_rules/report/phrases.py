@@ -1,6 +1,6 @@
 """Phrases that all reports share: plain text, no markup.
 
-The verdict and the headline are messages: a job's line in a table keeps them.
+The verdict and the headline are messages, so that a job's line in a table can keep them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stallwatch_rules.text.digest import (
     span_of,
 )
 
-MAX_HOST_RUNS = 6  #: of hosts that are numbered one after the other
+MAX_HOST_RUNS = 6  #: runs of consecutively numbered hosts
 MAX_HEADLINE = 160  #: characters of an exception's message
 
 
@@ -49,7 +49,7 @@ def badge(diagnosis: Diagnosis) -> Message:
 
 
 def headline(diagnosis: Diagnosis) -> Text:
-    """Return what the verdict is about: the primary's title, an unknown exception, or a sentence."""
+    """Return the subject of the verdict: the primary's title, an unknown exception, or a sentence."""
     if diagnosis.primary is not None:
         return titled(diagnosis.primary.apart, diagnosis.primary.title)
     verdict, progress = diagnosis.verdict, diagnosis.progress
@@ -72,7 +72,7 @@ def headline(diagnosis: Diagnosis) -> Text:
 
 
 def job_title(diagnosis: Diagnosis) -> Text:
-    """Return the same for a job's line in a table, where its last step has a column."""
+    """Return the headline for a job's line in a table, where its last step has a column."""
     title = headline(diagnosis)
     in_mid_run = has(title, "report.mid-run-of.text", "report.mid-run-at.text")
     return message("report.unfinished.text") if in_mid_run else title
@@ -95,7 +95,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
-    """Ranks, file and line, step and time of the primary, as far as they are known."""
+    """Return ranks, file and line, step and time of the primary, as far as known."""
     primary = diagnosis.primary
     if primary is None:
         return ""
@@ -113,14 +113,14 @@ def where(diagnosis: Diagnosis, language: str) -> str:
 
 
 def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
-    """The primary's rank; all the ranks that told the same cause, where no digest tells them apart."""
+    """Return the primary's rank, or all ranks with the same cause if no digest distinguishes them."""
     one = f"{word('rank', language)} {primary.rank}"
     finding = next((finding for finding in diagnosis.findings if finding.rule == primary.rule), None)
     if finding is None or diagnosis.digest or primary.role != "cause" or len(finding.ranks) < 2:
         return one
     first = finding.first
     if (first.rank, first.file, first.line) != (primary.rank, primary.file, primary.line):
-        return one  # it was picked out of them: the last, or the one that the others waited for
+        return one  # it was chosen among them: the last, or the one that the others waited for
     ranks = ranks_of(finding.ranks, language)
     if primary.rank == min(finding.ranks):
         return ranks
@@ -128,13 +128,13 @@ def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
 
 
 def clock(time: str) -> str:
-    """An ISO time for people: ``2026-11-20 23:56:32 UTC``, without ``UTC`` where the log names no zone."""
+    """Return an ISO time for people: ``2026-11-20 23:56:32 UTC``; no ``UTC`` if the log has no zone."""
     shown = time.partition(".")[0].removesuffix("Z").replace("T", " ")
     return f"{shown} UTC" if time.endswith("Z") else shown
 
 
 def certainty(primary: Primary, language: str) -> str:
-    """Role, harm and confidence."""
+    """Return role, harm and confidence."""
     percent = f"{primary.confidence:.0%}"
     return (
         f"{word(primary.role, language)}, {word(primary.harm, language)}, "
@@ -143,19 +143,19 @@ def certainty(primary: Primary, language: str) -> str:
 
 
 def ranks_of(ranks: Sequence[int], language: str) -> str:
-    """``rank 3`` or ``ranks 0–6, 8``; empty where no rank is known."""
+    """Return ``rank 3`` or ``ranks 0–6, 8``; empty if no rank is known."""
     if not ranks:
         return ""
     return f"{word('rank' if len(ranks) == 1 else 'ranks', language)} {fold_ranks(ranks)}"
 
 
 def counted_times(finding: Finding) -> str:
-    """How often a rule matched; ``≥ 1024`` if files were left out in which it matches, too."""
+    """Return how often a rule matched; ``≥ 1024`` if unread files match it, too."""
     return f"≥ {finding.count}" if finding.at_least else str(finding.count)
 
 
 def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> str:
-    """Ranks on many hosts, in short; empty if they are on few."""
+    """Return a short form of ranks on many hosts; empty if they are on few."""
     if len({hosts.get(rank) for rank in ranks}) <= FEW_HOSTS or any(rank not in hosts for rank in ranks):
         return ""
     return render(ranks_on(ranks, hosts), language)
@@ -164,7 +164,7 @@ def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> 
 def finding_line(
     finding: Finding, primary: Primary | None, language: str, hosts: Mapping[int, str] = MappingProxyType({})
 ) -> str:
-    """Count, ranks, role and harm of a finding, and how far in time it is from the primary."""
+    """Return count, ranks, role and harm of a finding, and its distance in time from the primary."""
     parts = [f"{word(finding.role, language)}, {word(finding.harm, language)}"]
     if finding.count > 1:
         parts.append(f"{counted_times(finding)} {word('times', language)}")
@@ -187,25 +187,25 @@ def _distance(finding: Finding, primary: Primary | None) -> float | None:
 
 
 def exception_line(unknown: UnknownException, language: str) -> str:
-    """``ValueError: message``, or that the text ends before it."""
+    """Return ``ValueError: message``, or that the text ends before it."""
     if not unknown.exception:
         return f"Traceback ({word('frames-cut', language)})"
     return f"{unknown.exception}: {unknown.message}".removesuffix(": ")
 
 
 def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> str:
-    """``ValueError: message (train.py:8)``, for a title: the place, the user's own, stays where it is cut."""
+    """Return ``ValueError: message (train.py:8)`` for a title; shorten the message, never the place."""
     if unknown is None or not unknown.exception:
         return ""
     place = own_frame(unknown.frames).partition(" in ")[0].replace("\\", "/").rpartition("/")[2]
     place = f" ({place})" if place else ""
-    told = " ".join(exception_line(unknown, "en").split())
+    text = " ".join(exception_line(unknown, "en").split())
     room = max(limit - len(place), limit // 2)
-    return (told if len(told) <= room else f"{told[: room - 1].rstrip()}…") + place
+    return (text if len(text) <= room else f"{text[: room - 1].rstrip()}…") + place
 
 
 def exception_where(unknown: UnknownException, language: str) -> str:
-    """The ranks that raised it and where it was first seen."""
+    """Return the ranks that raised it and where it was first seen."""
     parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
     if unknown.count > 1:
         parts.insert(1, f"{unknown.count} {word('times', language)}")
@@ -213,13 +213,13 @@ def exception_where(unknown: UnknownException, language: str) -> str:
 
 
 def nearest_line(unknown: UnknownException, language: str) -> str:
-    """``looks most like: cuda-oom``; empty where no page is near."""
+    """Return ``looks most like: cuda-oom``; empty if no page is near."""
     pages = ", ".join(page.rule for page in unknown.nearest)
     return f"{word('nearest', language)}: {pages}" if pages else ""
 
 
 def new_line_where(new: NewLines, language: str, hosts: Mapping[int, str] = MappingProxyType({})) -> str:
-    """Level, count, ranks and place of a new line."""
+    """Return level, count, ranks and place of a new line."""
     parts = [word(new.level, language)]
     if new.count > 1:
         parts.append(f"{new.count} {word('times', language)}")
@@ -229,7 +229,7 @@ def new_line_where(new: NewLines, language: str, hosts: Mapping[int, str] = Mapp
 
 
 def progress_line(diagnosis: Diagnosis, language: str) -> str:
-    """``step 0 – 100 of 900, last loss 0.8``; empty where the log shows no step."""
+    """Return ``step 0 – 100 of 900, last loss 0.8``; empty if the log shows no step."""
     progress = diagnosis.progress
     parts = []
     if progress.last_step is not None:
@@ -245,13 +245,13 @@ def progress_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def _steps(progress: Progress, language: str) -> str:
-    """``100 of 900``, or ``100`` where the whole is not known."""
+    """Return ``100 of 900``, or ``100`` if the total is unknown."""
     total = f" {word('of', language)} {progress.total_steps}" if progress.total_steps else ""
     return f"{progress.last_step}{total}"
 
 
 def hosts_line(diagnosis: Diagnosis, language: str) -> str:
-    """``128: n0–n75 (ranks 0–607), …``, those without a log last; empty if the run has one host."""
+    """Return ``128: n0–n75 (ranks 0–607), …``, hosts without a log last; empty if the run has one host."""
     if not diagnosis.hosts:
         return ""
     parts = []
@@ -270,12 +270,12 @@ def hosts_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def environment_line(diagnosis: Diagnosis) -> str:
-    """``torch 2.6.0, deepspeed 0.16.4``."""
+    """Return ``torch 2.6.0, deepspeed 0.16.4``."""
     return ", ".join(f"{name} {version}" for name, version in diagnosis.environment.items())
 
 
 def stats_line(diagnosis: Diagnosis, language: str) -> str:
-    """What was read."""
+    """Return how much was read."""
     stats = diagnosis.stats
     files = word("file" if stats.files == 1 else "files", language)
     lines = word("line" if stats.lines == 1 else "lines", language)
@@ -284,7 +284,7 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def _size(count: int) -> str:
-    size = float(min(count, 1 << 64))  # a record that was kept can hold any number
+    size = float(min(count, 1 << 64))  # a stored record can hold any number
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -293,29 +293,29 @@ def _size(count: int) -> str:
 
 
 def other_findings(diagnosis: Diagnosis) -> list[Finding]:
-    """The findings without the primary's own."""
+    """Return the findings without the primary's own."""
     primary = diagnosis.primary
     return [finding for finding in diagnosis.findings if primary is None or finding.rule != primary.rule]
 
 
 def primary_note(diagnosis: Diagnosis) -> Text:
-    """The evidence behind the primary's harm, where it was judged."""
+    """Return the evidence behind the primary's harm, if it was judged."""
     primary = diagnosis.primary
     notes = (finding.note for finding in diagnosis.findings if primary and finding.rule == primary.rule)
     return next(notes, "")
 
 
 class Shown(NamedTuple):
-    """A diagnosis as all forms of the report show it: cleaned, and in the words of one language."""
+    """A diagnosis as all reports show it: cleaned, and in the words of one language."""
 
     diagnosis: Diagnosis  #: all its messages in words
     badge: str
     headline: str
     note: str  #: the evidence behind the primary's harm
-    where: str  #: of the primary
-    certainty: str  #: of the primary
+    where: str  #: place of the primary
+    certainty: str  #: certainty of the primary
     others: list[tuple[Finding, str]]  #: the other findings, each with its line
-    facts: list[tuple[str, str]]  #: heading and line, of what is known
+    facts: list[tuple[str, str]]  #: heading and line of each known fact
     stats: str
 
 

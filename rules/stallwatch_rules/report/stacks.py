@@ -1,4 +1,4 @@
-"""All stacks of a stall as a text file: folded over ranks, every thread, the odd ones first."""
+"""Write all stacks of a stall to a text file: folded over ranks, every thread, the odd ones first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ORIGINS = {
 
 
 def listing(stacks: StallStacks, ranks: Sequence[Asked], run: str = "") -> str:
-    """The text; ranks whose threads are all at the same lines share one part."""
+    """Return the text; ranks whose threads are all at the same lines share one part."""
     return "\n".join(_lines(stacks, ranks, run)) + "\n"
 
 
@@ -71,9 +71,9 @@ def _about(rank: Asked) -> Iterator[str]:
     for group, counts in sorted(recorded.counts.items()):
         name = recorded.names.get(group, "")
         about = [recorded.axes.get(name, ""), f"ranks {fold_ranks(recorded.members.get(name, ()))}"]
-        told = f" ({', '.join(filter(None, about))})" if name in recorded.members else ""
+        members = f" ({', '.join(filter(None, about))})" if name in recorded.members else ""
         done = f", {counts.done} done" if counts.done is not None else ""
-        yield f"  rank {rank.rank}: group {name or group}{told}: {counts.joined} collectives joined{done}"
+        yield f"  rank {rank.rank}: group {name or group}{members}: {counts.joined} collectives joined{done}"
     for wait in rank.recorded.waiting:
         yield f"  rank {rank.rank}: in {wait.operation}, collective {wait.number} of group {wait.name}"
     if rank.lock_holder:

@@ -1,4 +1,4 @@
-"""A line chart as SVG: nothing to load, nothing to run, readable in print and in the dark."""
+"""Draw a line chart as SVG: nothing to load, nothing to run, readable in print and in the dark."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _COLOURS = 8  #: classes .s0 … .s7 of the page's style
 
 
 def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | None = None) -> str:
-    """The series in one chart, their steps to the right; `mark` is a step that deserves a line.
+    """Return the series in one chart, their steps to the right; `mark` is a step to highlight with a line.
 
-    The title is what a screen reader says. Values that are no numbers leave a gap with a mark at the bottom.
+    Screen readers read the title. Values that are not numbers leave a gap with a mark at the bottom.
     """
     xs = [step for one in series for step in one.steps]
     ys = [value for one in series for value in one.values if value is not None]
@@ -39,7 +39,7 @@ def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | 
 
 
 class _Scale:
-    """From numbers to places."""
+    """Maps numbers to coordinates."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = low, high
@@ -50,7 +50,7 @@ class _Scale:
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """Some air above and below, also where all values are the same."""
+    """Return the range with a margin, even if all values are the same."""
     air = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
     return low - air, high + air
 
@@ -83,7 +83,7 @@ def _ticks(across: _Scale, upward: _Scale) -> str:
 
 
 def steps_between(low: float, high: float, about: int) -> list[float]:
-    """Round numbers from `low` to `high`, about so many: multiples of 1, 2 or 5 times a power of ten."""
+    """Return about `about` round numbers in a range: multiples of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     rough = (high - low) / about

@@ -1,4 +1,4 @@
-"""Several diagnoses in a short table: a line for each log."""
+"""Summarize several diagnoses in a short table: a line for each log."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from stallwatch_rules.report import phrases
 from stallwatch_rules.report.markdown import plain
 from stallwatch_rules.report.phrases import word
 
-Row = tuple[str, str, str, str]  #: file, verdict, what it is about, how far it came
+Row = tuple[str, str, str, str]  #: file, verdict, subject, progress
 
 
 def rows(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> list[Row]:
-    """The table's rows, in the order given."""
+    """Return the table's rows, in the order given."""
     return [_row(name, phrases.shown(diagnosis, language), language) for name, diagnosis in found]
 
 
@@ -24,18 +24,18 @@ def _row(name: str, shown: phrases.Shown, language: str) -> Row:
 
 
 def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
-    """Columns under each other; what is told of a log stands under its name."""
-    told = rows(found, language)
-    wide = max((len(name) for name, *_ in told), default=0)
+    """Return aligned columns; the subject of each verdict is on the line below."""
+    found_rows = rows(found, language)
+    wide = max((len(name) for name, *_ in found_rows), default=0)
     lines = []
-    for name, verdict, about, progress in told:
+    for name, verdict, about, progress in found_rows:
         lines.append(f"{name:{wide}}  {verdict}" + (f"  ({progress})" if progress else ""))
         lines.append(f"  {about}")
     return "".join(f"{line}\n" for line in lines)
 
 
 def to_markdown_table(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
-    """The same for an issue tracker."""
+    """Return the table as Markdown for an issue tracker."""
     heads = [word(key, language) for key in ("file-head", "verdict", "primary", "progress")]
     lines = [f"| {' | '.join(heads)} |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(map(plain, row))} |" for row in rows(found, language)]

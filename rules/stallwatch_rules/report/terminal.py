@@ -1,6 +1,6 @@
-"""The report for a terminal: the verdict first, readable at 80 columns and without colour.
+"""The report for a terminal: the verdict first, readable at 80 columns and without color.
 
-Log text is shown as literal text: it is never read as rich's markup.
+Log text is shown as literal text, never interpreted as rich markup.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _JOB_STYLES = {
 }
 _HARM_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
 MAX_FINDINGS = 12
-MAX_FIXES = 3  #: for a run over several hosts
+MAX_FIXES = 3  #: fixes shown for a run over several hosts
 MAX_UNKNOWN = 5
 MAX_NEW_LINES = 5
 
@@ -55,14 +55,14 @@ MAX_NEW_LINES = 5
 def print_report(
     diagnosis: Diagnosis, console: Console, language: str = "en", *, explain: bool = False
 ) -> None:
-    """Print the report; without blanks at the lines' ends where it goes into a file or a pipe."""
+    """Print the report; without trailing blanks if it goes into a file or a pipe."""
     _print(renderable(diagnosis, language, explain=explain), console)
 
 
 def print_jobs(jobs: Sequence[JobTold], console: Console, language: str = "en", another: str = "") -> None:
     """Print the table of several jobs, above the report of one of them."""
     _print(render_jobs(jobs, language), console)
-    if another:  # in one line, however long, so that it can be copied
+    if another:  # on one line, however long, so that it can be copied
         line = Text(word("jobs-another", language, command=another))
         console.print(line, highlight=False, emoji=False, soft_wrap=True)
     console.print()
@@ -78,14 +78,14 @@ def _print(shown: RenderableType, console: Console) -> None:
 
 
 def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = False) -> RenderableType:
-    """The report as something rich can print."""
+    """Return the report as a renderable for rich."""
     shown = phrases.shown(diagnosis, language)
     words = shown.diagnosis
     badge = Text(f" {shown.badge} ", style=_STYLES[words.verdict])
     parts: list[RenderableType] = [Text.assemble(badge, "  ", (shown.headline, "bold")), Text()]
     digest = _section("digest", [Text(f"- {line}") for line in words.digest], language)
     if words.primary is not None:
-        # Of a run over hosts, who was first and who followed is the first thing to know.
+        # In a run over hosts, the rank that failed first and those that followed are the first thing to know.
         first, digest = (digest, []) if words.hosts else ([], digest)
         parts += _primary(shown, words.primary, language, first)
     parts += digest
@@ -105,7 +105,7 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
 
 
 def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
-    from stallwatch_rules.report.explanation import explanation  # seldom wanted
+    from stallwatch_rules.report.explanation import explanation  # rarely needed
 
     lines = Table.grid(padding=(0, 2))
     shown = ""
@@ -116,8 +116,8 @@ def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
 
 
 def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType:
-    """A table of several jobs, for above the report of one."""
-    from stallwatch_rules.report import jobtable  # seldom wanted
+    """Return a table of several jobs, to be printed above the report of one."""
+    from stallwatch_rules.report import jobtable  # rarely needed
 
     shown = jobtable.table(jobs, language)
     return Group(*_table(shown), Text(), Text(shown.summary))
@@ -126,7 +126,7 @@ def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType
 def _starts(starts: Sequence[Start], language: str) -> list[RenderableType]:
     if not starts:
         return []
-    from stallwatch_rules.report import jobtable  # seldom wanted
+    from stallwatch_rules.report import jobtable  # rarely needed
 
     shown = jobtable.starts_table(starts, language)
     return _section("starts", [Text(shown.summary), *_table(shown)], language)
@@ -158,7 +158,7 @@ def _primary(
         *first,
     ]
     evidence = [render(line) for line in primary.evidence]
-    if shown.diagnosis.hosts:  # what many ranks print alike is shown once, so that a screen holds the report
+    if shown.diagnosis.hosts:  # equal lines of many ranks are shown once, so that the report fits on a screen
         evidence = list({masked(line): line for line in reversed(evidence)}.values())[::-1]
     parts += _section("evidence", [Text(f"| {line}") for line in evidence], language)
     parts += _section("why", [Text(render(primary.why))] if primary.why else [], language)
@@ -170,10 +170,10 @@ def _primary(
 
 
 def _numbered(number: int, text: str) -> RenderableType:
-    """A hanging indent: the text's further lines stand under its first."""
+    """Return a numbered entry with a hanging indent."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column()
-    # Else a word that is broken as too long for a line loses its last character to an ellipsis.
+    # Otherwise a word that is too long for a line loses its last character to an ellipsis.
     grid.add_column(overflow="fold")
     grid.add_row(Text(f"{number}."), Text(text))
     return grid
