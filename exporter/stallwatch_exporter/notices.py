@@ -37,7 +37,7 @@ def surviving(notice: Callable[[str], None]) -> Callable[[str], None]:
 class Guard:
     """``with guard("reading the log"):`` runs a part of the agent's work and survives its errors."""
 
-    def __init__(self, notice: Callable[[str], None], outlook: str = "the run goes on") -> None:
+    def __init__(self, notice: Callable[[str], None], outlook: str = "the run continues") -> None:
         """`outlook`: what the error does not change."""
         self.errors = 0
         self._outlook = outlook

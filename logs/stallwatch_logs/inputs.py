@@ -117,8 +117,7 @@ class Meter:
             raise InputError(
                 f"expands to more than {limits.ratio} times its size, as a zip bomb does; "
                 "the rest was not read",
-                f"if it is a log all the same, unpack it and give the file itself, or raise "
-                f"[{limits.section}] max_ratio",
+                f"if it is a log, unpack it and give the file itself, or raise [{limits.section}] max_ratio",
             )
         return data
 

@@ -147,7 +147,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
 @click.argument("recording", required=False, type=PATH, metavar="[RECORDING]")
 @click.option("--speed", type=float, default=4.0, show_default=True, help="Replay this many times faster.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Language of the page."
+    "--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Port of the dashboard."
 )
 @click.option("--live", is_flag=True, help="Train instead of replaying; needs torch and deepspeed.")
 @click.option(

@@ -62,5 +62,5 @@ def test_an_error_that_ends_a_thread_is_one_line(
         thread = threading.Thread(target=work, name="prune")
         thread.start()
         thread.join()
-    assert said == ["the thread prune failed (OSError: [Errno 24] Too many open files); the run goes on"]
+    assert said == ["the thread prune failed (OSError: [Errno 24] Too many open files); the run continues"]
     assert capsys.readouterr().err == ""

@@ -88,7 +88,7 @@ class PathTest:
                     ("Prometheus scrapes it", self._scraped),
                     ("its rule fires", self._fires),
                     ("Alertmanager has the alert", self._routed),
-                    ("the relay told the chats", self._delivered),
+                    ("the relay notified the chats", self._delivered),
                 ]
             )
         finally:

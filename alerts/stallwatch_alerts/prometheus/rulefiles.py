@@ -103,7 +103,7 @@ def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
             "StallwatchRankGone",
             f'rule="{RANK_GONE}"',
             "a rank's process is gone",
-            "It ended while the run goes on; the other ranks will wait for it.",
+            "It ended while the run continues; the other ranks will wait for it.",
             runbooks.guide(f"{_GUIDE}#stallwatchrankgone"),
             f"{_GUIDE}#stallwatchrankgone",
         ),

@@ -150,6 +150,6 @@ def _probed(
     try:
         folder = make_folder(settings.home)
     except OSError as error:
-        notice(f"no probe in the ranks ({error.strerror}: {error.filename}); the log is read all the same")
+        notice(f"no probe in the ranks ({error.strerror}: {error.filename}); the log is still read")
         return environ, None
     return with_probe(environ, folder), folder

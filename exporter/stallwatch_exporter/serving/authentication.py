@@ -120,7 +120,7 @@ def problems(settings: ServerSettings) -> list[str]:
             is_fixed = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
             lines = _read(path)
         except OSError as error:
-            found.append(f"{path} cannot be read ({error.strerror}): nobody can log in until it can be")
+            found.append(f"{path} cannot be read ({error.strerror}): logins fail until it can be read")
             continue
         if mode & stat.S_IROTH:
             remedy = "mount it with defaultMode: 0440 (Kubernetes)" if is_fixed else f"chmod o-r {path}"

@@ -19,10 +19,10 @@ from stallwatch_rules.stacks.records import Asked, StallStacks
 from stallwatch_rules.text.redact import redact
 
 NO_RANK = (
-    "nobody can be asked where the command stands: no process of it that lives is a rank"
+    "no stacks can be read: no running process of the command is a rank"
     " (has a RANK, trains with torch, or calls the probe), and it is not one Python program alone"
 )
-NO_RANK_YET = "no rank can be asked where it stands: the launcher has not started any yet"
+NO_RANK_YET = "no stacks can be read: the launcher has not started any rank yet"
 PATIENCE_SECONDS = 30.0  #: reading the command line of a process stuck in the kernel may never return
 
 

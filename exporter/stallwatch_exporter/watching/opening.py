@@ -63,7 +63,7 @@ def open_agent(
     )
     if folder.problem is not None:
         notice(
-            f"no place can be written to keep this run in ({folder.problem}); the run goes on."
+            f"the record of this run cannot be written anywhere ({folder.problem}); the run continues."
             " To keep the next one, set STALLWATCH_HOME or TMPDIR to a folder that can be written"
         )
     elif folder.moved:

@@ -49,7 +49,7 @@ CONCERNS: Mapping[str, Concern] = {
         "{trainer}.save_model ({place}) hands a bare model to accelerate in place of the ZeRO-3 engine"
     ),
     "unwrapped-now": Concern(
-        "accelerate is asked at {place} for the weights of {model}, which is not the ZeRO-3 engine"
+        "accelerate gathers the weights of {model} at {place}, which is not the ZeRO-3 engine"
     ),
     "not-gathered": Concern(
         "{trainer} saves (strategy: {saves}) under ZeRO-3, and stage3_gather_16bit_weights_on_model_save"

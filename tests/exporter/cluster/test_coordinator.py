@@ -492,7 +492,7 @@ def test_a_sink_that_fails_keeps_nothing_from_the_others() -> None:
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.passes(4, *run.hosts)
     assert [stage for _, stage in run.chat.stages] == ["open"]
-    assert run.notices == ["reporting an incident failed (OSError: no space left); the run goes on"]
+    assert run.notices == ["reporting an incident failed (OSError: no space left); the run continues"]
 
 
 def test_looks_that_show_nothing_new_are_reported_once_a_minute() -> None:
