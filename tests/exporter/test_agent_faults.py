@@ -57,7 +57,8 @@ def test_no_descriptor_is_free_and_that_is_reported_once(run: Any) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert [notice for notice in run.notices if "ranks" in notice] == [
-        "looking at the ranks failed (OSError: [Errno 24] Too many open files: '/dev/null'); the run continues"
+        "looking at the ranks failed (OSError: [Errno 24] Too many open files: '/dev/null');"
+        " the run continues"
     ]
     assert run.agent.errors
 
