@@ -55,9 +55,19 @@ def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) 
     `ahead`: by how many seconds hosts' clocks are ahead of most others', if known.
     """
     parts = [_of_agent(folder) for folder in folders]
-    if len(parts) < 2:
-        return parts[0] if parts else Recorded()
-    return _of_run(folders, parts, ahead or {})
+    merged = _merged_incidents(folders)
+    if len(parts) > 1 or (parts and _had_others(parts[0], merged)):
+        return _of_run(merged, parts, ahead or {})
+    return parts[0] if parts else Recorded()
+
+
+def _had_others(part: Recorded, merged: Sequence[Incident]) -> bool:
+    """Whether the run had other agents than this one, whose records are not here."""
+    info = part.info
+    if info is None:
+        return False
+    hosts = {host for one in merged for host in (one.host, *one.hosts) if host}
+    return (info.agents or 1) > 1 or bool(hosts - {info.host})
 
 
 def _of_agent(given: Path) -> Recorded:
@@ -98,7 +108,7 @@ def _of_agent(given: Path) -> Recorded:
     return found._replace(folder=seen, ended_at=info.ended_at, end=end)
 
 
-def _of_run(folders: Sequence[Path], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
+def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
     """Merge the records of several hosts' agents: the ending is that of the host that failed first."""
 
     def when(one: Recorded) -> float:
@@ -121,7 +131,6 @@ def _of_run(folders: Sequence[Path], parts: Sequence[Recorded], ahead: Mapping[s
             else one
             for one in parts
         ]
-    merged = _merged_incidents(folders)
     stacks = _stacks_of_all(parts, merged)
     guilty = {host_of(rank, stacks.hosts) for rank in stacks.odd} if stacks is not None else set()
 

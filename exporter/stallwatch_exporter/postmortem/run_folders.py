@@ -52,11 +52,13 @@ def with_other_hosts(
         return paths, []
     beside, place = {str(given): own}, Path(os.path.abspath(given))  # noqa: PTH100 - ``runs/..`` has no name
     parent = given.parent if given.name == place.name else place.parent
+    known = {_agent_of(own)}
     with suppress(OSError):
         for name in sorted(os.listdir(parent)):  # noqa: PTH208
             is_other = name != place.name and not (parent / name).is_symlink()  # a link may lead anywhere
             info = read_info(parent / name) if is_other else None
-            if info is not None and info.key == own.key:
+            if info is not None and info.key == own.key and _agent_of(info) not in known:
+                known.add(_agent_of(info))
                 beside[str(parent / name)] = info
     group = next(group for group in apart(beside) if str(given) in group)
     others = [folder for folder in group if folder != str(given)]
@@ -65,6 +67,11 @@ def with_other_hosts(
     hosts = {beside[folder].host for folder in group}
     names = fold_names(sorted(hosts - {own.host})) or own.host
     return [given, *others], [message("diagnosis.other-hosts", run=own.run, hosts=names)]
+
+
+def _agent_of(info: AgentInfo) -> tuple[object, ...]:
+    """What the record of one agent has in common with its copies, and with no other."""
+    return info.host, info.namespace, info.pid, info.started_at, info.folder
 
 
 def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -286,6 +287,41 @@ def test_the_cause_on_a_host_without_a_record_is_known_from_the_others(
     keep(1, ended, lines=both(PEER_GONE), incidents={"run-incidents.jsonl": [killed]}, identity=OTHER)
     found = diagnose(keep(4, ended, lines=both(PEER_GONE), identity=OTHER).path)
     assert found.primary is not None and found.primary.rule == "cuda-oom"  # the logs show a cause
+
+
+def test_one_hosts_folder_alone_shows_what_it_knows_of_the_others(
+    keep: Keep, diagnose: Diagnose, catalogue: Catalogue
+) -> None:
+    """Others are not here: it was copied from a host that has a state folder of its own."""
+    page = catalogue.pages["process-killed-from-outside"]
+    cause = Primary(
+        page.id, page.title, "cause", "fatal", 0.85, 3, "stderr", 16, None, 59, ["exitcode: -9"], {}, "", []
+    )
+    killed = msgspec.structs.replace(
+        stall("n2", None, kind="ended", rule=page.id), primary=cause, hosts=["n1", "n2"]
+    )
+    ended = Ending("failed", 1, detail="It exited with 1.")
+    own = keep(1, ended, lines=both(PEER_GONE), incidents={"run-incidents.jsonl": [killed]})
+    found = diagnose(own.path)
+    assert found.primary is not None
+    assert (found.primary.rule, found.primary.rank, found.primary.host) == (page.id, 3, "n2")
+    assert "Nothing that was kept of n2 is here." in map(render, found.notes)
+    alone = msgspec.structs.replace(IDENTITY, key="7b" * 8, agents=1)
+    mine = msgspec.structs.replace(killed, host="n1", hosts=["n1"])
+    only = keep(
+        1, ended, lines=both(PEER_GONE), incidents={"run-incidents.jsonl": [mine]}, identity=alone, home="b"
+    )
+    assert diagnose(only.path).notes == []
+
+
+def test_a_copy_of_a_hosts_folder_is_no_other_host(keep: Keep, diagnose: Diagnose) -> None:
+    own = keep(1, STOPPED, lines=both(PEER_GONE))
+    keep(2, STOPPED, lines=both(PEER_GONE))
+    shutil.copytree(own.path, own.path.with_name("backup"))
+    found = diagnose(own.path)
+    assert found.stats.files == 4
+    words = [render(note) for note in found.notes]
+    assert "The run had 3 agents; what 2 of them kept is here." in words
 
 
 def test_agents_of_which_nothing_is_there_are_counted(keep: Keep, diagnose: Diagnose) -> None:
