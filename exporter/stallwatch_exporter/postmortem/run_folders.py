@@ -159,7 +159,11 @@ def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolder
 
 
 def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Return folders of runs in groups, each of which may be one training."""
+    """Return folders of runs in groups, each of which may be one training.
+
+    Consecutive agents of one host belong to two starts, even if another host's agent of the first start
+    outlasts it.
+    """
     alike: dict[tuple[object, ...], list[str]] = {}
     for folder, info in runs.items():
         words = tuple(_NUMBER.sub("0", word) for word in info.command)
@@ -168,15 +172,18 @@ def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
     groups: list[list[str]] = []
     for folders in alike.values():
         folders.sort(key=lambda folder: (runs[folder].started_at, folder))
-        began = ended = -math.inf
+        began = -math.inf
+        ended: dict[str, float] = {}  # by host
         for folder in folders:
             info = runs[folder]
             soon = bool(info.key) or info.started_at - began <= TOGETHER
-            if soon and info.started_at <= ended:
+            up = info.started_at <= ended.get(info.host, max(ended.values(), default=-math.inf))
+            if soon and up:
                 groups[-1].append(folder)
             else:
                 groups.append([folder])
-                ended = -math.inf
+                ended = {}
             began = info.started_at
-            ended = max(ended, info.ended_at if info.ended_at is not None else info.updated_at)
+            until = info.ended_at if info.ended_at is not None else info.updated_at
+            ended[info.host] = max(ended.get(info.host, until), until)
     return groups

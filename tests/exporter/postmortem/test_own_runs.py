@@ -15,15 +15,15 @@ DAY = 86_400.0
 def info(
     started: float, seconds: float = 3600.0, command: str = "torchrun train.py", **more: object
 ) -> AgentInfo:
+    facts: dict[str, object] = {"host": "a", **more}
     return AgentInfo(
         run="x",
         pid=1,
-        host="a",
         command=command.split(),
         cwd="/w",
         started_at=started,
         updated_at=started + seconds,
-        **more,  # type: ignore[arg-type]
+        **facts,  # type: ignore[arg-type]
     )
 
 
@@ -31,6 +31,17 @@ def test_runs_one_after_the_other_are_different_ones() -> None:
     assert apart({"b": info(2 * DAY), "a": info(DAY), "c": info(3 * DAY)}) == [["a"], ["b"], ["c"]]
     ended = info(0.0, seconds=9999.0, ended_at=50.0)
     assert apart({"a": ended, "b": info(60.0)}) == [["a"], ["b"]]  # restarted at once
+
+
+def test_a_start_does_not_go_on_in_the_next_one_if_one_host_of_it_takes_longer_to_end() -> None:
+    """A pod is started anew at once, while the others still wait for it in a collective."""
+    runs = {
+        "a1": info(0.0, seconds=1000.0, key="k", host="a"),
+        "b1": info(1.0, seconds=1600.0, key="k", host="b"),
+        "a2": info(1005.0, key="k", host="a"),
+        "b2": info(1610.0, key="k", host="b"),
+    }
+    assert apart(runs) == [["a1", "b1"], ["a2", "b2"]]
 
 
 def test_nodes_that_start_together_with_one_command_may_be_one_training() -> None:
