@@ -35,6 +35,7 @@ class Ranks:
         self._events: list[dict[str, Any]] = []
         self._count = 0
         self.codes: dict[int, int] = {}
+        self.first: int | None = None  #: the rank whose local rank is 0
         run.agent._probing = self
 
     def start(self, *ranks: int) -> None:
@@ -66,6 +67,9 @@ class Ranks:
 
     def exit_codes(self) -> dict[int, int]:
         return {rank: code for rank, code in self.codes.items() if not self._up[rank]}
+
+    def first_rank(self) -> int | None:
+        return self.first
 
     def just_left(self) -> bool:
         return False
@@ -308,6 +312,17 @@ def test_ranks_of_the_host_are_recorded_and_lines_that_number_them_locally_are_t
     assert next(one.ranks for one in found.findings if one.rule == "cuda-oom") == [9]
     info = read_info(run.folder.path)
     assert info is not None and info.ranks == "8-9"  # also once they have ended
+
+
+def test_lines_of_a_rank_that_failed_before_its_probe_was_loaded_are_not_those_of_another(run: Any) -> None:
+    ranks = Ranks(run)
+    ranks.first = 8
+    ranks.start(9)
+    run.say(*(line.replace("[rank3]: ", "[default0]:") for line in OOM))
+    found = run.agent.end(run.agent.judged(Ending("failed", 1)), run.now)
+    assert next(one.ranks for one in found.findings if one.rule == "cuda-oom") == [8]
+    info = read_info(run.folder.path)
+    assert info is not None and (info.ranks, info.first_rank) == ("9", 8)
 
 
 def test_ranks_that_count_otherwise_end_as_one_run(run: Any, ranks: Ranks) -> None:

@@ -268,3 +268,19 @@ def test_rings_of_a_killed_agent_go_and_those_of_another_container_stay(tmp_path
     left = {make_folder(tmp_path).name, mine.name, busy.name}
     left |= {f"{2**22 + 1}-2-0123456789ab", f"{os.getpid()}-4-{tag}", "no-number"}
     assert {path.name for path in mine.parent.iterdir()} == left
+
+
+@pytest.mark.parametrize(
+    ("ranks", "first"),
+    [([(9, 1), (10, 2)], 8), ([(9, 1)], 8), ([(1, 0), (3, 1)], None), ([(9, -1)], None), ([], None)],
+)
+def test_the_first_rank_of_a_host_is_known_by_any_local_rank(
+    tmp_path: Path, ranks: list[tuple[int, int]], first: int | None
+) -> None:
+    """Slurm may deal ranks out in turn (``--distribution=cyclic``)."""
+    for rank, local in ranks:
+        RingWriter(tmp_path / f"{rank}-1-1.ring", Draft(), rank, local)
+    probing = Probing(tmp_path)
+    probing.read()
+    assert probing.first_rank() == first
+    probing.close()

@@ -101,6 +101,11 @@ def test_local_ranks_are_those_of_their_host() -> None:
     assert [(line.rank, line.text) for line in lines] == [(9, "a"), (8, "b"), (9, "c"), (8, "d")]
 
 
+def test_of_some_ranks_of_a_host_the_first_one_says_which_the_others_are() -> None:
+    assert local_ranks({10, 11}, 8) == (8, 9, 10, 11)
+    assert local_ranks({3}, 0) == local_ranks(set(), 8) == ()
+
+
 @pytest.mark.parametrize("ranks", [set(), {0, 1}, {1, 2}])
 def test_numbers_that_may_be_ranks_are_no_local_ones(ranks: set[int]) -> None:
     assert local_ranks(ranks) == ()

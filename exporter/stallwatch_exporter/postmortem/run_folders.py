@@ -105,12 +105,13 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
     from stallwatch_exporter.runs.runfolder import read_info
 
     infos = {str(folder): info for folder in folders if (info := read_info(folder)) is not None}
-    known = {folder: (info.host, ranks_in(info.ranks)) for folder, info in infos.items()}
-    several = len({host for host, _ in known.values()}) > 1
+    known = {folder: (info.host, ranks_in(info.ranks), info.first_rank) for folder, info in infos.items()}
+    several = len({host for host, *_ in known.values()}) > 1
     here, hosts = [], {}
     for file in files:
-        host, ranks = next((known[one] for one in _around(file.path) if one in known), ("", ()))
-        rank, local = file.rank, local_ranks(ranks)
+        around = (known[one] for one in _around(file.path) if one in known)
+        host, ranks, first = next(around, ("", (), None))
+        rank, local = file.rank, local_ranks(ranks, first)
         if rank is not None and rank < len(local):
             rank = local[rank]
         if rank is None and len(ranks) == 1 and len(known) > 1:
@@ -119,7 +120,7 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
             hosts[file.name] = host
         changed = (rank, local) != (file.rank, file.local_ranks)
         here.append(replace(file, rank=rank, local_ranks=local) if changed else file)
-    ranks_on = {rank: host for host, ranks in known.values() for rank in ranks}
+    ranks_on = {rank: host for host, ranks, _ in known.values() for rank in ranks}
     return Placed(here, hosts, ranks_on if several else {})
 
 

@@ -210,6 +210,12 @@ class Probing:
             rank: frozenset(each.path for each in own if each.is_up) for rank, own in self._by_rank().items()
         }
 
+    def first_rank(self) -> int | None:
+        """Return the rank whose local rank is 0, by the local ranks of those that are up, if they agree."""
+        up = [process.header for process in self._known() if process.is_up and process.header.rank >= 0]
+        found = {each.rank - each.local_rank for each in up if each.local_rank >= 0}
+        return found.pop() if len(found) == 1 and min(found) >= 0 else None
+
     def exit_codes(self) -> dict[int, int]:
         """Return, by rank that is gone, the exit code of its last process, if seen; ``-n`` for signal n."""
         gone = {rank: own for rank, own in self._by_rank().items() if not any(each.is_up for each in own)}

@@ -86,6 +86,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     node: int | None = None  #: the number of this host in the run
     agents: int | None = None  #: number of agents of the run, if its scheduler gives it
     ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
+    first_rank: int | None = None  #: the rank with local rank 0, if known
     folder: str = ""  #: the name of the folder of this record
 
 

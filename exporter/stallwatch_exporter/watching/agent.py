@@ -104,6 +104,7 @@ class Agent:
         self._moving, self._bars = MovingLines(), MovingBars()
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
         self._ranks: set[int] = set()  # on this host
+        self._first_rank: int | None = None  # of these, if known
         self._news = False  # there is new input since the last diagnosis
         self._line_at: float | None = None  # when the last line came, until the silence after it was examined
         self._stall: StallState | None = None  # its state at the last look
@@ -232,7 +233,8 @@ class Agent:
         up = self._probing.ranks_up()
         running = {rank for rank, rings in up.items() if rings}
         if not running <= self._ranks:  # else some ranks have ended
-            self._ranks, self._readers.local_ranks = running, local_ranks(running)
+            self._ranks, self._first_rank = running, self._probing.first_rank()
+            self._readers.local_ranks = local_ranks(running, self._first_rank)
         self.metrics.ranks(up)
         others, codes = self.witnesses.ranks_up, self.witnesses.exit_codes | self._probing.exit_codes()
         self._intake.there(up, now, codes, others)
@@ -518,5 +520,6 @@ class Agent:
             "loss": tracker.last_loss,
             "rank_logs": sorted(self._copies.files),
             "ranks": spans_of(self._ranks),
+            "first_rank": self._first_rank,
             "gaps": [Gap(one.lines, one.since + moved, one.until + moved) for one in self._copies.gaps],
         }

@@ -257,13 +257,15 @@ class TaskLabels:
             self._hosts_row.clear()
 
 
-def local_ranks(ranks: Collection[int]) -> tuple[int, ...]:
+def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, ...]:
     """Return a host's ranks in the order of their local ranks, if lines and files may use local ranks.
 
     Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``):
-    those of a host are in the order of their local ranks. Empty if a number may be either.
+    those of a host are in the order of their local ranks. `first` has the local rank 0, if known: some of
+    the other ranks may not be known. Empty if a number may be either.
     """
-    return tuple(sorted(ranks)) if ranks and min(ranks) >= len(ranks) else ()
+    known = ranks if first is None or not ranks else range(first, max(ranks) + 1)
+    return tuple(sorted(known)) if known and min(known) >= len(known) else ()
 
 
 _RANK_WORD = lazy(r"(?<![a-z])([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)
