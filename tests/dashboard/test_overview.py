@@ -170,6 +170,16 @@ def test_how_it_ended_and_how_long_it_took() -> None:
     assert (row.ending, row.seconds(NOW)) == (ending, 60)
 
 
+@pytest.mark.parametrize(("harm", "cause"), [("degrading", ""), ("fatal", "straggler-slow-node")])
+def test_a_warning_that_was_open_as_a_run_failed_is_not_its_cause(
+    make_incident: Callable[..., Incident], harm: str, cause: str
+) -> None:
+    open_then = make_incident(kind="finding", rule="straggler-slow-node", harm=harm, severity="warning")
+    told = info(state="failed", ended_at=NOW - 40, ending=Ending(kind="failed", exit_code=1))
+    row = make_row("r", told, Numbers(), [open_then], alive=False, seen=NOW - 40, now=NOW)
+    assert (row.incident, row.cause) == (open_then, cause)
+
+
 def test_those_that_need_someone_come_first() -> None:
     rows = [
         RunRow("old", "failed", started_at=1.0, ended_at=2.0),

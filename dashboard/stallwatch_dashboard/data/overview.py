@@ -235,6 +235,8 @@ def make_row(
     of_incidents = max((i.total_steps for i in incidents if i.total_steps), default=None)
     ended_at = info.ended_at if info else numbers.ended_at
     incident = newest(incidents) if ended_at is None else last_word(incidents)
+    is_fatal = incident is not None and (incident.kind != "finding" or incident.harm == "fatal")
+    died_of = incident if state == "failed" and is_fatal else None
     known = vars(numbers) | {
         "total_steps": numbers.total_steps or of_incidents,
         "started_at": started_at,
@@ -250,8 +252,8 @@ def make_row(
         command=tuple(info.command) if info else (),
         open_incidents=open_ones,
         incident=incident,
-        cause=incident.rule if incident and state == "failed" else "",
-        exception=incident.exception if incident and state == "failed" else "",
+        cause=died_of.rule if died_of is not None else "",
+        exception=died_of.exception if died_of is not None else "",
         seen=seen,
         ending=info.ending if info else None,
         **known,
