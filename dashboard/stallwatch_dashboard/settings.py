@@ -22,7 +22,7 @@ _RELATIVE = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)([^?]+)")
 class DashboardSettings:
     host: str = "127.0.0.1"  #: address the pages are bound to
     port: int = 8501  #: 0 lets the system choose
-    insecure: bool = False  #: allow another address than this host's own, though there is no login
+    insecure: bool = False  #: allow an address other than this host's own without a login
     home: Path = field(default_factory=state_home)
     targets: tuple[str, ...] = ()  #: agents on other hosts: "node7:19400" or whole URLs
     language: str = "en"  #: of the pages until the reader chooses: en or zh

@@ -64,7 +64,7 @@ class RunFrames:
 _FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is empty)
 _TOLD = ("loss", "grad_norm", "learning_rate")  #: numbers that are reported with a step, not between two
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
-_POINTS = 1200  #: of a metric: two a pixel of a chart
+_POINTS = 1200  #: of a metric: two per pixel of a chart
 _RANK_POINTS = 20_000  #: of few ranks: enough for 80 moments of 128
 SILENT_SECONDS = 60.0  #: an agent silent for this much longer than others is gone
 _MEMORY = ("allocated", "reserved", "peak")

@@ -49,7 +49,7 @@ _KEPT_JOURNALS = 1000  #: runs
 
 
 class Source:
-    """One per process. Any thread may call any method."""
+    """The data of the pages, one source per process. Any thread may call any method."""
 
     def __init__(self, settings: DashboardSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings

@@ -27,7 +27,7 @@ from stallwatch_dashboard.data.summaries import METRICS, Trends, label_of, summa
 from stallwatch_rules.messages import Message, Text, message
 
 HEARTBEAT_SECONDS = 60.0  #: an unchanged number is still written this often
-POINTS = 1200  #: of one query: two a pixel of a chart
+POINTS = 1200  #: of one query: two per pixel of a chart
 _MOST_POINTS = 20_000  #: of one query of many series
 _LASTING = "stallwatch_end_timestamp_seconds"  #: an agent reports it as it exits
 

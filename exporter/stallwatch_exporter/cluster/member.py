@@ -310,7 +310,7 @@ class Member:
         known = joined_ledgers([self._ledger.values(), self._alone.values(), ledger])
         now, wall = self._clock(), self._wall()
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
-        self._ledger = kept_ledger(known, wall, mine)  # also of what a warning outlived
+        self._ledger = kept_ledger(known, wall, mine)  # also those with a warning of ours that is open
         self._alone.clear()
         sent = {(alias, one.status) for one in known for alias in one.aliases}
         self._is_known = all((qualified(self._agent, one), one.status) in sent for one in self._mine.values())

@@ -1,6 +1,6 @@
 """Fold the incidents of one run's agents into incidents of the run. Pure except for the clock.
 
-An agent's incident is here what a trouble is within an agent: see ``watching.episodes``. The differences:
+Here, an agent's incident is what a trouble is within an agent: see ``watching.episodes``. The differences:
 agents notice the same thing at different times, so a new incident waits for the reports of other hosts, and
 later reports are part of it, too; and another coordinator may have reported it before.
 """
