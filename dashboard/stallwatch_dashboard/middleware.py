@@ -38,17 +38,17 @@ def led_to(path: str, query: str = "") -> str | None:
     meant = _MEANT.get(re.sub("[-_]", "", parts[0].casefold()))
     if len(parts) == 1 and meant in (None, parts[0]):
         return None
-    asked = parse_qsl(query, keep_blank_values=True)
+    params = parse_qsl(query, keep_blank_values=True)
     further = "/".join(parts[1:])
     if meant is None:
         name = quote(parts[0], safe="")
-    elif meant == "" and (further or any(key == "run" for key, _ in asked)):
+    elif meant == "" and (further or any(key == "run" for key, _ in params)):
         name = "run"  # the page of one run, not that of all
     else:
         name = meant
     if further and (key := _FURTHER.get(meant) if meant is not None else None):
-        asked = [(key, further), *((one, value) for one, value in asked if one != key)]
-    return f"/{name}" + (f"?{urlencode(asked)}" if asked else "")
+        params = [(key, further), *((field, value) for field, value in params if field != key)]
+    return f"/{name}" + (f"?{urlencode(params)}" if params else "")
 
 
 #: No other site may show our pages in a frame, where people would click on things that they do not see.
@@ -114,8 +114,8 @@ class Redirects:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         there = None
-        asked = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-        if asked and "text/html" in Headers(scope=scope).get("accept", ""):
+        navigates = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if navigates and "text/html" in Headers(scope=scope).get("accept", ""):
             there = led_to(scope["path"], scope.get("query_string", b"").decode("latin-1"))
         answer = self._app if there is None else RedirectResponse(there)
         await answer(scope, receive, send)

@@ -219,7 +219,7 @@ def make_row(
     """Combine what is known of a run; the records of its agents count if they were not scraped."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
     if info is not None:
-        known_steps = [one for one in (numbers.step, info.step) if one is not None]
+        known_steps = [step for step in (numbers.step, info.step) if step is not None]
         numbers = replace(
             numbers,
             step=max(known_steps, default=None),

@@ -52,10 +52,10 @@ def _key(labels: Mapping[str, str], agents: Mapping[str, str]) -> Key:
 
 def by_metric(told: list[Any]) -> Every:
     found: Every = defaultdict(lambda: defaultdict(dict))
-    for one in told:
-        labels = one["metric"]
+    for sample in told:
+        labels = sample["metric"]
         name = labels["__name__"].removeprefix(PREFIX)
-        found[labels.get("run", "")][name][series_of(labels)] = float(one["value"][1])
+        found[labels.get("run", "")][name][series_of(labels)] = float(sample["value"][1])
     return found
 
 
@@ -209,9 +209,9 @@ class PrometheusStore:
             labels = dict(pairs)
             if labels.get("__name__") == metric:
                 found[_key(labels, agents)].append(values)  # several if an agent was restarted
-        for one in self._now(run, metric):  # moments are spaced, and the last is before now
-            at, value = one["value"]
-            found[_key(one["metric"], agents)].append((np.array([float(at)]), np.array([float(value)])))
+        for sample in self._now(run, metric):  # moments are spaced, and the last is before now
+            at, value = sample["value"]
+            found[_key(sample["metric"], agents)].append((np.array([float(at)]), np.array([float(value)])))
         return frame(found)
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
@@ -219,17 +219,17 @@ class PrometheusStore:
         found = self._now(run, metric)
         found = found or self._questions.instant(f"last_over_time({metric}{{{is_run(run)}}}[1d])")
         values: dict[Which, list[float]] = defaultdict(list)
-        for one in found:
-            values[series_of(one["metric"])].append(float(one["value"][1]))
+        for sample in found:
+            values[series_of(sample["metric"])].append(float(sample["value"][1]))
         return {which: fold(metric, reported) for which, reported in values.items()}
 
     def hosts(self, run: str) -> dict[str, float]:
         """Return the last sign of each host of a multi-host run."""
         agents, found = self._agents_of(run), dict[str, float]()
         question = f"timestamp(last_over_time({PRESENT}{{{is_run(run)}}}[1d]))" if agents else ""
-        for one in self._questions.instant(question) if question else ():
-            if agent := agents.get(one["metric"].get("instance", "")):
-                seen = float(one["value"][1])
+        for sample in self._questions.instant(question) if question else ():
+            if agent := agents.get(sample["metric"].get("instance", "")):
+                seen = float(sample["value"][1])
                 found[host_of(agent)] = max(seen, found.get(host_of(agent), seen))
         return found
 
@@ -239,9 +239,9 @@ class PrometheusStore:
             return known
         found: dict[str, str] = {}
         question = f'last_over_time({IDENTITY}{{job_id!="",{is_run(run)}}}[1d])'
-        for one in self._questions.instant(question):
-            instance = one["metric"].get("instance", "")
-            found[instance] = agent_of(one["metric"], instance.rpartition(":")[2])
+        for sample in self._questions.instant(question):
+            instance = sample["metric"].get("instance", "")
+            found[instance] = agent_of(sample["metric"], instance.rpartition(":")[2])
         return self._agents.keep(run, found)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
@@ -296,7 +296,7 @@ class PrometheusStore:
             memory = by_metric(pending.result())
             if not wanted:
                 self._memory.keep("", memory)
-        return {run: {**(memory or {}).get(run, {}), **told} for run, told in found.items()}
+        return {run: {**(memory or {}).get(run, {}), **newest_values} for run, newest_values in found.items()}
 
     def _all_trends(self, wanted: str) -> Callable[[], dict[str, Numbers]]:
         """Query the trends; the returned function waits for the answers."""

@@ -185,10 +185,10 @@ class Ranges:
         found = self._ask(question, begin, end, width)
         if found is None:
             return {}
-        points = {labels: _before(told, begin) for labels, told in kept.points.items()}
-        for one in found:
-            labels = tuple(sorted(one["metric"].items()))
-            points[labels] = _joined(points.get(labels), one["values"])
+        points = {labels: _before(line, begin) for labels, line in kept.points.items()}
+        for series in found:
+            labels = tuple(sorted(series["metric"].items()))
+            points[labels] = _joined(points.get(labels), series["values"])
         with self._lock:
             self._kept.pop(question, None)
             self._kept[question] = _Told(first, width, end, points)  # the last query stays longest

@@ -188,24 +188,24 @@ class Source:
         """Return a row; if not scraped, from all log copies if `whole`, else from the agents' records."""
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
-        said = said_at_the_end(*folders)
-        heard = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
+        end = said_at_the_end(*folders)
+        last = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
         alive = info is None or ended or any(one.alive for one in agents)
         if numbers == Numbers() and folders:
             if whole:
                 numbers = numbers_from_frames(rebuilt_frames(*folders, rules=self.settings.rules))
             else:
-                numbers = with_the_end(numbers, said.progress)
+                numbers = with_the_end(numbers, end.progress)
         if ended:  # log copies, too, have fewer steps than the probe
-            numbers = with_the_end(numbers, said.progress)
+            numbers = with_the_end(numbers, end.progress)
         # A Prometheus is queried only for the page of one run.
         scraped_hosts = tuple(self.store.hosts(run)) if whole or self.scraper is not None else ()
         hosts = max(hosts_of(agents), scraped_hosts, key=len)
-        row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock(), hosts=hosts)
+        row = make_row(run, info, numbers, incidents, alive=alive, seen=last, now=self.clock(), hosts=hosts)
         if row.state == "unwatched":
-            row = replace(row, state=told_by_log(said.verdict, said.progress, cause=said.primary is not None))
+            row = replace(row, state=told_by_log(end.verdict, end.progress, cause=end.primary is not None))
         if row.state == "failed" and not row.cause:
-            row = replace(row, cause=said.cause, exception=said.exception)
+            row = replace(row, cause=end.cause, exception=end.exception)
         return row
 
     def _open_by_run(self) -> dict[str, list[Incident]]:
@@ -236,12 +236,12 @@ def _journal(stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Incident, ...]:
     found: dict[str, Incident] = {}
     for path in of_all_hosts or paths:
         changes = read_journal(path.parent, _MOST_JOURNAL, name=path.name)
-        for one in changes if of_all_hosts else folded(changes):
-            if one.id not in found or found[one.id].updated_at <= one.updated_at:
-                found[one.id] = one
-    merged = {alias for one in found.values() for alias in one.aliases}
-    left = (one for one in found.values() if one.id not in merged)
-    return tuple(sorted(left, key=lambda one: -one.opened_at))
+        for incident in changes if of_all_hosts else folded(changes):
+            if incident.id not in found or found[incident.id].updated_at <= incident.updated_at:
+                found[incident.id] = incident
+    merged = {alias for incident in found.values() for alias in incident.aliases}
+    left = (incident for incident in found.values() if incident.id not in merged)
+    return tuple(sorted(left, key=lambda incident: -incident.opened_at))
 
 
 class _Primary(msgspec.Struct):

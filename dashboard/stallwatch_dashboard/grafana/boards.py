@@ -66,8 +66,8 @@ def _json(board: builders.Dashboard, panels: list[_Panel]) -> dict[str, Any]:
     for panel in panels:
         board = board.with_panel(_panel(panel))
     plain: dict[str, Any] = json.loads(json.dumps(board.build(), cls=JSONEncoder))
-    for number, one in enumerate(plain["panels"], 1):
-        one["id"] = number  # else Grafana renumbers them, and links to a panel break
+    for number, model in enumerate(plain["panels"], 1):
+        model["id"] = number  # else Grafana renumbers them, and links to a panel break
     return plain
 
 

@@ -230,16 +230,16 @@ def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
     name = context.pages_manager.intended_page_name if context is not None else None
     if name and name not in {page.url_path for page in pages.values()}:
         st.session_state[_ASKED] = name.strip("/").replace("/", "-")
-    if not (asked := st.session_state.get(_ASKED)):
+    if not (wanted := st.session_state.get(_ASKED)):
         return []
 
     def draw() -> None:
-        head(say("no_such_page", unquote(asked)[:200]))
+        head(say("no_such_page", unquote(wanted)[:200]))
         st.write(say("no_such_page_next"))
-        for one in pages.values():
-            st.page_link(one)
+        for known in pages.values():
+            st.page_link(known)
 
-    return [st.Page(draw, title="Stallwatch", url_path=asked, visibility="hidden")]
+    return [st.Page(draw, title="Stallwatch", url_path=wanted, visibility="hidden")]
 
 
 def offer_download(what: str, text: str | bytes, name: str, kind: str) -> None:

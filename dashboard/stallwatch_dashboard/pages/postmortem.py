@@ -98,15 +98,15 @@ def _place(place: Place) -> str:
 
 
 def _unknown(found: Diagnosis) -> None:
-    for one in found.unknown:
-        facts = [_place(one.first)]
-        if one.ranks:
-            facts.append(f"{say('ranks')} {fold_ranks(one.ranks)}")
-        if one.count > 1:
-            facts.append(f"× {one.count}")
+    for failure in found.unknown:
+        facts = [_place(failure.first)]
+        if failure.ranks:
+            facts.append(f"{say('ranks')} {fold_ranks(failure.ranks)}")
+        if failure.count > 1:
+            facts.append(f"× {failure.count}")
         st.caption(markdown(" · ".join(facts)))
         st.code(
-            verbatim("\n".join([*one.frames, f"{one.exception}: {one.message}"])),
+            verbatim("\n".join([*failure.frames, f"{failure.exception}: {failure.message}"])),
             language=None,
             wrap_lines=True,
         )
@@ -115,9 +115,9 @@ def _unknown(found: Diagnosis) -> None:
 def _new_lines(found: Diagnosis) -> None:
     """Draw the lines that are new to the run, or to the healthy run it was compared with."""
     st.markdown(f"#### {word('new-lines', language())}")
-    for one in found.new_lines:
-        st.caption(markdown(new_line_where(one, language())))
-        st.code(verbatim(one.exemplar), language=None, wrap_lines=True)
+    for line in found.new_lines:
+        st.caption(markdown(new_line_where(line, language())))
+        st.code(verbatim(line.exemplar), language=None, wrap_lines=True)
 
 
 def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:

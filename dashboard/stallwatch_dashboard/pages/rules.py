@@ -50,12 +50,12 @@ def _chosen(pages: list[RulePage]) -> None:
 
 def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
     left, right = st.columns([3, 2])
-    asked = left.text_input(say("find_rule"), st.query_params.get("q", ""), placeholder=say("find_rule_hint"))
-    into_address("q", asked)
+    words = left.text_input(say("find_rule"), st.query_params.get("q", ""), placeholder=say("find_rule_hint"))
+    into_address("q", words)
     families = right.multiselect(
         say("family"), rulebook.families(known.pages.values()), placeholder=say("every_family")
     )
-    found = rulebook.search(known, _matcher(extra), asked, families)
+    found = rulebook.search(known, _matcher(extra), words, families)
     st.caption(say("rules_found", len(found), len(known.pages)))
     if not found:
         st.info(say("no_rule_found"), icon=":material/search_off:")

@@ -229,8 +229,8 @@ def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], sile
 def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> Span:
     firsts = [f["t"].min() for f in (found.steps, found.loss, found.memory) if not f.empty]
     start = min([*firsts, *map(began, incidents)], default=row.started_at or now)
-    heard = row.seen if row.state == "stale" else None
-    return Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=heard)
+    last_sign = row.seen if row.state == "stale" else None
+    return Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=last_sign)
 
 
 def _stacks(incidents: list[Incident]) -> None:

@@ -522,15 +522,15 @@ def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = (
     """
     known, held = list(known), frozenset(held)
     last: dict[tuple[str, str], tuple[int, str]] = {}
-    for one in known:
-        last[one.began_as] = max(last.get(one.began_as, (0, "")), _place(one.id))
+    for incident in known:
+        last[incident.began_as] = max(last.get(incident.began_as, (0, "")), _place(incident.id))
     found: dict[str, Incident] = {}
-    for one in known:
-        lately = one.resolved_at is None or now - one.resolved_at < KEPT_SECONDS
-        if lately or not held.isdisjoint(one.aliases):
-            found[one.id] = one
-        elif last[one.began_as] == _place(one.id):
-            found[one.id] = msgspec.structs.replace(one, aliases=[], history=[])
+    for incident in known:
+        lately = incident.resolved_at is None or now - incident.resolved_at < KEPT_SECONDS
+        if lately or not held.isdisjoint(incident.aliases):
+            found[incident.id] = incident
+        elif last[incident.began_as] == _place(incident.id):
+            found[incident.id] = msgspec.structs.replace(incident, aliases=[], history=[])
     return found
 
 

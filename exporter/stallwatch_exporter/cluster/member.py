@@ -330,12 +330,12 @@ class Member:
             self._number += 1
             if self._ending is not None and self._ended_in is None:
                 self._ended_in = self._number
-            for name, one in self._mine.items():
-                if name not in self._posted or self._posted[name][0] is not one:
-                    self._posted[name] = one, self._number
+            for name, incident in self._mine.items():
+                if name not in self._posted or self._posted[name][0] is not incident:
+                    self._posted[name] = incident, self._number
             now, state = self._clock(), self._state
             self._posted_as = _news(state)
-            incidents = [msgspec.structs.replace(one, stacks=None) for one in self._mine.values()]
+            incidents = [msgspec.structs.replace(incident, stacks=None) for incident in self._mine.values()]
             return AgentReport(
                 key=self._identity.key,
                 agent=self._agent,

@@ -200,11 +200,11 @@ class RunEpisodes(Episodes):
         """Add to the history what is new to the run, but not the same change from each of its hosts."""
         known = len(episode.history)
         super().note(episode, trouble, before)
-        seen = {(one.what, one.kind, one.rule, one.severity) for one in episode.history[:known]}
+        seen = {(event.what, event.kind, event.rule, event.severity) for event in episode.history[:known]}
         episode.history[known:] = [
-            one
-            for one in episode.history[known:]
-            if one.what != "cleared" and (one.what, one.kind, one.rule, one.severity) not in seen
+            event
+            for event in episode.history[known:]
+            if event.what != "cleared" and (event.what, event.kind, event.rule, event.severity) not in seen
         ]
 
     def fold(self, episode: Episode) -> Incident:
