@@ -1,1 +1,1 @@
-"""The pages: runs, one run live, and the post-mortem of uploaded logs."""
+"""Pages of the dashboard: all runs, one live run, and the post-mortem of uploaded logs."""

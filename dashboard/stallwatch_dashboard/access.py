@@ -1,4 +1,4 @@
-"""Who may do what: two roles, and how the claims of an OpenID Connect provider lead to them."""
+"""Access control: two roles, derived from the claims of an OpenID Connect provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stallwatch_rules.files import open_private, replace
 Role = Literal["viewer", "operator"]
 """A viewer sees everything; an operator also acts: uploads, keeps, deletes, acknowledges, silences, sends."""
 
-CALLBACK = "/oauth2callback"  #: where the provider sends people back to (Streamlit 1.50, st.login)
+CALLBACK = "/oauth2callback"  #: where the provider redirects people (Streamlit 1.50, st.login)
 EVERYBODY = "*"
 
 
@@ -26,9 +26,9 @@ class Login:
     metadata_url: str = ""  #: the provider's discovery document, ``…/.well-known/openid-configuration``
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
-    cookie_secret: str = field(default="", repr=False)  #: signs the cookie; empty: one of our own is kept
+    cookie_secret: str = field(default="", repr=False)  #: signs the cookie; empty: a generated secret
     viewers: tuple[str, ...] = ()  #: ``ann@example.org``, ``@example.org``, ``group:ml`` or ``*``
-    operators: tuple[str, ...] = ()  #: the same; whoever is here needs not stand in viewers
+    operators: tuple[str, ...] = ()  #: the same; operators need not be listed as viewers
     groups_claim: str = "groups"  #: the claim that lists a person's groups
     scopes: tuple[str, ...] = ("openid", "email", "profile")
 
@@ -37,7 +37,7 @@ class Login:
         return bool(self.metadata_url)
 
     def problem(self, address: str) -> str | None:
-        """What is missing for people to sign in at `address`; ``None`` where nothing is."""
+        """Return the first problem that prevents signing in at `address`; ``None`` if there is none."""
         if not self.on:
             if self.client_id or self.client_secret or self.viewers or self.operators:
                 return "login.metadata_url is missing; name the provider's …/.well-known/openid-configuration"
@@ -60,7 +60,7 @@ class Login:
 
 
 def role_of(login: Login, claims: Mapping[str, Any]) -> Role | None:
-    """The role of whoever the provider says these claims of; ``None`` where he may see nothing."""
+    """Return the role of the person with these claims; ``None`` if the person may see nothing."""
     known = _names_of(claims, login.groups_claim)
     if _listed(login.operators, known):
         return "operator"
@@ -68,7 +68,7 @@ def role_of(login: Login, claims: Mapping[str, Any]) -> Role | None:
 
 
 def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]:
-    """The ``[auth]`` section that Streamlit asks for (streamlit 1.67, auth_util.py)."""
+    """Return the ``[auth]`` section that Streamlit reads (streamlit 1.67, auth_util.py)."""
     return {
         "redirect_uri": address.rstrip("/") + CALLBACK,
         "cookie_secret": login.cookie_secret or cookie_secret,
@@ -80,10 +80,10 @@ def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]
 
 
 def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
-    """Every way in which a list may name this person."""
+    """Return every name by which a list may refer to this person."""
     names = {EVERYBODY}
     email = claims.get("email")
-    # Whoever may type any address into his profile at the provider must not become somebody else by it.
+    # An unverified address, which anyone may enter at the provider, must not give another person's access.
     if isinstance(email, str) and claims.get("email_verified") is not False and email.count("@") == 1:
         email = email.strip().casefold()
         names |= {email, "@" + email.partition("@")[2]}
@@ -119,9 +119,9 @@ _SHORTEST = 32
 
 
 def kept_cookie_secret(home: Path) -> str:
-    """Made once and kept for the user alone, so that a restart signs nobody out.
+    """Return the stored cookie secret of this user, so that a restart does not sign people out.
 
-    One that others could have read or left there is made anew. Where none can be kept, it lasts until this
+    Replace a secret that others could have read or planted. If none can be stored, it lasts until this
     process ends.
     """
     path = home / _FILE

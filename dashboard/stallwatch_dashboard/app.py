@@ -1,4 +1,4 @@
-"""The frame around all pages: the name in the browser's tab, and the way from page to page."""
+"""The frame around all pages: the title of the browser tab, and the navigation."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stallwatch_dashboard.pages.signin import admit, draw_person
 
 
 def main(first: str = "runs") -> None:
-    """Draw the page that the address names, `first` where it names none."""
+    """Draw the page that the address names, or `first` if it names none."""
     leave_last_page()
-    shared()  # scraping goes on whether or not anybody looks
+    shared()  # starts scraping, which continues without readers
     icon = str(Path(__file__).with_name("icon.svg"))  # a named icon would be fetched from a font server
     st.set_page_config(page_title="Stallwatch", page_icon=icon, layout="wide")
     if not admit():

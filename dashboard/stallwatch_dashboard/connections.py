@@ -1,6 +1,6 @@
-"""Bounds for the connections to the pages: how many there may be, and how long one may keep us waiting.
+"""Limit the number of connections to the pages, and how long one may keep us waiting.
 
-Uvicorn bounds neither (0.54): it waits without end for a request, and accepts up to 2,048 connections at a
+Uvicorn limits neither (0.54): it waits for a request indefinitely, and accepts up to 2,048 connections at a
 time. At the limit of descriptors, asyncio then writes a traceback for each of them, again and again.
 """
 
@@ -16,14 +16,14 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _ACCEPTED = 64  # at a time, before any of them can be ended
-_DESCRIPTORS = 4096  # a page takes four, with the event loop that Streamlit gives it
+_DESCRIPTORS = 4096  # a page takes four, including its Streamlit event loop
 
 
 class BoundedProtocol(H11Protocol):
     """A connection, of at most `most`; the one that keeps us waiting longest makes room for the next.
 
-    The head of a request has to come within `seconds`. A body and the taking of an answer may pause as long.
-    Websockets count, but are left to uvicorn, which pings them.
+    The head of a request must arrive within `seconds`. A body, and the reading of an answer, may pause as
+    long. Websockets count, but are left to uvicorn, which pings them.
     """
 
     most = 256
@@ -31,7 +31,7 @@ class BoundedProtocol(H11Protocol):
     clock = staticmethod(time.monotonic)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for it, or end it where all others are being answered or are websockets."""
+        """Make room for the connection, or end it if all others are being answered or are websockets."""
         super().connection_made(transport)
         self._unsent = 0
         self._since = self.clock()
@@ -41,13 +41,13 @@ class BoundedProtocol(H11Protocol):
         self.watch()
 
     def data_received(self, data: bytes) -> None:
-        """Note the time, except within the head of a request."""
+        """Record the time, except within the head of a request."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._since = self.clock()
 
     def watch(self) -> None:
-        """End the connection if it is overdue, else look again; there is nothing to do for a websocket."""
+        """End the connection if it is overdue, else check again later; ignore a websocket."""
         if self not in self.connections:
             return
         unsent = self.transport.get_write_buffer_size()
@@ -59,18 +59,18 @@ class BoundedProtocol(H11Protocol):
             self.loop.call_later(self.seconds / 10, self.watch)
 
     def _is_waiting(self) -> bool:
-        """Whether the next move is the peer's: a head, a piece of a body, or to take a piece of an answer."""
+        """Return whether the peer must act: send a head or part of a body, or read part of an answer."""
         if self.cycle is None or self.cycle.response_complete or self.transport.get_write_buffer_size():
             return True
         return self.cycle.more_body and not self.flow.read_paused
 
     def _end(self) -> None:
         self.connections.discard(self)
-        self.transport.abort()  # `close` would wait until the peer has taken the answer
+        self.transport.abort()  # `close` would wait until the peer has read the answer
 
 
 def bound() -> None:
-    """Bound the servers to come of this process, whichever way Streamlit configures and runs them."""
+    """Limit all servers that this process starts later, however Streamlit configures and runs them."""
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
         import resource
 
@@ -84,6 +84,6 @@ def bound() -> None:
         await startup(self, sockets)
         for listener in (each for server in self.servers for each in server.sockets):
             with socket.socket(fileno=os.dup(listener.fileno())) as same:
-                same.listen(queue)  # as many may wait; asyncio has one number for both
+                same.listen(queue)  # the length of the queue; asyncio has one number for both
 
     uvicorn.Server.startup = bounded  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Numbers as people read them: thousands, units, durations, and how long ago."""
+"""Format numbers for people: thousands, units, durations, and times."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ NOTHING = "–"
 
 
 def integer(value: float | None) -> str:
-    """12,345."""
+    """Format with thousands separators: 12,345."""
     return NOTHING if value is None or not math.isfinite(value) else f"{round(value):,}"
 
 
 def number(value: float | None) -> str:
-    """Four significant digits; NaN and infinity are said, for a loss they are the news."""
+    """Format with four significant digits; show NaN and infinity, which matter for a loss."""
     if value is None:
         return NOTHING
     if math.isnan(value):
@@ -27,7 +27,7 @@ def number(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration: 83 ms, 2.31 s, 4 min 10 s, 3 h 05 min, 2 d 4 h."""
+    """Format a duration: 83 ms, 2.31 s, 4 min 10 s, 3 h 05 min, 2 d 4 h."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value < 0:
@@ -47,7 +47,7 @@ def seconds(value: float | None) -> str:
 
 
 def byte_size(value: float | None) -> str:
-    """Binary units: 1.50 GiB."""
+    """Format with binary units: 1.50 GiB."""
     if value is None or not math.isfinite(value):
         return NOTHING
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -58,7 +58,7 @@ def byte_size(value: float | None) -> str:
 
 
 def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> str:
-    """The time of day; with the date when it is not the day of `now`."""
+    """Format the time of day, with the date unless it is the day of `now`."""
     if time is None:
         return NOTHING
     moment = datetime.fromtimestamp(time, zone)
@@ -68,5 +68,5 @@ def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> 
 
 
 def steps(step: float | None, total: float | None) -> str:
-    """57 / 900."""
+    """Format a step and the total: 57 / 900."""
     return integer(step) if total is None else f"{integer(step)} / {integer(total)}"

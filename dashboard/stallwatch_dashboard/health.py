@@ -1,4 +1,4 @@
-"""How well this dashboard itself can see: its sources, what they lost, its disk and its versions."""
+"""The health of the dashboard itself: its sources, lost records, disk, and versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from stallwatch_dashboard.data.frames import NumberStore
 from stallwatch_dashboard.data.scraper import TargetStatus
 
-LATE_SECONDS = 10.0  #: without an answer for so long, what a source shows is old news
+LATE_SECONDS = 10.0  #: a source without an answer for this long is out of date
 _PACKAGES = ("stallwatch", "streamlit", "plotly", "duckdb", "pandas", "sqlalchemy", "apprise")
 
 SourceState = Literal["silent", "late", "answers"]
@@ -24,20 +24,20 @@ def state_of(target: TargetStatus, now: float) -> SourceState:
 
 
 def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[TargetStatus]:
-    """Every endpoint that should answer, those in trouble first; the agents of `ended` runs need not."""
+    """Return every endpoint that should answer, those in trouble first; omit the agents of `ended` runs."""
     found = [target for target in targets if target.run is None or target.run not in ended]
     order = get_args(SourceState)
     return sorted(found, key=lambda one: (order.index(state_of(one, now)), one.run or "", one.url))
 
 
 def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
-    """How many records of the probe's rings and side files each run lost, the most first."""
+    """Return the number of records of the probe's rings and side files that each run lost, the most first."""
     lost = {run: int(sum(store.latest(run, "stallwatch_dropped_records_total").values())) for run in runs}
     return {run: lost[run] for run in sorted(lost, key=lambda run: -lost[run]) if lost[run]}
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that the pages are made with; those that are not installed are left out."""
+    """Return the versions of Python and of the pages' packages; omit packages that are not installed."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -48,12 +48,12 @@ def versions() -> dict[str, str]:
 
 
 def disk(home: Path) -> tuple[int, int] | None:
-    """The bytes of the numbers, and those free on the disk; ``None`` where there is no state folder yet."""
+    """Return the bytes of the numbers and the free bytes of the disk; ``None`` without a state folder."""
     try:
         free = shutil.disk_usage(home).free
     except OSError:
         return None
-    # The second is DuckDB's log of what is not in the first yet.
+    # The second is DuckDB's write-ahead log.
     files = (home / "metrics.duckdb", home / "metrics.duckdb.wal")
     return sum(map(_size, files)), free
 
@@ -61,5 +61,5 @@ def disk(home: Path) -> tuple[int, int] | None:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # not there, or gone by now
+    except OSError:  # missing, or just deleted
         return 0

@@ -1,4 +1,4 @@
-"""Start the dashboard as a child process, and leave nothing behind when it is time to end."""
+"""Start the dashboard as a child process, and clean up when it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _END_SECONDS = 5.0
 
 
 def serve(settings: DashboardSettings) -> int:
-    """Serve the pages until SIGINT or SIGTERM; returns the exit code for the shell."""
+    """Serve the pages until SIGINT or SIGTERM. Return the exit code for the shell."""
     problem = _problem(settings)
     if problem:
         tell(problem)
@@ -48,15 +48,15 @@ def url(settings: DashboardSettings) -> str:
 
 
 def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
-    """Streamlit's configuration as environment variables: they win over files that a user may have."""
+    """Return Streamlit's configuration as environment variables, which override a user's files."""
     return {
         "STREAMLIT_SERVER_ADDRESS": settings.host,
         "STREAMLIT_SERVER_PORT": str(settings.port),
-        "STREAMLIT_SERVER_HEADLESS": "true",  # opens no browser, asks for no e-mail address
+        "STREAMLIT_SERVER_HEADLESS": "true",  # opens no browser, prompts for no email address
         "STREAMLIT_SERVER_SHOW_EMAIL_PROMPT": "false",
         "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
         "STREAMLIT_SERVER_MAX_UPLOAD_SIZE": str(settings.max_upload_mb),
-        "STREAMLIT_BROWSER_SERVER_ADDRESS": "127.0.0.1",  # else it asks a public host for its own address
+        "STREAMLIT_BROWSER_SERVER_ADDRESS": "127.0.0.1",  # else it queries a public host for its own address
         "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
         "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",
         "STREAMLIT_CLIENT_SHOW_ERROR_DETAILS": "type",
@@ -84,7 +84,7 @@ def _problem(settings: DashboardSettings) -> str | None:
 
 
 def _free_port(host: str, port: int = 0) -> int | None:
-    """This port, or one that the system chooses; None where it is taken."""
+    """Return `port`, or a free port chosen by the system if it is 0; ``None`` if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Not `create_server`: that takes an IPv6 port that another program has on IPv4.
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -98,7 +98,7 @@ def _free_port(host: str, port: int = 0) -> int | None:
 
 @contextlib.contextmanager
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """The serving process, in a session of its own. It ends with this block, and by itself if we die."""
+    """Run the serving process in its own session. It ends with this block, or by itself if we die."""
     child = subprocess.Popen(
         own_main("stallwatch_dashboard.server"),
         env={
@@ -125,14 +125,14 @@ def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """End the child's session, whether it listens or not."""
+    """Kill the child's session, even if the child does not respond."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """SIGINT, SIGTERM and SIGHUP end the child, stuck or not; the list tells which came."""
+    """End the child on SIGINT, SIGTERM, or SIGHUP, even if it hangs; yield a list of the signals received."""
     came: list[int] = []
     last = threading.Timer(_END_SECONDS, _kill, (child,))
     last.daemon = True
@@ -149,7 +149,7 @@ def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             number: signal.signal(number, forward)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
-    except ValueError:  # not in the main thread: whoever called us there ends us his way
+    except ValueError:  # not in the main thread: the caller ends us in another way
         yield came
         return
     try:
@@ -177,6 +177,6 @@ def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> boo
 
 
 def _exit_code(child: subprocess.Popen[bytes], asked_to_end: list[int]) -> int:
-    """0 after Ctrl-C or SIGTERM: that is how a dashboard ends."""
+    """Return the exit code for the shell: 0 after Ctrl-C or SIGTERM, the normal end of a dashboard."""
     code = child.poll()
     return 0 if asked_to_end or code is None else (code if code >= 0 else 128 - code)

@@ -1,5 +1,4 @@
-"""ASGI middleware around Streamlit: under which names it answers, addresses that people guess, and what
-browsers may keep."""
+"""ASGI middleware around Streamlit: its host names, guessed addresses, and what browsers may cache."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stallwatch_exporter.serving.hosts import refusal_of
 
-#: Pages by other names, written small and without - and _; "" is the first page, which has the bare address.
+#: Aliases of pages, in lower case and without - and _; "" is the first page, at the bare address.
 _MEANT = {
     **dict.fromkeys(("runs", "home", "index", "index.html", "dashboard"), ""),
     **dict.fromkeys(("run", "job", "training"), "run"),
@@ -25,35 +24,35 @@ _MEANT = {
     **dict.fromkeys(("rules", "rule", "catalogue", "catalog"), "rules"),
     **dict.fromkeys(("health", "status"), "health"),
 }
-#: What a further part of the path names there.
+#: The query parameter that the rest of the path gives there.
 _FURTHER = {"": "run", "run": "run", "incidents": "incident", "postmortem": "report", "rules": "rule"}
-#: What Streamlit serves itself (1.67, web/server/starlette), and what browsers and probes ask every host for.
+#: Paths that Streamlit serves (1.67, web/server/starlette), or that browsers and probes request everywhere.
 _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2callback", ".well-known")
 
 
 def led_to(path: str, query: str = "") -> str | None:
-    """The address to go to instead; None where the path is a page's own, or none that a person types."""
+    """Return the address to redirect to; None if the path is a page's own, or not one that people type."""
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
         return None
     meant = _MEANT.get(re.sub("[-_]", "", parts[0].casefold()))
     if len(parts) == 1 and meant in (None, parts[0]):
         return None
-    asked = parse_qsl(query, keep_blank_values=True)
+    params = parse_qsl(query, keep_blank_values=True)
     further = "/".join(parts[1:])
     if meant is None:
         name = quote(parts[0], safe="")
-    elif meant == "" and (further or any(key == "run" for key, _ in asked)):
+    elif meant == "" and (further or any(key == "run" for key, _ in params)):
         name = "run"  # the page of one run, not that of all
     else:
         name = meant
     if further and (key := _FURTHER.get(meant) if meant is not None else None):
-        asked = [(key, further), *((one, value) for one, value in asked if one != key)]
-    return f"/{name}" + (f"?{urlencode(asked)}" if asked else "")
+        params = [(key, further), *((field, value) for field, value in params if field != key)]
+    return f"/{name}" + (f"?{urlencode(params)}" if params else "")
 
 
-#: No page of another site may show ours in a frame, where people would click on what they do not see. Our
-#: charts are in frames of our own pages. With "no-referrer", forms would be sent with ``Origin: null``.
+#: No other site may show our pages in a frame, where people would click on things that they do not see.
+#: Our charts are in frames of our own pages. With "no-referrer", forms would be sent with ``Origin: null``.
 _PROTECTION = {
     "content-security-policy": "frame-ancestors 'self'",
     "x-frame-options": "SAMEORIGIN",
@@ -63,9 +62,9 @@ _PROTECTION = {
 
 
 class OwnHosts:
-    """Answers requests and websockets only under our own names, and only for pages of our own.
+    """Answer requests and websockets only under our own names, and only for our own pages.
 
-    Streamlit lets a websocket in if its Host and Origin are the same, whatever they are (1.67,
+    Streamlit accepts a websocket if its Host and Origin are the same, whatever they are (1.67,
     starlette_websocket.py), and its ``server.allowedHosts`` cannot allow every IP address.
     """
 
@@ -75,16 +74,16 @@ class OwnHosts:
         self._url = url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, or answer with the reason for the refusal."""
+        """Pass the request on, or answer with the reason for the refusal."""
         if scope["type"] in ("http", "websocket"):
             headers = MutableHeaders(scope=scope)
             hosts, origins = headers.getlist("host"), headers.getlist("origin")
-            # In a thread: an unknown name may cost a question to a name server.
+            # In a thread: an unknown name may need a DNS query.
             refusal = await run_in_threadpool(refusal_of, hosts, origins, self._configured, url=self._url)
             answer = self._app
             if refusal is not None:
                 answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
-            elif origins:  # Streamlit compares both letter by letter; proxies send other ports or names
+            elif origins:  # Streamlit compares both exactly; proxies send other ports or names
                 headers["host"] = origins[0].partition("://")[2]
             await answer(scope, receive, _protected(send))
             return
@@ -92,7 +91,7 @@ class OwnHosts:
 
 
 def _protected(send: Send) -> Send:
-    """Add the headers that protect the reader's browser to each answer."""
+    """Add the headers that protect the reader's browser to each response."""
 
     async def protected(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
@@ -103,11 +102,11 @@ def _protected(send: Send) -> Send:
 
 
 class Redirects:
-    """Leads a person's browser to the page that an address means; everything else passes.
+    """Redirect a person's browser to the page that an address means; pass everything else on.
 
-    Streamlit shows its first page for a name that it does not know, under a box in English, and nothing at
-    all for a path of several parts (1.67: the files of the frontend are looked for beside it). So both are
-    led elsewhere before Streamlit sees them.
+    For an unknown name, Streamlit shows its first page under a box in English; for a path of several parts,
+    it shows nothing (1.67: it looks for the files of the frontend beside the path). Both are redirected
+    before Streamlit sees them.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -115,8 +114,8 @@ class Redirects:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         there = None
-        asked = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
-        if asked and "text/html" in Headers(scope=scope).get("accept", ""):
+        navigates = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if navigates and "text/html" in Headers(scope=scope).get("accept", ""):
             there = led_to(scope["path"], scope.get("query_string", b"").decode("latin-1"))
         answer = self._app if there is None else RedirectResponse(there)
         await answer(scope, receive, send)
@@ -126,11 +125,11 @@ _LARGE = "/plotly.min.js"
 
 
 class PlotlyCache:
-    """Marks Plotly's script with its version, and sends it only to browsers that lack it.
+    """Mark Plotly's script with its version, and send it only to browsers that lack it.
 
-    Streamlit sends the files of components without a mark to ask by (1.67, starlette_routes.py), so every
-    visit of a Run page would fetch and unpack the five megabytes of Plotly again. Its address is the same
-    whatever its version: a browser keeps it, and asks each time whether it is still this one.
+    Streamlit sends the files of components without a validator (1.67, starlette_routes.py), so every visit to
+    a Run page would fetch and unpack the five megabytes of Plotly again. The address is the same for every
+    version: a browser keeps the script, and revalidates it each time.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -138,11 +137,11 @@ class PlotlyCache:
         self._version = f'"plotly-{version("plotly")}"'
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on, with other headers where it is that script; without its body for who has it."""
+        """Pass the request on and mark Plotly's script; send no body if the browser has this version."""
         if scope["type"] != "http" or not scope["path"].endswith(_LARGE):
             await self._app(scope, receive, send)
             return
-        # Weak: packed or not, it is the same script.
+        # Weak: compressed or not, it is the same script.
         marks = {"cache-control": "public, no-cache", "etag": f"W/{self._version}"}
         if self._version in Headers(scope=scope).get("if-none-match", ""):
             await Response(status_code=304, headers=marks)(scope, receive, send)

@@ -1,8 +1,8 @@
-"""Ready before the first reader: what the pages import is loaded early, and left alone by the collector.
+"""Prepare for the first reader: import modules early, and exempt them from garbage collection.
 
-Streamlit collects garbage of all ages after each run of a script (streamlit 1.58, script_runner.py,
-``runner.postScriptGC``). With some 200,000 objects of modules, which never go, that was half of what a page
-cost the server, at every refresh, and no other reader's page moved meanwhile. `settle` takes them out of it.
+Streamlit collects garbage of all generations after each run of a script (streamlit 1.58, script_runner.py,
+``runner.postScriptGC``). With some 200,000 objects of modules, which are never freed, that took half of a
+page's cost to the server at every refresh, and blocked all other readers' pages. `settle` exempts them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import importlib
 import sys
 import threading
 
-#: What the first visits of Runs and Run would import, and so wait for.
+#: Modules that the first visits to Runs and Run would import, and so wait for.
 WANTED = (
     "PIL.Image",
     "pyarrow.pandas_compat",
@@ -26,22 +26,22 @@ WANTED = (
     "stallwatch_dashboard.pages.signin",
     "stallwatch_dashboard.data.log_copies",
 )
-_MANY = 20  #: modules that are worth another settling
+_MANY = 20  #: new modules that are worth another call of `settle`
 
 _settled_modules = 0
 _lock = threading.Lock()
 
 
 def begin() -> None:
-    """Load what the pages want, beside everything else."""
+    """Import the modules of the pages in a background thread."""
     threading.Thread(target=_load, name="readiness", daemon=True).start()
 
 
 def settle() -> None:
-    """Leave out of the collections to come what is there now, if modules came since the last time.
+    """Exempt all current objects from later collections, if modules were imported since the last call.
 
-    What is garbage by then goes first. What lives then and becomes part of a cycle later stays for good:
-    a reader's page or two, as this happens only a few times in the life of the server.
+    Existing garbage is collected first. An object that is alive now and becomes part of a cycle later is
+    never freed: a page or two of a reader, as this happens only a few times in the life of the server.
     """
     global _settled_modules
     if len(sys.modules) - _settled_modules < _MANY or not _lock.acquire(blocking=False):
@@ -50,13 +50,13 @@ def settle() -> None:
         _settled_modules = len(sys.modules)
         gc.collect()
         gc.freeze()
-        atexit.register(gc.unfreeze)  # else DuckDB takes what is left at the end for leaks, and says so
+        atexit.register(gc.unfreeze)  # else DuckDB reports the objects left at exit as leaks
     finally:
         _lock.release()
 
 
 def _load() -> None:
     for name in WANTED:
-        with contextlib.suppress(ImportError):  # another version of theirs may lack it: who needs it will say
+        with contextlib.suppress(ImportError):  # another version may lack it: its user reports that
             importlib.import_module(name)
     settle()

@@ -1,4 +1,4 @@
-"""The catalogue for people: found by words or by a pasted message, tried on lines, drafted from a failure."""
+"""Search the rule catalogue by words or by a message, try patterns on lines, draft pages from failures."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Hit:
 
 @dataclass(frozen=True)
 class Trial:
-    fault: Fault | None  #: why the catalogue would refuse it
+    fault: Fault | None  #: why the catalogue would reject the pattern
     hits: Sequence[Hit] = ()
-    lines: int = 0  #: how many were looked at
+    lines: int = 0  #: number of lines tried
 
 
 def families(pages: Iterable[RulePage]) -> list[str]:
@@ -36,7 +36,7 @@ def families(pages: Iterable[RulePage]) -> list[str]:
 
 
 def search(catalogue: Catalogue, matcher: Matcher, asked: str, chosen: Sequence[str] = ()) -> list[RulePage]:
-    """The pages of the chosen families (all, where none is) that hold each asked word, the best first.
+    """Return the pages of the chosen families (all if none) that contain every word, best first.
 
     A pasted message finds the rules that fire on it, whatever its words.
     """
@@ -50,18 +50,18 @@ def search(catalogue: Catalogue, matcher: Matcher, asked: str, chosen: Sequence[
 
 
 def _rank(page: RulePage, words: Sequence[str]) -> int:
-    """1 where the id and titles hold all words, 2 where the whole page does, ``_NOWHERE`` else."""
+    """Return 1 if the id and titles contain all words, 2 if the whole page does, else ``_NOWHERE``."""
     head = f"{page.id} {page.title} {page.title_zh} {page.family}".casefold()
     if all(word in head for word in words):
         return 1
-    told = page.sections
-    body = (told.what, told.why, told.harmless, told.zh_what, told.zh_why, *told.fixes, *told.zh_fixes)
+    own = page.sections
+    body = (own.what, own.why, own.harmless, own.zh_what, own.zh_why, *own.fixes, *own.zh_fixes)
     whole = "\n".join((head, *body, *page.patterns, *page.fires)).casefold()
     return 2 if all(word in whole for word in words) else _NOWHERE
 
 
 def try_pattern(pattern: str, text: str) -> Trial:
-    """The lines of `text` that the pattern matches, as the matcher would: one line at a time."""
+    """Return the lines of `text` that the pattern matches, one line at a time as in the matcher."""
     if fault := pattern_fault(pattern):
         return Trial(fault)
     expression, lines = compile_re2(pattern, encoded=False), lines_of(text)
@@ -69,13 +69,13 @@ def try_pattern(pattern: str, text: str) -> Trial:
     for line in lines:
         if (found := expression.search(line.text)) is not None and len(hits) < MOST_HITS:
             clean, captured = redact(line.text), found.groupdict().items()
-            told = {name: redact_part(value, clean) for name, value in captured if value is not None}
-            hits.append(Hit(line.number, clean, told))
+            values = {name: redact_part(value, clean) for name, value in captured if value is not None}
+            hits.append(Hit(line.number, clean, values))
     return Trial(None, hits, len(lines))
 
 
 def draft_of(text: str, catalogue: Catalogue, *, since: str) -> Proposal:
-    """A page for the failure in `text`; raises ``DraftError`` where a rule knows it, or there is none."""
+    """Draft a page for the failure in `text`; raise ``DraftError`` if a rule knows it, or there is none."""
     reading = RunReading(catalogue)
     reading.feed(lines_of(text, "pasted"))
     return propose(reading, since=since)

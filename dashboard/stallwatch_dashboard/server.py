@@ -1,7 +1,7 @@
-"""The process that serves the pages: scrapes from its first moment on, then hands over to Streamlit.
+"""The process that serves the pages: scrapes from the start, then runs Streamlit.
 
-Started by `launch`, which holds the other end of its standard input: when that closes, the one who asked for
-the dashboard is gone, and so goes this process.
+Started by `launch`, which holds the other end of its standard input: when that closes, the starter is gone,
+and this process ends.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from stallwatch_dashboard.data.source import close_shared, shared
 from stallwatch_dashboard.settings import from_environment
 from stallwatch_exporter.private import keep_private
 
-_END_SECONDS = 10.0  #: longer than the starter waits, which would then end it
+_END_SECONDS = 10.0  #: longer than the starter waits before it kills this process
 
 
 def main() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     # Streamlit obeys .streamlit/config.toml and secrets.toml of the current folder, which others may write.
-    # The user's own lie in the home folder.
+    # The user's own files are in the home folder.
     os.chdir(Path(__file__).parent)
     if not sys.stdin.isatty():
         threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()
@@ -46,4 +46,4 @@ def _end_with_starter() -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_SECONDS)
-    os._exit(128 + signal.SIGTERM)  # stuck: nobody is left to end it
+    os._exit(128 + signal.SIGTERM)  # stuck, and the starter is gone

@@ -1,4 +1,4 @@
-"""What the dashboard can be told, and how the serving process gets it from the one that starts it."""
+"""Settings of the dashboard, and how the starting process passes them to the serving process."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _RELATIVE = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)([^?]+)")
 class DashboardSettings:
     host: str = "127.0.0.1"  #: address the pages are bound to
     port: int = 8501  #: 0 lets the system choose
-    insecure: bool = False  #: allow another address than this host's own, though there is no login
+    insecure: bool = False  #: allow an address other than this host's own without a login
     home: Path = field(default_factory=state_home)
     targets: tuple[str, ...] = ()  #: agents on other hosts: "node7:19400" or whole URLs
     language: str = "en"  #: of the pages until the reader chooses: en or zh
     scrape_seconds: float = 1.0
-    keep_days: int = 30  #: numbers older than this are forgotten
+    keep_days: int = 30  #: older numbers are deleted
     max_upload_mb: int = 1024  #: for one file of the post-mortem page
-    max_uploads_mb: int = 2048  #: for all that lie here at once, of all readers
+    max_uploads_mb: int = 2048  #: for all uploads of all readers at one time
     max_members: int = 10_000  #: files in one archive
-    max_expanded_mb: int = 65_536  #: what one compressed file or archive may expand to
+    max_expanded_mb: int = 65_536  #: expanded size of one compressed file or archive
     max_ratio: int = 200  #: expanded to compressed bytes
     incidents_url: str = ""  #: where the agents keep incidents; empty means incidents.db under home
-    prometheus_url: str = field(default="", repr=False)  #: numbers from there; may hold a password
+    prometheus_url: str = field(default="", repr=False)  #: source of the numbers; may hold a password
     rules: tuple[str, ...] = ()  #: further folders of rule pages
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: chats, for the test button; secrets
     login: Login = field(default_factory=Login)
-    url: str = ""  #: the address at which people reach it; empty: this host and port
+    url: str = ""  #: public address; empty: this host and port
     server: ServerSettings = field(default_factory=ServerSettings)  #: names, and how to read /metrics
 
     @property
@@ -57,14 +57,14 @@ def own_address(host: str, port: int) -> str:
 
 
 def to_environment(settings: DashboardSettings) -> dict[str, str]:
-    """Return the variable that hands `settings` to a child process, which runs in another folder."""
+    """Return the variable that passes `settings` to a child process, which runs in another folder."""
     url = _RELATIVE.sub(lambda found: f"{found[1]}{Path(found[2]).absolute()}", settings.incidents_url)
     settings = replace(settings, home=settings.home.absolute(), incidents_url=url)
     return {_VARIABLE: msgspec.json.encode(settings, enc_hook=str).decode()}
 
 
 def from_environment() -> DashboardSettings:
-    """The settings handed over by `to_environment`; the defaults where there are none."""
+    """Return the settings passed by `to_environment`, or the defaults without them."""
     given = os.environ.get(_VARIABLE)
     if not given:
         return DashboardSettings()

@@ -1,4 +1,4 @@
-"""Colours and Streamlit's settings. The palette is Okabe and Ito's, told apart with any colour vision."""
+"""Colors and Streamlit options. The palette is Okabe and Ito's, distinguishable with any color vision."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
 
 @dataclass(frozen=True)
 class Look:
-    """The colours of the light or the dark page, and of its charts."""
+    """Colors of the light or dark page and of its charts."""
 
-    cycle: tuple[str, ...]  #: lines of one kind; on the dark page the deep blue gives way to the sky one
+    cycle: tuple[str, ...]  #: chart lines; the dark page replaces deep blue with sky blue
     grey: str  #: limits and notes
-    faint: str  #: the lightest shade that is told from the page
+    faint: str  #: the faintest shade that is visible against the page
     text: str
-    page: str  #: what is behind everything
-    box: str  #: what is behind code and controls
+    page: str  #: background
+    box: str  #: background of code and controls
     line: str  #: axes, grid and borders
-    red: str = VERMILLION  #: what goes wrong
+    red: str = VERMILLION  #: problems
 
     @property
     def blue(self) -> str:
@@ -55,7 +55,7 @@ DARK = Look(
 
 
 def streamlit_options() -> dict[str, str]:
-    """Streamlit's options of the look, as its environment variables name them."""
+    """Return Streamlit's theme options, keyed by environment variable."""
     options = {"STREAMLIT_THEME_BASE_RADIUS": "0.4rem"}
     for name, look in (("LIGHT", LIGHT), ("DARK", DARK)):
         colours = {
@@ -70,14 +70,14 @@ def streamlit_options() -> dict[str, str]:
     return options
 
 
-#: The page's own style: constant text, no data ever enters it.
+#: The page's style sheet: constant text without any data.
 STYLE = f"<style>\n{Path(__file__).with_name('theme.css').read_text(encoding='utf-8')}</style>"
 
 
 def uploader(button: str, most: str) -> str:
-    """A style that gives the box for files our words: Streamlit's are English in every language (1.67).
+    """Return a style that puts our text on the file uploader: Streamlit's is always English (1.67).
 
-    Where a later Streamlit builds the box otherwise, it keeps its English words.
+    If a later Streamlit builds the uploader differently, its English text remains.
     """
     box = '[data-testid="stFileUploaderDropzone"]'
     words = {

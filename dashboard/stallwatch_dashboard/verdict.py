@@ -1,4 +1,4 @@
-"""What the head of the Run page says: the one sentence a reader came for, then cause, harm and fixes."""
+"""The verdict at the head of the Run page: one sentence, then cause, impact, and fixes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from stallwatch_rules.stacks.words import sentence, titled
 from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
-_FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: hosts whose names are written out, and letters of folded ranks
+_FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: hosts whose names are written out, and characters of folded ranks
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Plain text throughout: whoever draws it decides how to make it safe."""
+    """Plain text throughout; the code that draws it makes it safe."""
 
     level: Level
     headline: str
@@ -40,7 +40,7 @@ class Verdict:
     note: str = ""  #: what it means for this run
     fixes: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    page: RulePage | None = None  #: the rule's page, where it is known
+    page: RulePage | None = None  #: the rule's page, if known
 
 
 def of_run(
@@ -58,7 +58,7 @@ def of_run(
 
 
 def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
-    """Return the verdict that one incident is, whatever else its run went through."""
+    """Return the verdict on one incident, without the rest of its run."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
     title = f"{incident.run}: {in_state(incident, reader.say)}"
     level = _OF_SEVERITIES[incident.severity] if incident.status == "open" else "quiet"
@@ -109,18 +109,18 @@ _OF_SEVERITIES: Mapping[str, Level] = {"critical": "critical", "warning": "warni
 
 
 def in_state(incident: Incident, say: Say) -> str:
-    """Whether it is open, and if not, how it ended: what a run left behind was not resolved."""
+    """Return whether the incident is open, or how it ended: an incident that its run left is not resolved."""
     if incident.outlasted or incident.unwatched:
         return say(f"resolution_{incident.resolution}")
     return say("open" if incident.status == "open" else "resolved")
 
 
 def rule_name(rule: str, say: Say, exception: str = "") -> str:
-    """A rule's id, which leads to its page; where no rule knows what happened, the exception, else words."""
+    """Return the rule's id, which leads to its page; for an unknown failure, the exception or a phrase."""
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
-#: Levels of runs that are over and left nothing behind.
+#: Levels of runs that ended and left no open incident.
 _OVER: Mapping[str, Level] = {
     "finished": "good",
     "interrupted": "quiet",
@@ -186,10 +186,10 @@ def _with_incident(
     facts = list(_exit(row, reader))
     if row.ended_at is None:
         still = "no_progress_for" if incident.kind == "stall" else "open_for"
-        told = say(
+        duration = say(
             still if incident.status == "open" else "lasted", formats.seconds(lasted(incident, reader.now))
         )
-        facts.append(say("since", reader.clock(began(incident)), told))
+        facts.append(say("since", reader.clock(began(incident)), duration))
     else:
         facts.append(say("ended_at", reader.clock(row.ended_at)))
     if incident.step is not None and (row.ended_at is None or incident.step != row.step):
@@ -219,18 +219,18 @@ def _with_incident(
 
 
 def _note(incident: Incident, since: float | None, now: float) -> Text:
-    """Return what it means for this run; a stall's with the time it took until now."""
+    """Return the impact on this run; for a stall, with its duration until now."""
     if incident.kind != "stall":
         return incident.note
-    stood = since if since is not None else stood_since(incident)
-    values = {"silence": formats.seconds((incident.resolved_at or now) - stood)}
+    start = since if since is not None else stood_since(incident)
+    values = {"silence": formats.seconds((incident.resolved_at or now) - start)}
     if incident.threshold_seconds is not None:
         values["threshold"] = formats.seconds(incident.threshold_seconds)
     return with_params(incident.note, **values)
 
 
 def _of_hosts(incident: Incident, say: Say) -> list[str]:
-    """Of a run over hosts: how many answered, which did not, and how certain it is who is to blame."""
+    """Return facts on a run over hosts: how many answered, which did not, and the confidence in the blame."""
     if not incident.hosts:
         return []
     stacks = incident.stacks
@@ -264,19 +264,19 @@ def _exit(row: RunRow, reader: Reader) -> tuple[str, ...]:
 
 
 def _alarm(row: RunRow, reader: Reader) -> tuple[str, ...]:
-    """When a silence that nobody was told of becomes an alarm."""
+    """Return the time at which a silence that was not reported becomes an alarm."""
     if row.state != "waiting" or row.alarm_at is None:
         return ()
     return (reader.say("is_waiting_why", reader.clock(row.alarm_at)),)
 
 
 def _located(stacks: StallStacks) -> bool:
-    """Whether it is known of every rank here where it is, so that nobody needs to be sent to find out."""
+    """Return whether the location of every living rank is known, so that the reader need not look for it."""
     return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
 
 
 def _without_place(stacks: StallStacks, fixes: Sequence[Text]) -> list[Text]:
-    """No advice that only says where the ranks are, which stands above it; where to read on comes last."""
+    """Drop fixes that only give the ranks' location, which is shown above; put the file with more last."""
     known, more = sentence(stacks), message("diagnosis.all-stacks", file=stacks.file)
     with_more = known + more
     words = tuple(render(known, language) for language in LANGUAGES)  # as version 0.1 stored it

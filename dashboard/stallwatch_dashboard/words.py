@@ -1,4 +1,4 @@
-"""The words of the pages in the reader's language. Rule pages bring their own translations."""
+"""Text of the pages in the reader's language. Rule pages bring their own translations."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Say = Callable[..., str]
 
 @dataclass(frozen=True)
 class Reader:
-    """For whom a page is drawn, and when."""
+    """The language, time zone, and time for which a page is drawn."""
 
     language: str = "en"
     zone: tzinfo | None = None
     now: float = 0.0  #: Unix seconds
 
     def say(self, key: str, *values: object) -> str:
-        """The words of a key, with the values in the places that are numbered."""
+        """Return the text of a key, with the values in its numbered places."""
         return locale.templates(locale.language_of(self.language), AREA)[key].format(*values)
 
     def render(self, text: Text) -> str:
         return locale.render(text, self.language)
 
     def clock(self, time: float | None) -> str:
-        """The time of day; with the date if it is not today's."""
+        """Return the time of day, with the date unless it is today."""
         return formats.clock(time, self.zone, self.now)

@@ -1,1 +1,1 @@
-"""Charts as Plotly draws them."""
+"""Charts of the pages, as data for Plotly."""

@@ -1,4 +1,4 @@
-"""What all charts share: quiet axes, times in the reader's zone, incidents drawn as bands, and lines."""
+"""The base of all charts: quiet axes, times in the reader's zone, incidents drawn as bands, and lines."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
 HEIGHT = 232
-_MOST_NAMES, _LONGEST, _SHORTEST = 3, 34, 5  #: names of bands; letters of one
-_LETTERS = 72  #: that fit beside each other above a chart in a window of 1,280 pixels
+_MOST_NAMES, _LONGEST, _SHORTEST = 3, 34, 5  #: names of bands; characters of one
+_LETTERS = 72  #: characters that fit above a chart in a window of 1,280 pixels
 Json = dict[str, Any]
 
 
 @dataclass
 class Drawing:
-    """Plotly's ``data`` and ``layout`` as plain dicts. Numbers of traces are arrays, which travel as bytes.
+    """Plotly's ``data`` and ``layout`` as plain dicts. Numbers of traces are arrays, sent as bytes.
 
-    Plotly's graph objects check every key at every assignment, which takes tens of milliseconds a chart. Here
-    the tests check what is drawn against Plotly's schema instead.
+    Plotly's graph objects check every key at every assignment, which takes tens of milliseconds a chart.
+    Instead, the tests check charts against Plotly's schema.
     """
 
     data: list[Json] = field(default_factory=list)
@@ -42,37 +42,37 @@ class Drawing:
         self.data.append(trace)
 
     def set(self, part: str, **values: Any) -> None:
-        """Change a part of the layout, such as ``xaxis``; what is not named stays."""
+        """Change a part of the layout, such as ``xaxis``; keep the keys that are not named."""
         self.layout[part] = {**self.layout.get(part, {}), **values}
 
     def to_json(self) -> str:
-        """For ``Plotly.react``. Numbers that JSON has no name for are null outside arrays."""
+        """Return JSON for ``Plotly.react``. Outside arrays, numbers that JSON cannot represent are null."""
         return msgspec.json.encode({"data": self.data, "layout": self.layout}, enc_hook=_bytes).decode()
 
 
 def _bytes(array: object) -> Json:
-    """An array as Plotly reads it since plotly.js 2.28 (plotly.py 5.24 has 2.35): base64 of its bytes."""
+    """Encode an array as Plotly reads it since plotly.js 2.28 (plotly.py 5.24 has 2.35): base64 bytes."""
     if isinstance(array, np.generic):
         return array.item()  # type: ignore[no-any-return]
     if not isinstance(array, np.ndarray):
         raise TypeError(f"not for a chart: {type(array).__name__}")
     kind = array.dtype.newbyteorder("<")
-    told = {"dtype": kind.str[1:], "bdata": base64.b64encode(array.astype(kind).tobytes()).decode()}
-    return told if array.ndim == 1 else {**told, "shape": ", ".join(map(str, array.shape))}
+    encoded = {"dtype": kind.str[1:], "bdata": base64.b64encode(array.astype(kind).tobytes()).decode()}
+    return encoded if array.ndim == 1 else {**encoded, "shape": ", ".join(map(str, array.shape))}
 
 
 @dataclass(frozen=True)
 class Span:
-    """The time that all charts of a run show, so that they can be read against each other."""
+    """The time range of all charts of a run, so that they can be compared."""
 
     start: float
     end: float
     live: bool = False  #: whether its end is now
-    heard: float | None = None  #: when the run was last heard of, where that is too long ago
+    heard: float | None = None  #: the last sign of the run, if it is too long ago
 
     @property
     def seen(self) -> float:
-        """Up to when anything is known."""
+        """The time up to which anything is known."""
         return self.end if self.heard is None else self.heard
 
 
@@ -80,12 +80,12 @@ T = TypeVar("T", float, NDArray[np.float64])
 
 
 def milliseconds(seconds: T) -> T:
-    """Unix seconds as Plotly takes them, which shows them in the browser's own time zone."""
+    """Convert Unix seconds for Plotly, which shows them in the browser's own time zone."""
     return seconds * 1000.0
 
 
 def quiet(look: Look) -> Drawing:
-    """An empty chart in the reader's colours, with axes that keep in the background."""
+    """Return an empty chart in the reader's colors, with unobtrusive axes."""
     axis = {"autotypenumbers": "strict", "ticks": "", "zeroline": False, "linecolor": look.line}
     return Drawing(
         layout={
@@ -108,9 +108,9 @@ def quiet(look: Look) -> Drawing:
 
 
 def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> Drawing:
-    """An empty chart over `span` with the incidents in it."""
+    """Return an empty chart over `span` with the incidents in it."""
     chart = quiet(look)
-    # No band has room after an end.
+    # An incident that began with the end has no duration.
     incidents = [incident for incident in incidents if incident.began_as[0] != "ended"]
     chart.layout |= {
         "uirevision": "keep",  # lines that the reader hid stay hidden through every update
@@ -134,14 +134,14 @@ _TICKS = [
 
 
 def band(incident: Incident, span: Span) -> Json:
-    """For as long as the incident lasted."""
+    """Return the band of an incident, from its beginning to its end."""
     colour = theme.VERMILLION if incident.severity == "critical" else theme.ORANGE
     start = began(incident)
     return rectangle(start, incident.resolved_at or max(span.end, start), colour, 0.15, 1)
 
 
 def _silence(look: Look, span: Span) -> list[Json]:
-    """Grey where nothing was heard of the run any more: what is drawn is as old as its edge."""
+    """Return a gray area since the last sign of the run: the numbers are as old as its edge."""
     if span.heard is None or span.heard >= span.end:
         return []
     return [rectangle(span.heard, span.end, look.grey, 0.18, 0)]
@@ -164,9 +164,9 @@ def rectangle(start: float, end: float, colour: str, opacity: float, edge: int) 
 
 
 def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[Json]:
-    """A name above the start of each band, cut where the next begins, left out where nothing would stay.
+    """Return a name above the start of each band, cut where the next begins, omitted if too short.
 
-    The board opens the incident that ``name`` holds when the name is clicked.
+    A click on a name opens the incident whose id is in ``name``.
     """
     names = []
     shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (began(one), one.severity == "critical"))
@@ -184,19 +184,19 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
 
 
 def note(text: str, colour: str, **place: Any) -> Json:
-    """Words at the upper edge of a chart."""
+    """Return a text at the upper edge of a chart."""
     font = {"size": 12, "color": colour}
     return {"text": text, "font": font, "showarrow": False, "yref": "paper", "y": 1, **place}
 
 
 def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
-    """One line a rank; with many ranks the lowest, the median and the highest."""
+    """Draw one line per rank; of many ranks, the lowest, the median, and the highest."""
     shown = limit_ranks(frame)
     ranks = sorted(shown["rank"].dropna().unique())
     groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
     if (rest := shown["rank"].isna()).any():
         groups.append((name, shown[rest]))
-    if len(ranks) < (every := frame["rank"].nunique()):  # said in the legend, which covers no line
+    if len(ranks) < (every := frame["rank"].nunique()):  # in the legend, which covers no line
         title, rows = groups[len(ranks) - 1]
         groups[len(ranks) - 1] = (say("few_of_ranks", title, len(ranks), every), rows)
     for index, (title, rows) in enumerate(groups):
@@ -216,9 +216,9 @@ def line(
     width: float = 2,
     axis: str = "y",
 ) -> None:
-    """One line over time or, if there is a column ``step``, over steps; nothing where there are no rows.
+    """Draw a line over time or, if there is a column ``step``, over steps; draw nothing without rows.
 
-    It is `stepped` for what keeps its value until it changes.
+    `stepped` is for values that hold until they change.
     """
     if rows.empty:
         return

@@ -1,4 +1,4 @@
-"""Numbers over steps: of two runs beside each other, and of a dead run as its diagnosis kept them."""
+"""Charts over steps: of two runs side by side, and of a dead run from its diagnosis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _title(name: str, say: Say) -> str:
 def compared(
     runs: tuple[str, str], own: RunFrames, other: RunFrames, look: Look, say: Say
 ) -> list[tuple[str, str, Drawing]]:
-    """(key, title, figure) of each number that both have; this run solid, the other one dashed."""
+    """Return (key, title, figure) of each number that both runs have; this run solid, the other dashed."""
     drawn = []
     for name in _COMPARED:
         unit = " s" if name == "step_seconds" else ""
@@ -41,7 +41,7 @@ def compared(
 
 
 def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Columns ``step`` and ``v``: the lowest rank's numbers at the steps reached then."""
+    """Return the lowest rank's numbers by the steps reached at the time, as columns ``step`` and ``v``."""
     if frame.empty or steps.empty:
         return pd.DataFrame({"step": [], "v": []})
     ranks = frame["rank"].dropna()
@@ -52,7 +52,7 @@ def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str, Drawing]]:
-    """(key, title, figure) of each number that the log tells; the primary's step is marked in all."""
+    """Return (key, title, figure) of each number in the log; mark the primary finding's step in all."""
     mark = found.primary.step if found.primary is not None else None
     drawn = []
     for name in _IN_DIAGNOSES:
@@ -64,9 +64,9 @@ def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str,
 
 def _line_chart(lines: list[Series], mark: int | None, look: Look, say: Say) -> Drawing:
     chart = quiet(look)
-    for number, one in enumerate(lines):
-        rows = pd.DataFrame({"step": one.steps, "v": one.values})  # None leaves a gap
-        name = say("rank", one.rank) if one.rank is not None else say("rank_unknown")
+    for number, series in enumerate(lines):
+        rows = pd.DataFrame({"step": series.steps, "v": series.values})  # None leaves a gap
+        name = say("rank", series.rank) if series.rank is not None else say("rank_unknown")
         line(chart, rows, name, look.cycle[number % len(look.cycle)], "%{y:.4g}", width=1.6)
     if mark is not None:
         style = {"color": look.red, "dash": "dash", "width": 1}

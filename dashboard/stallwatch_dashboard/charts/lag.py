@@ -1,4 +1,4 @@
-"""A heat map of how far hosts or ranks are behind over time, with those that incidents blame marked."""
+"""A heat map of how far hosts or ranks are behind over time, with marks on those that incidents blame."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from stallwatch_exporter.incident import Incident
 _MOMENTS = 120
 _ROW_PIXELS, _TALLEST = 12, 640
 _MOST_NAMED = 16  #: rows with a name at the axis
-_LONGEST = 24  #: letters of a host's name there
+_LONGEST = 24  #: characters of a host's name there
 
 
 def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
-    """Steps behind the rank ahead: a row a rank, a column a moment (Unix seconds); NaN before a rank's start.
+    """Return steps behind the leading rank: a row per rank, a column per time (Unix seconds).
 
-    Of each span of time the last known step counts, so ranks that are scraped one after the other within it
-    are not taken for late.
+    NaN before a rank's start. In each span of time the last known step counts, so that ranks scraped one
+    after the other within it do not seem late.
     """
     known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
     if known.empty:
@@ -62,7 +62,7 @@ def is_folded(hosts: Mapping[int, str]) -> bool:
 
 
 def folded_rows(found: RunFrames) -> list[Row]:
-    """Return a row a host, in the order of their ranks; of a run of one host a row a rank."""
+    """Return a row per host, in the order of their ranks; for a run on one host, a row per rank."""
     ranks = sorted({int(rank) for rank in found.rank_steps["rank"].dropna()})
     if not is_folded(found.hosts):
         return [Row("", rank) for rank in ranks]
@@ -75,7 +75,7 @@ def rows_of_host(found: RunFrames, host: str) -> list[Row]:
 
 
 def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> list[str]:
-    """The hosts of the ranks that hold up the run, by its open incidents, the newest first."""
+    """Return the hosts of the ranks that open incidents blame, those of the newest incident first."""
     ranks = [
         rank
         for incident in sorted(incidents, key=lambda one: -one.opened_at)
@@ -86,7 +86,7 @@ def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> lis
 
 
 def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
-    """The hosts of which nothing was heard for a minute, unlike of others, or that an incident names."""
+    """Return the hosts that were silent for a minute, unlike others, or that an incident names as silent."""
     last = max(found.heard.values(), default=0.0)
     named = {
         host
@@ -100,7 +100,7 @@ def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Inc
 def draw_lag(
     found: RunFrames, rows: Sequence[Row], incidents: Sequence[Incident], span: Span, look: Look, say: Say
 ) -> Drawing:
-    """Row by time, dark where a rank is behind the one ahead: one that stays behind is a stripe."""
+    """Draw rows over time, dark where a rank is behind the leader: a rank that stays behind is a stripe."""
     chart = figure(look, span, incidents, say)
     behind = lag(found.rank_steps)
     if behind.empty or not rows:
@@ -128,7 +128,7 @@ def draw_lag(
     )
     marks = [(number, one) for one in incidents for number in _blamed(one, rows, found.hosts)]
     blamed = {number for number, _ in marks}
-    for shape in chart.layout["shapes"]:  # the map would hide them, and their colour is one of its own
+    for shape in chart.layout["shapes"]:  # the map would hide them, and uses their color itself
         if shape["line"]["width"]:
             line = {**shape["line"], "dash": "dot"}
             shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
@@ -156,7 +156,7 @@ def draw_lag(
 
 
 def _values(behind: pd.DataFrame, rows: Sequence[Row], hosts: Mapping[int, str]) -> np.ndarray:
-    """Steps behind of each row; of a host, those of its rank that is furthest behind."""
+    """Return the steps behind of each row; for a host, those of its rank that is furthest behind."""
     of_hosts = behind.groupby([hosts.get(int(rank), "") for rank in behind.index]).max()
     parts = [of_hosts.loc[row.host] if row.rank is None else behind.loc[row.rank] for row in rows]
     return np.array(parts, "float64")
@@ -168,7 +168,7 @@ def _odd(incident: Incident) -> list[int]:
 
 
 def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -> list[int]:
-    """The rows of the ranks that hold up the run, or of their hosts; none if that is all of them."""
+    """Return the rows of the blamed ranks or of their hosts; none if that is every row."""
     ranks = set(_odd(incident))
     guilty = {hosts[rank] for rank in ranks if rank in hosts}
     found = [
@@ -180,7 +180,7 @@ def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -
 
 
 def _frame(number: int, incident: Incident, span: Span) -> Json:
-    """Around a row, for as long as the incident lasted."""
+    """Return a frame around a row over the duration of the incident."""
     shape = _on_row(band(incident, span), number)
     del shape["fillcolor"], shape["opacity"]
     shape["line"] = {**shape["line"], "width": 2}
@@ -188,7 +188,7 @@ def _frame(number: int, incident: Incident, span: Span) -> Json:
 
 
 def _silences(rows: Sequence[Row], heard: Mapping[str, float], span: Span, look: Look) -> list[Json]:
-    """Grey over the rows of a host from which nothing has come for a minute, while others were heard of."""
+    """Return gray areas over the rows of hosts that are silent for a minute, while others are not."""
     last = max(heard.values(), default=0.0)
     return [
         _on_row(rectangle(seen, max(span.seen, seen), look.grey, 0.5, 0), number)
@@ -202,7 +202,7 @@ def _on_row(shape: Json, number: int) -> Json:
 
 
 def _named_rows(rows: int, marked: set[int]) -> list[int]:
-    """The rows that have a name at the axis: the marked ones, and others evenly apart, not beside those."""
+    """Return the rows with a name at the axis: the marked ones, and evenly spaced others not next to them."""
     apart = -(-rows // _MOST_NAMED)
     first = sorted(marked)[:_MOST_NAMED]
     others = [number for number in range(0, rows, apart) if all(abs(number - one) >= apart for one in first)]

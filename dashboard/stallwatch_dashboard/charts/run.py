@@ -1,4 +1,4 @@
-"""The charts of the Run page, in their order."""
+"""The charts of the Run page, in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Fill = Callable[[Drawing, RunFrames, Span, Look, Say], None]
 _GIB, _MIB = 1024**3, 1024**2
 _SECONDS = "%{y:.3g} s"
 _BAND_PIXELS = 110
-#: Phases, told apart with any colour vision; training, which is most of the time, is the quiet one.
+#: Phases, distinguishable with any color vision; training, the longest phase, has the quiet color.
 COLOURS = {
     "train": theme.SKY,
     "init": "#8A949E",
@@ -43,8 +43,8 @@ COLOURS = {
 @dataclass(frozen=True)
 class Chart:
     key: str
-    title: str  #: the key of its words
-    needs: tuple[str, ...]  #: frames of which one at least must have rows
+    title: str  #: the key of its text
+    needs: tuple[str, ...]  #: frames, at least one of which must have rows
     fill: Fill = lambda *_: None
 
     def drawable(self, found: RunFrames) -> bool:
@@ -60,9 +60,9 @@ class Chart:
 
 @dataclass(frozen=True)
 class LagChart(Chart):
-    """The map of ranks that are behind: a row for each host if the run has several, else for each rank."""
+    """The map of lagging ranks: a row per host if the run has several, else per rank."""
 
-    host: str = ""  #: of a run over several: the one whose ranks have rows
+    host: str = ""  #: in a run with several hosts: the host whose ranks have rows
 
     def draw(
         self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
@@ -72,9 +72,9 @@ class LagChart(Chart):
 
 
 def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """A stall under trace-cache invalidations: one line climbs while the other stops.
+    """Draw steps and trace-cache invalidations: in such a stall, one line climbs while the other stops.
 
-    Steps are on the left axis, invalidations on the right, told apart by colour and by dashes.
+    Steps are on the left axis, invalidations on the right, distinguished by color and by dashes.
     """
     line(chart, found.steps, say("steps_reached"), look.blue, "%{y:,}", stepped=True, width=3)
     name = say("invalidations_so_far")
@@ -85,7 +85,7 @@ def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
         "showgrid": False,
         "ticks": "",
         "zeroline": False,
-        # Headroom of its own, so that the two lines never lie on each other when both stand still.
+        # Extra headroom, so that the two lines never overlap when both are flat.
         "range": [0, 1.35 * _highest(found)],
         "nticks": 5,
         "tickmode": "auto",
@@ -107,15 +107,15 @@ def _in(colour: str, title: str, standoff: int) -> dict[str, object]:
 
 
 def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Say) -> None:
-    """Seconds of each step against the stall threshold; while a run waits, how long the open step takes."""
+    """Draw the seconds of each step, the stall threshold, and, while a run waits, its current silence."""
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)
-    # The generous threshold of the start would be a line that falls from out of the picture.
+    # The generous threshold of the start would be a line that falls from outside the chart.
     limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
     line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
     if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
-        # In words: so far above the steps, its line would press them flat.
+        # As text: a line so far above the steps would flatten them.
         words = say("threshold_above", formats.seconds(limit))
         corner = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "top"}
         chart.layout["annotations"] += [note(words, look.grey, **corner)]
@@ -126,7 +126,7 @@ def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Sa
 
 
 def top(found: RunFrames, waited: float) -> float:
-    """High enough for the steps and today's threshold; the generous one of the start goes off the top."""
+    """Return the top of the axis: above the steps, and above the last threshold unless it is too high."""
     slowest = float(found.step_seconds["v"].max()) if not found.step_seconds.empty else 0.0
     limit = float(found.threshold["v"].iloc[-1]) if not found.threshold.empty else 0.0
     shown = max(slowest, waited)
@@ -134,14 +134,14 @@ def top(found: RunFrames, waited: float) -> float:
 
 
 def _waited(found: RunFrames, span: Span) -> float:
-    """Seconds since the last step of a run that is heard of."""
+    """Return the seconds since the last step of a live run that is not silent; else 0."""
     if not span.live or span.heard is not None or not found.last_step_at:
         return 0.0
     return max(0.0, span.end - found.last_step_at)
 
 
 def _of_ranks(name: str, hover: str, **axis: str) -> Chart:
-    """A number that each rank may have; a NaN leaves a gap."""
+    """Return the chart of a number that each rank may have; a NaN leaves a gap."""
 
     def fill(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
         per_rank(chart, getattr(found, name), look, say, hover, name=say(name))
@@ -151,7 +151,7 @@ def _of_ranks(name: str, hover: str, **axis: str) -> Chart:
 
 
 def _memory(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """Per rank, or of all processes where the log tells nothing of the accelerator's."""
+    """Draw the memory of each rank, or of all processes if the log has no accelerator memory."""
     unit, size = ("GiB", _GIB) if found.memory["v"].max() >= _GIB else ("MiB", _MIB)
     scaled = found.memory.assign(v=found.memory["v"] / size)
     per_rank(chart, scaled, look, say, f"%{{y:.3g}} {unit}", name=say(found.memory_kind or "allocated"))
@@ -163,7 +163,7 @@ def _warnings(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
 
 
 def _phases(chart: Drawing, found: RunFrames, span: Span, _look: Look, say: Say) -> None:
-    """The band. A phase lasts until the next one begins, the last one until the end of what is shown."""
+    """Draw the band of phases. A phase lasts until the next begins, the last until the end of known time."""
     if not found.phases:
         return
     ends = [time for time, _ in found.phases[1:]] + [max(span.seen, found.phases[-1][0])]
@@ -202,7 +202,7 @@ BOARD = (
     Chart("phases", "phases", ("phases",), _phases),
     LagChart("lag", "chart_lag", ("rank_steps",)),
 )
-#: Charts that take the whole width. They need a probe in the ranks: without one, they are not missed.
+#: Charts of full width. They need a probe in the ranks, so the page does not list them as missing.
 WIDE = ("phases", "lag", "lag_ranks")
 
 

@@ -1,1 +1,1 @@
-"""Where the numbers, incidents and log lines of runs come from."""
+"""Sources of the numbers, incidents, and log lines of runs."""

@@ -1,4 +1,4 @@
-"""Points of the runs that somebody looks at, kept in memory and thinned to what a chart can show."""
+"""Cache the points of runs that readers view, thinned to what a chart can show."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def joined(*parts: Points) -> Points:
 
 
 def in_order(points: Points) -> Points:
-    """By series and time; of several at one moment the last counts."""
+    """Sort by series and time; of several points at one time, keep the last."""
     points = points.at(np.lexsort((points.t, points.series)))
     if not len(points):
         return points
@@ -65,7 +65,7 @@ def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """About `most` at most, and half as many at least where there were so many. `points` must be in order."""
+    """Thin to at most about `most` points, but not below half of that. `points` must be in order."""
     if not len(points):
         return points
     begins = np.ones(len(points), bool)
@@ -88,7 +88,7 @@ def thinned(points: Points, most: int) -> Points:
 def _first(
     wanted: NDArray[np.bool_], group: NDArray[np.intp], allowed: NDArray[np.bool_]
 ) -> NDArray[np.intp]:
-    """The place of the first wanted point of each group that has one."""
+    """Return the place of the first wanted point of each group that has one."""
     places = np.flatnonzero(wanted & allowed)
     return places[np.unique(group[places], return_index=True)[1]]
 
@@ -96,22 +96,22 @@ def _first(
 _MOST_RUNS = 12
 _LOADED_POINTS = 24_000  #: of one metric; a longer one keeps the extremes of each span of time
 EACH_POINTS, _MOST_LOADED = 120, 240_000  #: of each of many series, so of many ranks; and of all of them
-_MOST_FRESH = 16_000  #: points that a metric keeps apart, as tuples, until it is asked for
+_MOST_FRESH = 16_000  #: points that a metric keeps apart, as tuples, until it is read
 
 
 def _enough(series: int) -> int:
-    """Return how many points of a metric of so many series are kept."""
+    """Return how many points of a metric with this many series are kept."""
     return max(_LOADED_POINTS, min(_MOST_LOADED, EACH_POINTS * series))
 
 
 @dataclass
 class _Metric:
-    """What is kept of one metric of one run, and how many points it has in the file."""
+    """The cached points of one metric of one run, and the number of its points in the file."""
 
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
     fresh: list[Point] = field(default_factory=list)  # written since `points` were put together
-    shown: tuple[int, int, Points] | None = None  # of so many points, so many at most: the last answer
+    shown: tuple[int, int, Points] | None = None  # the last answer: points in the file, limit, result
 
     def fold(self) -> None:
         if self.fresh:
@@ -124,7 +124,7 @@ class _Metric:
                     self.points = thinned(self.points, most)
 
     def at_most(self, most: int) -> Points:
-        """In order; thinned where the file has more than `most`."""
+        """Return the points in order; thinned if the file has more than `most`."""
         self.fold()
         if self.many <= most:
             return self.points
@@ -140,38 +140,38 @@ class _Run:
 
 
 class PointCache:
-    """Safe for several threads. `cursor` gives a new one on the file."""
+    """A cache of points. Thread-safe. `cursor` returns a new cursor on the file."""
 
     def __init__(self, cursor: Callable[[], duckdb.DuckDBPyConnection]) -> None:
         self._cursor = cursor
         self._lock = threading.Lock()
-        self._runs: dict[str, _Run] = {}  # the last one asked for comes last
+        self._runs: dict[str, _Run] = {}  # the last one read comes last
 
     def take(self, points: Iterable[tuple[str, str, Point]]) -> None:
-        """Points that were just written, each with its run and metric."""
+        """Add points that were just written, each with its run and metric."""
         with self._lock:
             for run, metric, point in points:
                 if (kept := self._runs.get(run)) is not None:
                     known = kept.metrics.setdefault(metric, _Metric())
                     known.fresh.append(point)
-                    if len(known.fresh) > _MOST_FRESH:  # no page asks for this one
+                    if len(known.fresh) > _MOST_FRESH:  # no page reads this one
                         known.fold()
 
     def forget(self) -> None:
-        """Read every run anew at the next question."""
+        """Clear the cache: the next query reads its run again."""
         with self._lock:
             self._runs.clear()
 
     def points(self, run: str, metric: str, most: int) -> Points:
-        """One metric in order, about `most` points of it."""
+        """Return one metric in order, about `most` points of it."""
         with self._lock:
             kept = self._runs[run] = self._runs.pop(run, _Run())
             if len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]
         if not kept.read:
-            found = self._read(run)  # what is written meanwhile may be in it twice, which does no harm
+            found = self._read(run)  # points written meanwhile may be in it twice, which is harmless
             with self._lock:
-                if not kept.read:  # another thread may have read it meanwhile, and gone on
+                if not kept.read:  # another thread may have read it meanwhile, and continued
                     for name, (points, many) in found.items():
                         own = kept.metrics.setdefault(name, _Metric())
                         own.points, own.many = points, many
@@ -197,7 +197,7 @@ class PointCache:
 
 _COLUMNS = {"series": "int64", "t": "float64", "v": "float64"}
 
-#: One look through the file for all metrics of a run. Thins as `thinned` does.
+#: One scan of the file for all metrics of a run. Thins as `thinned` does.
 _QUESTION = """
 WITH own AS MATERIALIZED (
     SELECT points.series AS series, metric, t, v

@@ -1,4 +1,4 @@
-"""The numbers of one run as pandas frames, of one shape whether scraped or read back from log copies."""
+"""The numbers of one run as pandas frames, of the same shape if scraped or read from log copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stallwatch_rules.messages import Text
 
 Floats = NDArray[np.float64]
 Which = tuple[int | None, str]  #: a series of a metric: rank and remaining labels
-Key = tuple[int | None, str, str]  #: the same as one of the run's agents reports it
+Key = tuple[int | None, str, str]  #: the same, and the agent of the run that reports it
 COLUMNS = {"rank": "Int64", "t": "float64", "v": "float64"}
 MOST_RANKS = 8  #: lines of one chart; a run of more ranks is shown by its lowest and highest
 
@@ -41,8 +41,8 @@ class RunFrames:
     invalidations: pd.DataFrame = field(default_factory=empty)  #: total so far
     warnings: pd.DataFrame = field(default_factory=empty)  #: total so far
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step of each rank
-    hosts: Mapping[int, str] = field(default_factory=dict)  #: of each rank, where the run has several
-    heard: Mapping[str, float] = field(default_factory=dict)  #: when each host was last heard of
+    hosts: Mapping[int, str] = field(default_factory=dict)  #: of each rank, if the run has several
+    heard: Mapping[str, float] = field(default_factory=dict)  #: last sign of each host
     phases: tuple[tuple[float, str], ...] = ()  #: when each phase began, and its name
     total_steps: float | None = None
     last_step_at: float | None = None
@@ -50,7 +50,7 @@ class RunFrames:
     notes: tuple[Text, ...] = ()
 
     def last_memory(self) -> float | None:
-        """Bytes of the rank that held most at the last step, before the processes ended."""
+        """Return the bytes of the rank that held most at the last step, before the processes ended."""
         held = self.memory
         if self.last_step_at is not None and not (early := held[held["t"] <= self.last_step_at]).empty:
             held = early
@@ -62,45 +62,45 @@ class RunFrames:
 
 
 _FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is empty)
-_TOLD = ("loss", "grad_norm", "learning_rate")  #: numbers that are told with a step, and not between two
+_TOLD = ("loss", "grad_norm", "learning_rate")  #: numbers that are reported with a step, not between two
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
-_POINTS = 1200  #: of a metric: two a pixel of a chart
+_POINTS = 1200  #: of a metric: two per pixel of a chart
 _RANK_POINTS = 20_000  #: of few ranks: enough for 80 moments of 128
-SILENT_SECONDS = 60.0  #: an agent that was heard of so much earlier than others is gone
+SILENT_SECONDS = 60.0  #: an agent silent for this much longer than others is gone
 _MEMORY = ("allocated", "reserved", "peak")
 
 
 class NumberStore(Protocol):
-    """Where numbers come from: the local store, or a Prometheus. Times are Unix seconds."""
+    """A source of numbers: the local store, or a Prometheus. Times are Unix seconds."""
 
     @property
     def problem(self) -> Text | None:
-        """Why numbers are missing, for the page."""
+        """The reason for missing numbers, for the page."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
-        """One metric of one run as columns ``rank, labels, agent, t, v``; about `points` rows at most."""
+        """Return a metric of a run as columns ``rank, labels, agent, t, v``; at most about `points` rows."""
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Newest value by rank and remaining labels, those of several agents folded: see `fold`."""
+        """Return the newest value by rank and remaining labels, folded over several agents: see `fold`."""
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """What a row tells of each of these runs."""
+        """Return the numbers of a row for each of these runs."""
 
     def last_seen(self) -> dict[str, float]:
-        """When each run was last heard of."""
+        """Return the last sign of each run."""
 
     def hosts(self, run: str) -> dict[str, float]:
-        """When each host of a run of several was last heard of; empty for a run of one."""
+        """Return the last sign of each host of a multi-host run; empty for a run on one host."""
 
     def first_seen(self, run: str) -> float | None:
-        """The time of the run's oldest number."""
+        """Return the time of the run's oldest number."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Release files and connections."""
 
 
 def from_store(store: NumberStore, run: str) -> RunFrames:
-    """Everything that the Run page draws."""
+    """Return everything that the Run page draws."""
 
     def get(name: str) -> pd.DataFrame:
         return store.series(run, f"stallwatch_{name}", points=_POINTS)
@@ -138,7 +138,7 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
 
 
 def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
-    """`late` with what `early` knows of the time before `at`: somebody opened the page in mid-run."""
+    """Return `late` with the part of `early` before `at`: scraping began when the run was under way."""
     both: dict[str, Any] = {}
     for name in _FRAMES:
         before, after = getattr(early, name), getattr(late, name)
@@ -154,7 +154,7 @@ def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
 
 
 def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
-    """When each phase began: a state set has a series a phase, 1 while the run is in it."""
+    """Return when each phase began: a state set has a series per phase, 1 while the run is in it."""
     on = frame[frame["v"] == 1].sort_values("t", kind="stable")
     found: list[tuple[float, str]] = []
     for time, labels in zip(on["t"], on["labels"], strict=True):
@@ -173,12 +173,12 @@ def fold(metric: str, values: Iterable[float]) -> float:
 
 
 def host_of(agent: str) -> str:
-    """The host of an agent, which is ``host:port``."""
+    """Return the host of an agent, which is ``host:port``."""
     return agent.rpartition(":")[0]
 
 
 def series_order(key: Which | Key) -> tuple[bool, int, tuple[str, ...]]:
-    """Return the sort key of a series: by rank, what has none last; then by the rest."""
+    """Return the sort key of a series: by rank, none last; then by the rest."""
     rank, *rest = key
     return (rank is None, rank or 0, tuple(rest))
 
@@ -193,24 +193,24 @@ def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
 
 
 def highest(frame: pd.DataFrame) -> pd.DataFrame:
-    """The run's progress: at each moment the highest value that any rank has reached."""
+    """Return the run's progress: at each time, the highest value that any rank has reached."""
     return _fold(frame, np.fmax.reduce)
 
 
 def total(frame: pd.DataFrame) -> pd.DataFrame:
-    """At each moment the sum over all ranks and labels."""
+    """Return the sum over all ranks and labels at each time."""
     return _fold(frame, lambda held: np.nansum(held, axis=0))
 
 
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
-    """Mean seconds a step between moments at which the number of steps went up."""
+    """Return the mean seconds per step between times at which the number of steps rose."""
     every, found = _lines(counts), []
     for key, own in _lines(sums).items():
         if (counted := every.get(key)) is None:
             continue
         times = np.union1d(own[0], counted[0])
         seconds, steps = _held(own, times), _held(counted, times)
-        # Plateaus are closed by a repeated point: only the points where a step was counted tell a duration.
+        # Plateaus are closed by a repeated point: only points where a step was counted give a duration.
         fresh = np.flatnonzero((np.diff(steps, prepend=np.nan) != 0) & ~np.isnan(seconds + steps))
         taken, done = np.diff(seconds[fresh]), np.diff(steps[fresh])
         up = done > 0
@@ -219,7 +219,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """With more than `MOST_RANKS` ranks: only those with the lowest, median and highest last value."""
+    """Keep at most `MOST_RANKS` ranks; of more, those with the lowest, median, and highest last value."""
     if frame["rank"].nunique() <= MOST_RANKS:
         return frame
     last = frame.groupby("rank")["v"].last().sort_values()
@@ -235,14 +235,14 @@ def _fold(frame: pd.DataFrame, how: Callable[[Floats], Floats]) -> pd.DataFrame:
 
 
 def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
-    """The host that reported each rank last."""
+    """Return the host that last reported each rank."""
     known = frame[frame["rank"].notna() & frame["agent"].ne("")].sort_values("t", kind="stable")
     last = known.drop_duplicates("rank", keep="last")
     return {int(rank): host_of(agent) for rank, agent in zip(last["rank"], last["agent"], strict=True)}
 
 
 def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the first agent that is heard of, for what a run has only once."""
+    """Return the rows of the first agent that is not silent, for values that a run has only once."""
     if frame["agent"].nunique() < 2:
         return frame
     last = frame.groupby("agent")["t"].max()
@@ -251,7 +251,7 @@ def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lines(frame: pd.DataFrame) -> dict[Key, tuple[Floats, Floats]]:
-    """Return the times and values of each series, without NaN. Rows of one series must lie together."""
+    """Return the times and values of each series, without NaN. Rows of one series must be contiguous."""
     frame = frame[frame["v"].notna()]
     ranks, labels = frame["rank"].to_numpy("int64", na_value=-1), frame["labels"].to_numpy()
     times, values = frame["t"].to_numpy("float64"), frame["v"].to_numpy("float64")
@@ -268,13 +268,13 @@ def _lines(frame: pd.DataFrame) -> dict[Key, tuple[Floats, Floats]]:
 
 
 def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
-    """Return what a line says at these times: its last value until then; NaN before its first."""
+    """Return the values of a line at these times: its last value until then; NaN before its first."""
     values = np.append(line[1], np.nan)
     return values[np.searchsorted(line[0], times, side="right") - 1]
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """A line for each rank, whichever agents reported it, and one for what has no rank."""
+    """Return a line for each rank, whichever agents report it, and one for values without a rank."""
     if frame["agent"].nunique() > 1:
         whole = frame["rank"].isna()
         frame = pd.concat([frame[~whole], _speaker(frame[whole])])
@@ -283,23 +283,23 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _told(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
-    """Without the plateau after the last step: nobody measured there, the run only repeats what it said."""
+    """Remove the plateau after the last step, where nothing is measured and old values only repeat."""
     if last_step_at is None or frame.empty:
         return frame
     times, values = frame["t"].to_numpy(), frame["v"].to_numpy()
     late = times > last_step_at + _LATE_SECONDS
     if late.all():
         return frame.drop_duplicates("rank").reset_index(drop=True)
-    # Of a number that stays the same the next point may be the one after the last step: it held until there.
+    # The next point of a constant number may be after the last step: the number held until that step.
     ranks = frame["rank"].to_numpy("int64", na_value=-1)
     stays = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
     held = late[1:] & ~late[:-1] & (ranks[1:] == ranks[:-1]) & stays
     held &= times[:-1] < last_step_at
     rows = np.sort(np.concatenate([np.flatnonzero(~late), np.flatnonzero(held)]))
-    told = frame.take(rows).reset_index(drop=True)
+    measured = frame.take(rows).reset_index(drop=True)
     again = np.flatnonzero(np.diff(rows, prepend=-1) == 0)
-    told.loc[again, "t"] = last_step_at
-    return told
+    measured.loc[again, "t"] = last_step_at
+    return measured
 
 
 def _of_phase(frame: pd.DataFrame, phase: str) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Incidents, what became of them, who was told, and what people said: everything that the database keeps."""
+"""Incidents in the database: their changes, notifications, and what people wrote."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from stallwatch_rules.text.redact import redact
 
 _log = logging.getLogger(__name__)
 _UNREADABLE = (SQLAlchemyError, msgspec.MsgspecError, OSError)
-_LATE_SECONDS = 300.0  #: after its end an incident's last messages may still leave
+_LATE_SECONDS = 300.0  #: an incident's last messages may leave this long after its end
 T = TypeVar("T")
 
 
 class NotKept(Exception):
-    """Somebody's word could not be written; the reason, without addresses or secrets."""
+    """A change by a person could not be written; the message has no addresses or secrets."""
 
 
 class Casebook:
-    """Opens the database when first asked.
+    """Opens the database on first use.
 
-    Without one, reading finds nothing and never raises; writing raises `NotKept`.
+    Without a database, reads find nothing and never raise; writes raise `NotKept`.
     """
 
     def __init__(self, url: str, home: Path) -> None:
@@ -47,13 +47,13 @@ class Casebook:
     def incidents(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """The newest first; of hosts that reported one by themselves, what these became."""
+        """Return incidents, newest first; omit those of single hosts that were merged into another."""
         found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
         merged = {alias for one in found for alias in one.aliases}
         return [one for one in found if one.id not in merged]
 
     def unreadable(self) -> str | None:
-        """Why there is nothing to tell, without secrets; None where incidents can be read."""
+        """Return why incidents cannot be read, without secrets; None if they can be read."""
         try:
             self._opened().list(limit=1)
         except _UNREADABLE as error:
@@ -64,11 +64,11 @@ class Casebook:
         return self._read(lambda store: store.get(key), None)
 
     def history(self, key: str) -> Sequence[Change]:
-        """What became of it, oldest first."""
+        """Return the changes of an incident, oldest first."""
         return self._read(lambda store: store.history(key), ())
 
     def deliveries(self, incident: Incident) -> list[Delivery]:
-        """The run's messages of the incident's time, oldest first."""
+        """Return the run's messages of the incident's time, oldest first."""
         until = float("inf") if incident.resolved_at is None else incident.resolved_at + _LATE_SECONDS
         found: list[Delivery] = self._read(
             lambda store: Outbox(store.engine).deliveries(incident.run, 200), []
@@ -79,7 +79,7 @@ class Casebook:
         return self._read(lambda store: People(store.engine).is_acknowledged(key), False)
 
     def silences(self, incident: Incident, now: float) -> list[Silence]:
-        """Those that keep it quiet now."""
+        """Return the silences that apply to the incident now."""
         found: list[Silence] = self._read(lambda store: People(store.engine).silences(now), [])
         return [one for one in found if one.quiets(incident, now)]
 
@@ -90,12 +90,12 @@ class Casebook:
         self._write(lambda store: People(store.engine).note(key, who, text, now))
 
     def silence(self, incident: Incident, seconds: float, who: str, now: float) -> None:
-        run, rule = glob.escape(incident.run), glob.escape(incident.rule)  # silences read patterns
+        run, rule = glob.escape(incident.run), glob.escape(incident.rule)  # silences take patterns
         made = Silence(now, now + seconds, run=run, rule=rule, who=who)
         self._write(lambda store: People(store.engine).silence(made))
 
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
-        def act(store: IncidentStore) -> None:  # one that somebody else has just ended is as good as ended
+        def act(store: IncidentStore) -> None:  # another person may just have ended one, which is fine
             for silence in silences:
                 People(store.engine).expire(silence.id, now)
 
@@ -124,6 +124,6 @@ class Casebook:
 
 
 def _plain(error: Exception) -> str:
-    """The driver's first line: SQLAlchemy's own texts hold statements and values, some of them addresses."""
+    """Return the driver's first line: SQLAlchemy's texts hold statements and values, even addresses."""
     own = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
     return redact((str(own).splitlines() or [type(error).__name__])[0][:200])

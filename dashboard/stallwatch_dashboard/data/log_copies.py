@@ -1,4 +1,4 @@
-"""A run's log copies: their ends, and their lines around a moment."""
+"""Read a run's log copies: their last lines, and their lines around a moment."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 class LogCopy:
     path: Path
     rank: int | None  #: None: lines whose rank is not known
-    host: str = ""  #: of a run of several
+    host: str = ""  #: if the run has several
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """Another one once the file was written to: path, bytes and time in ns; zeros where it is gone."""
+        """Path, bytes, and time in ns, which change with the file; zeros if it is gone."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -44,9 +44,9 @@ class LogCopy:
 
 
 def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
-    """The log copies of a run: ranks in order, then the lines of unknown rank.
+    """Return the log copies of a run: ranks in order, then the lines of unknown rank.
 
-    `hosts` are those of the folders, where the run has several.
+    `hosts` are those of the folders, if the run has several.
     """
     ranks, rest = list[LogCopy](), list[LogCopy]()
     for folder, host in zip(folders, hosts or [""] * len(folders), strict=True):
@@ -57,7 +57,7 @@ def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
 
 
 def _end_of(path: Path) -> bytes:
-    """The lines that lie whole within the last bytes of a file; nothing where it cannot be read."""
+    """Return the whole lines within the last bytes of a file; nothing if it cannot be read."""
     try:
         with open_regular(path) as copy:
             size = copy.seek(0, 2)
@@ -69,9 +69,9 @@ def _end_of(path: Path) -> bytes:
 
 
 def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
-    """The last lines of one copy with the time of day before each; secrets are masked.
+    """Return the last lines of one copy with the time of day before each; mask secrets.
 
-    Of a progress bar, which redraws one line, only the last picture is shown.
+    Of a progress bar, which redraws one line, only the last state is shown.
     """
     shown = [
         f"{datetime.fromtimestamp(last, zone):%H:%M:%S}  {text}" if whole else f"{'…':>8}  {text}"
@@ -100,14 +100,14 @@ def _assembled(raw: bytes, until: float = math.inf) -> Iterator[tuple[float, flo
 
 
 def as_drawn(raw: bytes) -> str:
-    """What a terminal would show at last of a line that may return to its start."""
+    """Return the last state in which a terminal shows a line that may return to its start."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
     return redact(without_controls(TERMINAL_CODES.sub("", text))[:_MOST_CHARACTERS].rstrip())
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line as a terminal showed it at last, its secrets masked."""
+    """One line in the last state that a terminal showed, with its secrets masked."""
 
     time: float
     ranks: tuple[int | None, ...]  #: of a folded line, all that printed it
@@ -115,9 +115,9 @@ class Line:
 
 
 def around(copies: Sequence[LogCopy], at: float, seconds: float, most: int = MOST_BYTES) -> list[Line]:
-    """The lines from `at - seconds` to `at + seconds` of these copies, in order of time.
+    """Return the lines of these copies from `at - seconds` to `at + seconds`, in order of time.
 
-    Reads at most `most` bytes of each copy, near the moment, and `MOST_COPIES` of them.
+    Read at most `most` bytes of each copy, near the moment, and `MOST_COPIES` of them.
     """
     found: list[Line] = []
     for copy in copies[:MOST_COPIES]:
@@ -131,13 +131,13 @@ def around(copies: Sequence[LogCopy], at: float, seconds: float, most: int = MOS
 
 
 def matching(lines: Iterable[Line], search: str) -> list[Line]:
-    """The lines that hold all words of `search`, whatever their case."""
+    """Return the lines that contain all words of `search`, in any case."""
     words = search.casefold().split()
     return [line for line in lines if all(word in line.text.casefold() for word in words)]
 
 
 def fold(lines: Sequence[Line]) -> list[Line]:
-    """Lines of several ranks that came together and differ in numbers only are one, in the first's words."""
+    """Fold lines of several ranks that are close in time and differ only in numbers; keep the first text."""
     found: list[Line] = []
     latest: dict[str, int] = {}
     for line in lines:
@@ -154,17 +154,17 @@ def fold(lines: Sequence[Line]) -> list[Line]:
 
 
 def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -> str:
-    """Time, ranks and text of each line, the moment's place marked; of too many, the nearest."""
+    """Return the time, ranks, and text of each line, with the moment marked; of too many, the nearest."""
     before = sum(line.time < at for line in lines)
     first = max(0, min(before - MOST_LINES // 2, len(lines) - MOST_LINES))
-    told = []
+    texts = []
     for number, line in enumerate(lines[first : first + MOST_LINES], first):
         known = [rank for rank in line.ranks if rank is not None]
         who = fold_ranks(known) if known else unknown
         mark = "▶" if number == before else " "
         clock = f"{datetime.fromtimestamp(line.time, zone):%H:%M:%S.%f}"[:-3]
-        told.append(f"{mark} {clock}  {who:>7}  {line.text}")
-    return "\n".join(told)
+        texts.append(f"{mark} {clock}  {who:>7}  {line.text}")
+    return "\n".join(texts)
 
 
 def _read(lines: BinaryIO, begin: int, until: float, most: int, rank: int | None) -> list[Line]:
@@ -174,7 +174,7 @@ def _read(lines: BinaryIO, begin: int, until: float, most: int, rank: int | None
 
 
 def _offset(lines: BinaryIO, time: float) -> int:
-    """Where the first record that is not before `time` starts; the file is nearly in order of time."""
+    """Return where the first record at or after `time` starts; the file is nearly in order of time."""
     blocks = range(0, lines.seek(0, 2), 4096)
     later = bisect_left(blocks, time, key=lambda block: _time_after(lines, block))
     start = blocks[later - 1] if later else 0
@@ -190,7 +190,7 @@ def _offset(lines: BinaryIO, time: float) -> int:
 
 
 def _time_after(lines: BinaryIO, offset: int) -> float:
-    """The time of the first whole record after `offset`; infinite if there is none."""
+    """Return the time of the first whole record after `offset`; infinite if there is none."""
     lines.seek(offset)
     lines.readline(1 << 20)
     while line := lines.readline(1 << 20):

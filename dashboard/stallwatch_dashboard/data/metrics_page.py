@@ -1,4 +1,4 @@
-"""An agent's metrics page: fetched within bounds, for what answers may be anything, and read."""
+"""Fetch and parse an agent's metrics page, within limits, as any program may answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_SECONDS = 3.0  #: for the whole answer
 _SOCKET_SECONDS = 1.5
 # Buckets are many and no chart needs them: sum and count give the step time.
 _LEFT_OUT = ("_bucket", "_created")
-_NOT_IN_SERIES = ("__name__", "run", "rank", "instance", "job")  #: labels that Prometheus adds among them
+_NOT_IN_SERIES = ("__name__", "run", "rank", "instance", "job")  #: includes labels that Prometheus adds
 
 
 class Reading(NamedTuple):
@@ -32,7 +32,7 @@ class Reading(NamedTuple):
     rank: int | None
     labels: str  #: the labels other than run and rank, as sorted JSON; "" when there are none
     value: float
-    agent: str = ""  #: ``host:port`` where the run may have several agents, else ""
+    agent: str = ""  #: ``host:port`` if the run may have several agents, else ""
 
 
 class ScrapeError(Exception):
@@ -42,7 +42,7 @@ class ScrapeError(Exception):
 
 
 def parse(text: str, port: int | str = "") -> list[Reading]:
-    """The readings of ours in a metrics page from that port. Raises `ScrapeError` for any other page."""
+    """Return our readings in a metrics page from that port. Raises `ScrapeError` for any other page."""
     readings: list[Reading] = []
     agents: dict[str, str] = {}
     try:
@@ -68,12 +68,12 @@ def parse(text: str, port: int | str = "") -> list[Reading]:
 
 
 def agent_of(labels: Mapping[str, str], port: int | str) -> str:
-    """Return which agent of its run the labels of ``run_info`` are of; "" if the run has no other."""
+    """Return ``host:port`` of an agent from its labels of ``run_info``; "" if its run has no other."""
     return f"{labels.get('host', '')}:{port}" if labels.get("job_id") else ""
 
 
 def series_of(labels: Mapping[str, str]) -> tuple[int | None, str]:
-    """Return the rank, and the remaining labels as sorted JSON; "" where there are none."""
+    """Return the rank, and the remaining labels as sorted JSON; "" if there are none."""
     rank = labels.get("rank", "")
     rest = {name: text for name, text in labels.items() if name not in _NOT_IN_SERIES}
     written = json.dumps(rest, sort_keys=True, ensure_ascii=False) if rest else ""
@@ -85,12 +85,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-# No proxy: agents are on this host or in its network, whatever the environment says about the way out.
+# No proxy: agents are on this host or in its network, whatever proxy the environment names.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
 
 
 def endpoint(target: str) -> str:
-    """The metrics address of a target written as "node7:19400", "http://node7:19400" or in full."""
+    """Return the metrics address of a target such as "node7:19400", "http://node7:19400", or a full URL."""
     url = target if "://" in target else f"http://{target}"
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -101,7 +101,7 @@ def endpoint(target: str) -> str:
 def fetch(
     url: str, authorization: str = "", *, most_bytes: int = MOST_BYTES, most_seconds: float = MOST_SECONDS
 ) -> str:
-    """The text of the page at `url`; `authorization` is the header to send. Raises `ScrapeError`."""
+    """Return the text of the page at `url`; `authorization` is the header to send. Raises `ScrapeError`."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ScrapeError("source_not_http")
     deadline = time.monotonic() + most_seconds
@@ -125,7 +125,7 @@ def fetch(
 
 
 def _body(answer: Any, deadline: float, most_bytes: int) -> bytes:
-    """Read in small bites: a server that drips would else hold a thread for ever."""
+    """Read in small pieces: a server that drips would otherwise hold a thread indefinitely."""
     chunks: list[bytes] = []
     size = 0
     while chunk := answer.read1(64 * 1024):

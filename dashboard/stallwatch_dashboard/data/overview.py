@@ -1,4 +1,4 @@
-"""The state of every run in one row each: what the Runs page and the head of the Run page show."""
+"""The state of every run in one row each, for the Runs page and the head of the Run page."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ State = Literal[
     "unwatched",
     "finished",
 ]
-#: How the record of an end tells it; any other end is a failure.
+#: States by the kind of the recorded end; any other end is a failure.
 ENDINGS: dict[str, State] = {
     "finished": "finished",
-    "interrupted": "interrupted",  # somebody's wish, not a failure, whatever the exit code is
-    "unknown": "unwatched",  # the watching ended, of the run nothing is known
+    "interrupted": "interrupted",  # by a person, not a failure, whatever the exit code is
+    "unknown": "unwatched",  # only the watching ended; the end of the run is unknown
 }
 
-_WAITED_SECONDS = 60.0  # a shorter silence is told by nobody
-_UNTIMED_SECONDS = 180.0  # the same where no step was timed: lines may be minutes apart
+_WAITED_SECONDS = 60.0  # a shorter silence is not reported
+_UNTIMED_SECONDS = 180.0  # the same if no step was timed: lines may be minutes apart
 _WAITED_STEPS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """The newest numbers of a run, and of its history what one row tells. Times are Unix seconds."""
+    """The newest numbers of a run, and the history that a row shows. Times are Unix seconds."""
 
     step: float | None = None
     total_steps: float | None = None
     loss: float | None = None
     step_seconds: float | None = None  #: of the last few steps
     baseline_seconds: float | None = None  #: of this run's own first steps
-    invalidations: float | None = None  #: None: nobody counted them
+    invalidations: float | None = None  #: None: not counted
     memory_bytes: float | None = None
     host_memory_bytes: float | None = None
     host_memory_limit_bytes: float | None = None
     phase: str = ""
-    losses: tuple[float, ...] = ()  #: the run's losses in their course, a few dozen at most
+    losses: tuple[float, ...] = ()  #: the course of the loss, a few dozen values at most
     stalled_seconds: float | None = None  #: time lost to stalls so far
     stepping_seconds: float | None = None  #: time spent in steps so far
     started_at: float | None = None  #: when its first number was seen
     ended_at: float | None = None
-    ended_as: str = ""  #: finished, failed, …: how it ended, where the numbers tell
-    overdue: bool = False  #: whether the last step is longer ago than the learnt threshold
+    ended_as: str = ""  #: finished, failed, …: how it ended, if the numbers show it
+    overdue: bool = False  #: whether the last step is longer ago than the learned threshold
     progressed_at: float | None = None  #: its last sign of progress
     alarm_at: float | None = None  #: when the silence since then becomes a stall
 
@@ -73,12 +73,12 @@ class RunRow(Numbers):
     host: str = ""  #: the first one
     command: tuple[str, ...] = ()
     open_incidents: tuple[Incident, ...] = ()
-    incident: Incident | None = None  #: the one that says what is wrong, or what was as the run ended
+    incident: Incident | None = None  #: the one that explains the trouble now, or at the end of the run
     cause: str = ""  #: of a run that failed: the rule of that incident, else of its diagnosis
-    exception: str = ""  #: in short, where no rule knows that cause
-    seen: float | None = None  #: when the agent was last heard of
+    exception: str = ""  #: in short, if no rule knows that cause
+    seen: float | None = None  #: last sign of the agent
     ending: Ending | None = None  #: how it ended
-    hosts: tuple[str, ...] = ()  #: where the run has several
+    hosts: tuple[str, ...] = ()  #: if the run has several
 
     def seconds(self, now: float) -> float | None:
         if self.started_at is None:
@@ -88,7 +88,7 @@ class RunRow(Numbers):
 
     @property
     def seconds_left(self) -> float | None:
-        """At the pace of the last steps; None where nothing advances or the end is not known."""
+        """Seconds left at the pace of the last steps; None if nothing advances or the end is unknown."""
         if self.state not in ("training", "degraded"):
             return None
         if not (self.step and self.total_steps and self.step_seconds):
@@ -96,7 +96,7 @@ class RunRow(Numbers):
         return max(0.0, self.total_steps - self.step) * self.step_seconds
 
     def goodput(self, now: float) -> float | None:
-        """Share of the run's time that it spent in steps, 0 to 1."""
+        """Return the share of the run's time that it spent in steps, 0 to 1."""
         whole = self.seconds(now)
         if not whole or whole <= 0 or self.stepping_seconds is None:
             return None
@@ -111,14 +111,14 @@ class RunRow(Numbers):
 
     @property
     def headroom(self) -> float | None:
-        """Bytes of host memory that the command may still take; None where no limit is known."""
+        """Bytes of host memory that the command may still take; None if no limit is known."""
         if self.host_memory_limit_bytes is None or self.host_memory_bytes is None:
             return None
         return self.host_memory_limit_bytes - self.host_memory_bytes
 
     @property
     def invalidations_per_step(self) -> float | None:
-        """Trace-cache invalidations a step; None before the first step, and where nobody counted them."""
+        """Trace-cache invalidations per step; None before the first step, or if they are not counted."""
         return self.invalidations / self.step if self.step and self.invalidations is not None else None
 
 
@@ -131,7 +131,7 @@ def state_of(
     incidents: Sequence[Incident],
     step: float | None,
 ) -> State:
-    """The one word for a run. An agent that is not heard of makes everything else it said old news."""
+    """Return the state of a run. If its agent is silent, everything else it reported is out of date."""
     if info is not None and info.ended_at is not None:
         kind = info.ending.kind if info.ending is not None else ""
         return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
@@ -163,9 +163,9 @@ class Agent:
 
 
 def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
-    """The record of a run as that of its first agent would be, had it seen what all did; None of no agent.
+    """Return a run's record as its first agent would have it, knowing what all know; None without agents.
 
-    The run is over once all agents that are there have ended, or one reports a failure.
+    The run is over once an agent has ended and none is running, or once one reports a failure.
     """
     if not agents:
         return None
@@ -189,14 +189,14 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
-    """The hosts of a run, in its order; empty where it has one."""
+    """Return the hosts of a run, in its order; empty if it has one."""
     ordered = sorted(agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.host))
     hosts = tuple(dict.fromkeys(one.info.host for one in ordered))
     return hosts if len(hosts) > 1 else ()
 
 
 def with_the_end(scraped: Numbers, told: Progress) -> Numbers:
-    """The numbers of a run that is over: what came after the last scrape stands in the diagnosis alone."""
+    """Return the numbers of a run that is over: only the diagnosis has those after the last scrape."""
     return replace(
         scraped,
         step=scraped.step if told.last_step is None else max(scraped.step or 0, told.last_step),
@@ -216,10 +216,10 @@ def make_row(
     now: float,
     hosts: Sequence[str] = (),
 ) -> RunRow:
-    """Put together what is known of a run; what its agents wrote down counts where nobody scraped them."""
+    """Combine what is known of a run; the records of its agents count if they were not scraped."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
     if info is not None:
-        known_steps = [one for one in (numbers.step, info.step) if one is not None]
+        known_steps = [step for step in (numbers.step, info.step) if step is not None]
         numbers = replace(
             numbers,
             step=max(known_steps, default=None),
@@ -264,11 +264,11 @@ _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_
 
 
 def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
-    """Whether a run in which no stall is told yet is silent for longer than all its steps until now took.
+    """Return whether a run without a reported stall has been silent for longer than all its steps took.
 
-    So few steps tell no rhythm, and a hang among them is told half an hour later. A log whose lines are rare
-    is not silent for longer than that between two of them. Where no step was seen to take any time, the time
-    until the last one counts for all: a log that is only now read, and that nobody writes any more, has none.
+    A few steps establish no rhythm, and a hang among them is reported half an hour later. A log with rare
+    lines is not silent for longer than the time between two of them. If no step took any measured time, the
+    time until the last step counts for all: a log that is only read now, and no longer written, has none.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
@@ -281,9 +281,9 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
 
 
 def told_by_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
-    """The state of a run that is watched no more, by the diagnosis of its log, which is all there is.
+    """Return the state of a run that is no longer watched, from the diagnosis of its log, the only source.
 
-    ``cause``: the diagnosis names one. A run that the system stopped has one, one that its user stopped none.
+    ``cause``: whether the diagnosis names one. It does if the system stopped the run, not if its user did.
     """
     if verdict in ("failed", "unknown-failure") or (verdict == "interrupted" and cause):
         return "failed"
@@ -293,52 +293,52 @@ def told_by_log(verdict: str, progress: Progress, *, cause: bool = False) -> Sta
 
 
 def _told_by_numbers(state: State, numbers: Numbers) -> State:
-    """The state of a run of which no folder and perhaps no incident is here: its numbers tell the rest."""
+    """Return the state of a run without a folder and perhaps without incidents here, from its numbers."""
     if numbers.ended_at is not None:
         return ENDINGS.get(numbers.ended_as, "failed")
     return "stalled" if numbers.overdue and state in ("training", "degraded") else state
 
 
 def newest(incidents: Sequence[Incident]) -> Incident | None:
-    """The open incident that a reader should see first: critical before warning, then the newest."""
+    """Return the open incident to show first: stalls before others, then by severity, then the newest."""
     open_ones = [incident for incident in incidents if incident.status == "open"]
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
 
 def last_word(incidents: Sequence[Incident]) -> Incident | None:
-    """Of an ended run: the incident of its end, else what was still open when it ended, else nothing."""
+    """Return the incident of a run's end, else one that was still open when the run ended, else None."""
     ended = [incident for incident in incidents if incident.kind == "ended"]
     unsolved = [i for i in incidents if i.status == "open" or i.outlasted]
     return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
 
 
 def stood_since(incident: Incident) -> float:
-    """When the last step was before a stall; when anything else was noticed. Unix seconds.
+    """Return the time of the last step before a stall, or when other trouble was noticed; Unix seconds.
 
-    While a stall is open, its length is told now and then and with every other change, so the two do not
-    always belong to one moment: the earlier of what either says.
+    While a stall is open, its length is updated now and then and with every other change, so the two times do
+    not always match: take the earlier.
     """
-    told = incident.opened_at - (incident.threshold_seconds or 0.0)
+    start = incident.opened_at - (incident.threshold_seconds or 0.0)
     if incident.stalled_seconds is None:
-        return told
-    return min(told, (incident.resolved_at or incident.updated_at) - incident.stalled_seconds)
+        return start
+    return min(start, (incident.resolved_at or incident.updated_at) - incident.stalled_seconds)
 
 
 def began(incident: Incident) -> float:
-    """Unix seconds since when the trouble is there: of a stall the last step, not the moment it was told."""
+    """Return the Unix seconds at which the trouble began: for a stall the last step, not its report."""
     return stood_since(incident) if incident.kind == "stall" else incident.opened_at
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Seconds of it until its end, or `now`; an end of a run that was nothing else before takes no time."""
+    """Return the seconds until the end, or `now`; None for the end of a run without earlier trouble."""
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
-    return max(0.0, (incident.resolved_at or end) - began(incident))  # never less, whatever two clocks say
+    return max(0.0, (incident.resolved_at or end) - began(incident))  # never less, as clocks may differ
 
 
 def later_attempt(run: str, names: Sequence[str]) -> str | None:
-    """Of `names`, the newest first: the newest run that got this name anew, and so a number behind it."""
+    """Return the newest run that reused this name, with a number behind it; `names` are newest first."""
     numbered = re.fullmatch(r"(.+)-(?:[2-9]|[1-9]\d+)", run)
     base = numbered[1] if numbered is not None and numbered[1] in names else run
     same = re.compile(re.escape(base) + r"-(?:[2-9]|[1-9]\d+)")
@@ -347,9 +347,9 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 
 
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Runs that need someone first; within a state the newest first.
+    """Sort the runs that need attention first; within a state, the newest first.
 
-    What failed is looked at before what ended well or by hand, of which only the time tells.
+    Failed runs come before those that ended well or by hand, which are sorted only by time.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:

@@ -1,4 +1,4 @@
-"""The numbers of all runs from a Prometheus."""
+"""Read the numbers of all runs from a Prometheus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and me
 
 
 def frame(series: Mapping[Key, list[Points]]) -> pd.DataFrame:
-    """By rank, what has none last; then by labels and time. Now may be one of the moments."""
+    """Return the points by rank (none last), labels, and time; of two points at one time, the last counts."""
     order = sorted(series, key=series_order)
     parts = [
         cache.Points(np.full(len(times), place), times, values)
@@ -52,10 +52,10 @@ def _key(labels: Mapping[str, str], agents: Mapping[str, str]) -> Key:
 
 def by_metric(told: list[Any]) -> Every:
     found: Every = defaultdict(lambda: defaultdict(dict))
-    for one in told:
-        labels = one["metric"]
+    for sample in told:
+        labels = sample["metric"]
         name = labels["__name__"].removeprefix(PREFIX)
-        found[labels.get("run", "")][name][series_of(labels)] = float(one["value"][1])
+        found[labels.get("run", "")][name][series_of(labels)] = float(sample["value"][1])
     return found
 
 
@@ -64,7 +64,7 @@ def trends(
     sums: dict[str, dict[float, float]],
     counts: dict[str, dict[float, float]],
 ) -> dict[str, Numbers]:
-    """Of each run, from its losses and the seconds and numbers of its steps, by their times."""
+    """Return the trends of each run from its losses and the seconds and numbers of its steps, by time."""
     found = {}
     for run in losses.keys() | sums.keys():
         counted = counts.get(run, {})
@@ -75,13 +75,13 @@ def trends(
     return found
 
 
-PRESENT = "stallwatch_log_lines_total"  #: every agent has it from its first moment on
+PRESENT = "stallwatch_log_lines_total"  #: every agent has it from the start
 DAY = 86400.0
-HISTORY_SECONDS = 60.0  #: how long what is asked of the past stays true enough
+HISTORY_SECONDS = 60.0  #: how long answers about the past are cached
 
 
 class Departed:
-    """Runs that are scraped no more. Safe for several threads. Times are Unix seconds."""
+    """Runs that are no longer scraped. Thread-safe. Times are Unix seconds."""
 
     def __init__(self, questions: Questions, clock: Callable[[], float]) -> None:
         self._questions = questions
@@ -92,7 +92,7 @@ class Departed:
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign
 
     def last_seen(self) -> dict[str, float]:
-        """Of the runs of the last day; those under way are asked for each time."""
+        """Return the last sign of each run of the last day; runs under way are queried each time."""
         day = None
         if self._day.get("") is None:
             question = f"group by (run) (last_over_time({PRESENT}[1d]))"
@@ -111,7 +111,7 @@ class Departed:
         return {run: at for run, at in self._seen.items() if run}
 
     def numbers(self, runs: Collection[str], there: Collection[str]) -> dict[str, Latest]:
-        """The last numbers of those of these runs that are not there, as far as there are any."""
+        """Return the last known numbers of the `runs` that are not in `there`."""
         wanted = {run: (run, self._seen.get(run)) for run in runs if run not in there}
         known = {
             key: latest
@@ -119,15 +119,15 @@ class Departed:
             if (wanted[key[0]] == key if key[0] in wanted else key[0] in self._seen)
         }
         for some in portions([run for run, key in wanted.items() if key not in known]):
-            told = by_metric(self._questions.instant(newest(METRICS, among(some), "[1d]")))
-            known |= {wanted[run]: told[run] for run in some if run in told}
+            answer = by_metric(self._questions.instant(newest(METRICS, among(some), "[1d]")))
+            known |= {wanted[run]: answer[run] for run in some if run in answer}
         self._ended = known
         return {run: known[key] for run, key in wanted.items() if key in known}
 
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
-        """The last sign of each of these runs, which are scraped no more.
+        """Return the last sign of each of these runs, which are no longer scraped.
 
-        In two steps: to ask for the time of each number of a whole day takes Prometheus 9 ms a run (2.42).
+        In two steps: a query for the time of each number of a whole day takes Prometheus 9 ms a run (2.42).
         """
         now, last = self._clock(), dict[str, float]()
         start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
@@ -137,25 +137,25 @@ class Departed:
                 last[one["metric"].get("run", "")] = float(one["values"][-1][0])
 
         def when(run: str) -> float | None:
-            told = self._questions.instant(f"max(timestamp({PRESENT}{{{is_run(run)}}}))", last[run])
-            return float(told[0]["value"][1]) if told else None
+            answer = self._questions.instant(f"max(timestamp({PRESENT}{{{is_run(run)}}}))", last[run])
+            return float(answer[0]["value"][1]) if answer else None
 
         known = {one: self._exact[one] for one in last.items() if one in self._exact}
-        asked = [run for run, moment in last.items() if (run, moment) not in known]
-        found = zip(asked, self._questions.askers.map(when, asked), strict=True)
+        unknown = [run for run, moment in last.items() if (run, moment) not in known]
+        found = zip(unknown, self._questions.askers.map(when, unknown), strict=True)
         self._exact = known | {(run, last[run]): at for run, at in found if at is not None}
         return {run: self._exact.get((run, moment), moment) for run, moment in last.items()}
 
 
-_GRID_SECONDS = 290.0  #: less than the five minutes for which a server takes a number for the newest one
-_LOOK_BACK = 30 * DAY  #: how far a run's beginning is looked for
-_MEMORY_SECONDS = 10.0  #: how long the memory of all ranks is true enough: most of what there is to read
-_SAME_SECONDS = 0.5  #: within which a page's questions are of one moment
+_GRID_SECONDS = 290.0  #: less than the five minutes for which a server returns a number as the newest
+_LOOK_BACK = 30 * DAY  #: how far back a run's beginning is searched
+_MEMORY_SECONDS = 10.0  #: how long the memory of all ranks, the largest answer, is cached
+_SAME_SECONDS = 0.5  #: queries of a page within this time share an answer
 _TREND_POINTS = 60
-_FEW_POINTS, _MANY_POINTS = 400, 120  #: moments of a chart; and of one that has a series a rank
+_FEW_POINTS, _MANY_POINTS = 400, 120  #: moments of a chart; and of one with a series per rank
 _MEMORY = tuple(name for name in METRICS if re.fullmatch(r"memory_\w+_bytes", name))
 _NOW = tuple(name for name in METRICS if name not in _MEMORY)
-#: What a Run page draws without a line a rank: asked for with one question.
+#: Metrics that a Run page draws without a line per rank: read with one query.
 _TOGETHER = (
     "step",
     "loss",
@@ -174,7 +174,7 @@ _LATEST = (*_TOGETHER, *_OF_RANKS, "last_step_timestamp_seconds", "target_steps"
 
 
 class PrometheusStore:
-    """Asks, for what is past once. A server that is gone is told on the page."""
+    """Numbers from a Prometheus, which is queried for the past once. The page shows if it is gone."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._server = Prometheus(url)
@@ -184,7 +184,7 @@ class PrometheusStore:
         self._departed = Departed(self._questions, clock)
         self._ranges = Ranges(self._questions.moments)
         self._first: dict[str, float] = {}
-        # By the run that was asked for; "" for all of them.
+        # By the queried run; "" for all of them.
         self._trends = Remembered[dict[str, Numbers]](clock, HISTORY_SECONDS)
         self._memory = Remembered[Every](clock, _MEMORY_SECONDS)
         self._moment = Remembered[list[Any]](clock, _SAME_SECONDS)
@@ -195,7 +195,7 @@ class PrometheusStore:
         return self._questions.problem
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
-        """One metric of one run, at moments evenly apart, and now."""
+        """Return one metric of one run at evenly spaced times, and now."""
         now = self._clock()
         start = self.first_seen(run)
         if start is None:
@@ -205,47 +205,47 @@ class PrometheusStore:
         question = selector(_TOGETHER if name in _TOGETHER else (name,), is_run(run))
         found: dict[Key, list[Points]] = defaultdict(list)
         agents = self._agents_of(run)
-        for told, values in self._ranges.points(question, start, now, moments).items():
-            labels = dict(told)
+        for pairs, values in self._ranges.points(question, start, now, moments).items():
+            labels = dict(pairs)
             if labels.get("__name__") == metric:
-                found[_key(labels, agents)].append(values)  # several where an agent was restarted
-        for one in self._now(run, metric):  # moments lie apart, and the last one before now
-            at, value = one["value"]
-            found[_key(one["metric"], agents)].append((np.array([float(at)]), np.array([float(value)])))
+                found[_key(labels, agents)].append(values)  # several if an agent was restarted
+        for sample in self._now(run, metric):  # moments are spaced, and the last is before now
+            at, value = sample["value"]
+            found[_key(sample["metric"], agents)].append((np.array([float(at)]), np.array([float(value)])))
         return frame(found)
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
-        """The newest value of every series of one metric, also of a run that is no longer scraped."""
+        """Return the newest value of every series of one metric, even if the run is no longer scraped."""
         found = self._now(run, metric)
         found = found or self._questions.instant(f"last_over_time({metric}{{{is_run(run)}}}[1d])")
         values: dict[Which, list[float]] = defaultdict(list)
-        for one in found:
-            values[series_of(one["metric"])].append(float(one["value"][1]))
+        for sample in found:
+            values[series_of(sample["metric"])].append(float(sample["value"][1]))
         return {which: fold(metric, reported) for which, reported in values.items()}
 
     def hosts(self, run: str) -> dict[str, float]:
-        """When each host of a run of several was last heard of."""
+        """Return the last sign of each host of a multi-host run."""
         agents, found = self._agents_of(run), dict[str, float]()
         question = f"timestamp(last_over_time({PRESENT}{{{is_run(run)}}}[1d]))" if agents else ""
-        for one in self._questions.instant(question) if question else ():
-            if agent := agents.get(one["metric"].get("instance", "")):
-                seen = float(one["value"][1])
+        for sample in self._questions.instant(question) if question else ():
+            if agent := agents.get(sample["metric"].get("instance", "")):
+                seen = float(sample["value"][1])
                 found[host_of(agent)] = max(seen, found.get(host_of(agent), seen))
         return found
 
     def _agents_of(self, run: str) -> dict[str, str]:
-        """The agents of a run that may have several, by the instance that Prometheus gives each."""
+        """Return the agents of a run that may have several, by the instance label of Prometheus."""
         if (known := self._agents.get(run)) is not None:
             return known
         found: dict[str, str] = {}
         question = f'last_over_time({IDENTITY}{{job_id!="",{is_run(run)}}}[1d])'
-        for one in self._questions.instant(question):
-            instance = one["metric"].get("instance", "")
-            found[instance] = agent_of(one["metric"], instance.rpartition(":")[2])
+        for sample in self._questions.instant(question):
+            instance = sample["metric"].get("instance", "")
+            found[instance] = agent_of(sample["metric"], instance.rpartition(":")[2])
         return self._agents.keep(run, found)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """What is now, what is past once a minute; of one run, of that one alone."""
+        """Return current values, and trends once a minute; for a single run, query that run alone."""
         runs = list(runs)
         wanted = is_run(runs[0]) if len(runs) == 1 else ""
         trends = self._all_trends(wanted)
@@ -261,15 +261,15 @@ class PrometheusStore:
         return self._departed.last_seen()
 
     def first_seen(self, run: str) -> float | None:
-        """Found by looking closer twice; then remembered."""
+        """Return the time of the first number: search three times, each time closer, then cache it."""
         with self._lock:
             if run in self._first:
                 return self._first[run]
         now = self._clock()
         start, span, found = now - _LOOK_BACK, _LOOK_BACK, None
         for _ in range(3):
-            told = self._questions.span(f"{PRESENT}{{{is_run(run)}}}", start, min(now, start + span), 1000)
-            times = [float(one["values"][0][0]) for one in told if one["values"]]
+            answer = self._questions.span(f"{PRESENT}{{{is_run(run)}}}", start, min(now, start + span), 1000)
+            times = [float(one["values"][0][0]) for one in answer if one["values"]]
             if not times:
                 break
             found = min(times)
@@ -284,22 +284,22 @@ class PrometheusStore:
         self._questions.close()
 
     def _all_latest(self, wanted: str) -> Every:
-        """Newest values by run and metric; `wanted` leaves all runs but one out."""
+        """Return the newest values by run and metric; `wanted` selects a single run."""
         memory = None if wanted else self._memory.get("")
-        asked = (
+        pending = (
             self._questions.askers.submit(self._questions.instant, newest(_MEMORY, wanted))
             if memory is None
             else None
         )
         found = by_metric(self._questions.instant(newest(_NOW, wanted)))
-        if asked is not None:
-            memory = by_metric(asked.result())
+        if pending is not None:
+            memory = by_metric(pending.result())
             if not wanted:
                 self._memory.keep("", memory)
-        return {run: {**(memory or {}).get(run, {}), **told} for run, told in found.items()}
+        return {run: {**(memory or {}).get(run, {}), **newest_values} for run, newest_values in found.items()}
 
     def _all_trends(self, wanted: str) -> Callable[[], dict[str, Numbers]]:
-        """Ask for them; what this gives waits for the answers."""
+        """Query the trends; the returned function waits for the answers."""
         for known in (self._trends.get(""), self._trends.get(wanted)):
             if known is not None:
                 return lambda told=known: told  # type: ignore[misc]
@@ -317,10 +317,10 @@ class PrometheusStore:
         return lambda: self._trends.keep(wanted, trends(losses.result(), sums.result(), counts.result()))
 
     def _now(self, run: str, metric: str) -> list[Any]:
-        """The newest numbers of one metric; those of all that a page shows come with one question."""
+        """Return the newest numbers of one metric; one query reads all that a page shows."""
         if metric.removeprefix(PREFIX) not in _LATEST:
             return self._questions.instant(f"{metric}{{{is_run(run)}}}")
-        told = self._moment.get(run)
-        if told is None:
-            told = self._moment.keep(run, self._questions.instant(selector(_LATEST, is_run(run))))
-        return [one for one in told if one["metric"].get("__name__") == metric]
+        answer = self._moment.get(run)
+        if answer is None:
+            answer = self._moment.keep(run, self._questions.instant(selector(_LATEST, is_run(run))))
+        return [one for one in answer if one["metric"].get("__name__") == metric]

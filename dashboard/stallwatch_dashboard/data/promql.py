@@ -1,4 +1,4 @@
-"""Questions to a Prometheus in its language, and answers remembered."""
+"""Queries to a Prometheus in PromQL, and caches of their answers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from stallwatch_dashboard.data.metrics_page import IDENTITY, PREFIX
 from stallwatch_dashboard.data.overview import ENDINGS
 from stallwatch_rules.messages import Text, message
 
-MOST_NAMES = 50  #: runs in one question
+MOST_NAMES = 50  #: runs in one query
 _END = "end_timestamp_seconds"
 _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
-    """The question for the highest newest value of each of these metrics of each run, ranks folded."""
+    """Return the query for the highest newest value of each of these metrics of each run, over all ranks."""
     series = selector(names, wanted)
     if over:
         series = f"last_over_time({series}{over})"
-    elif _END in names:  # an end of one host is the run's if it failed, or no other host goes on
+    elif _END in names:  # an end of one host is the run's if it failed, or no other host continues
         run = f"{{{wanted}}}"
         others = f"{IDENTITY}{run} unless on (run, instance) {PREFIX}{_END}{run}"
         ended = f'{PREFIX}{_END}{{ending=~"{"|".join(ENDINGS)}"{"," if wanted else ""}{wanted}}}'
@@ -38,7 +38,7 @@ def newest(names: Collection[str], wanted: str, over: str = "") -> str:
 
 
 def selector(names: Collection[str], wanted: str) -> str:
-    """The series of these metrics, of the runs that `wanted` leaves; "" leaves all."""
+    """Return the selector of these metrics, for the runs that `wanted` selects; "" selects all."""
     every = "|".join(f"{PREFIX}{name}" for name in names)
     return f'{{__name__=~"{every}"{"," if wanted else ""}{wanted}}}'
 
@@ -52,32 +52,32 @@ def among(runs: Collection[str]) -> str:
 
 
 def portions(runs: list[str]) -> list[list[str]]:
-    """So many at once as one question can name."""
+    """Split the runs into lists that one query can name."""
     return [runs[first : first + MOST_NAMES] for first in range(0, len(runs), MOST_NAMES)]
 
 
 def _quoted(text: str) -> str:
-    """A label's value in a question. Go's quotes read the same escapes as JSON's."""
+    """Quote a label's value for a query. Go's quotes use the same escapes as JSON's."""
     return json.dumps(text, ensure_ascii=False)
 
 
-_AT_ONCE = 4  #: questions: a server of two processors is not asked more
-_TOLD_SECONDS = 90.0  #: what a page asks, it asks again at least once a minute
+_AT_ONCE = 4  #: concurrent queries, for a server with two processors
+_TOLD_SECONDS = 90.0  #: a page repeats its queries at least once a minute
 
 
 class Questions:
-    """Safe for several threads. Times are Unix seconds. Without an answer there is nothing in it, or None."""
+    """Queries. Thread-safe. Times are Unix seconds. Without an answer, the result is empty or None."""
 
     def __init__(self, server: Prometheus, clock: Callable[[], float]) -> None:
         self._server = server
         self._clock = clock
         self._lock = threading.Lock()
-        self._failed: dict[str, tuple[float, Text]] = {}  # when, and why, by question
+        self._failed: dict[str, tuple[float, Text]] = {}  # when, and why, by query
         self.askers = ThreadPoolExecutor(_AT_ONCE, "prometheus")
 
     @property
     def problem(self) -> Text | None:
-        """Why numbers are missing: of the questions that had no answer when they were last asked."""
+        """The reason for missing numbers: the newest failure of queries whose last try had no answer."""
         now = self._clock()
         with self._lock:
             self._failed = {
@@ -104,13 +104,13 @@ class Questions:
         return self.moments(question, start, end, max(1.0, (end - start) / moments)) or []
 
     def moments(self, question: str, start: float, end: float, width: float) -> list[Any] | None:
-        """The series at moments so far apart; None without an answer."""
+        """Return the series at times `width` apart; None without an answer."""
         return self._asked("/api/v1/query_range", question, start=start, end=end, step=width)
 
     def _asked(self, path: str, question: str, **times: float) -> list[Any] | None:
-        told = {name: f"{seconds:.3f}" for name, seconds in times.items()}
+        params = {name: f"{seconds:.3f}" for name, seconds in times.items()}
         try:
-            found = list(self._server.get(path, query=question, **told)["data"]["result"])
+            found = list(self._server.get(path, query=question, **params)["data"]["result"])
         except (NoAnswer, KeyError, TypeError) as error:
             why = message("dashboard.prometheus_silent", error=str(error))
             with self._lock:
@@ -125,7 +125,7 @@ T = TypeVar("T")
 
 
 class Remembered(Generic[T]):
-    """Answers that are true for some seconds, by what was asked; those of the last `MOST_NAMES` questions."""
+    """A cache of answers for some seconds, by name; holds those of the last `MOST_NAMES` queries."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self._clock = clock
@@ -133,8 +133,8 @@ class Remembered(Generic[T]):
         self._kept: dict[str, tuple[float, T]] = {}
 
     def get(self, name: str) -> T | None:
-        at, told = self._kept.get(name, (-math.inf, None))
-        return told if 0 <= self._clock() - at <= self._seconds else None
+        at, answer = self._kept.get(name, (-math.inf, None))
+        return answer if 0 <= self._clock() - at <= self._seconds else None
 
     def keep(self, name: str, told: T) -> T:
         while len(self._kept) > MOST_NAMES:
@@ -146,11 +146,11 @@ class Remembered(Generic[T]):
 Labels = tuple[tuple[str, str], ...]
 Floats = NDArray[np.float64]
 Points = tuple[Floats, Floats]  #: Unix seconds, and the values then
-Ask = Callable[[str, float, float, float], "list[Any] | None"]  #: question, start, end, width
+Ask = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
-_LATE_SECONDS = 60.0  #: a server may get a number so long after its time, and is asked for that again
-_SAME_SECONDS = 0.5  #: so long an answer is as good as a new one: a page asks the same for many of its lines
-_MOST_KEPT = 256  #: questions: those of some dozen pages
+_LATE_SECONDS = 60.0  #: a number may reach the server this late, so this time is queried again
+_SAME_SECONDS = 0.5  #: an answer is reused for this long: a page repeats a query for many of its lines
+_MOST_KEPT = 256  #: queries: those of some dozen pages
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class _Told:
 
 
 class Ranges:
-    """Safe for several threads."""
+    """A cache of range queries, which fetches only new points. Thread-safe."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -170,7 +170,7 @@ class Ranges:
         self._kept: dict[str, _Told] = {}
 
     def points(self, question: str, start: float, end: float, moments: int) -> dict[Labels, Points]:
-        """Of each series its points between the two times, at most so many; none without an answer."""
+        """Return at most `moments` points of each series between the two times; none without an answer."""
         width = max(1.0, 2.0 ** math.ceil(math.log2(max(end - start, 1.0) / moments)))
         first = math.ceil(start / width) * width
         with self._lock:
@@ -185,13 +185,13 @@ class Ranges:
         found = self._ask(question, begin, end, width)
         if found is None:
             return {}
-        points = {labels: _before(told, begin) for labels, told in kept.points.items()}
-        for one in found:
-            labels = tuple(sorted(one["metric"].items()))
-            points[labels] = _joined(points.get(labels), one["values"])
+        points = {labels: _before(line, begin) for labels, line in kept.points.items()}
+        for series in found:
+            labels = tuple(sorted(series["metric"].items()))
+            points[labels] = _joined(points.get(labels), series["values"])
         with self._lock:
             self._kept.pop(question, None)
-            self._kept[question] = _Told(first, width, end, points)  # the last one asked for stays longest
+            self._kept[question] = _Told(first, width, end, points)  # the last query stays longest
             while len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
         return points
@@ -203,7 +203,7 @@ def _before(points: Points, end: float) -> Points:
 
 
 def _joined(points: Points | None, values: list[Any]) -> Points:
-    """With the points of an answer, whose values are written as text ("NaN" and "+Inf" among them)."""
+    """Append the points of an answer, whose values are written as text ("NaN" and "+Inf" among them)."""
     times = np.array([at for at, _ in values], "float64")
     numbers = np.array([float(text) for _, text in values], "float64")
     if points is None or not len(points[0]):

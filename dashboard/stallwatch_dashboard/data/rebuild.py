@@ -1,4 +1,4 @@
-"""The numbers of a run that nobody scraped, read back from its log copies."""
+"""Rebuild the numbers of a run that was not scraped from its log copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
-MOST_BYTES = 128 * 1024 * 1024  #: of one run's copies; what is beyond is left out and said
+MOST_BYTES = 128 * 1024 * 1024  #: of one run's copies; the rest is omitted, with a note
 _CHUNK = 1024 * 1024
 _KEPT_FRAMES = 16  #: runs
 
@@ -36,12 +36,12 @@ Row = tuple[int | None, float, float]  # rank, time, value
 
 
 def rebuilt_frames(*folders: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
-    """Return the frames of the run in `folders`, or the part `before` a time: that one never changes again.
+    """Return the frames of the run in `folders`, or the part `before` a time, which never changes.
 
-    What was read is remembered as long as the files stay as they were.
+    The result is cached as long as the files do not change.
     """
     version = before if before is not None else tuple(copy.stamp for copy in copies(*folders))
-    with _reading:  # a second reader waits, and finds it remembered
+    with _reading:  # a second reader waits, and finds the result cached
         return _remembered_frames(folders, rules, version)
 
 
@@ -54,22 +54,22 @@ def _remembered_frames(folders: tuple[Path, ...], rules: tuple[str, ...], _versi
 
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:
-    """Mine the copies as the agent did, and put what they tell on the time line."""
+    """Read the copies as the agent did, and put their numbers on the time line."""
     catalogue = load_catalogue(rules)
     matcher = Matcher(catalogue)
-    told = Told()
+    result = Told()
     left = most_bytes
     for copy in found:
         reading, tracker = RunReading(catalogue, matcher), ProgressTracker()
         reader = LineReader(copy.path.name, copy.rank)
         for chunk in _chunks(copy.path, left):
             left -= len(chunk)
-            told.take(reader.feed(chunk), reading, tracker)
-        told.take(reader.finish(), reading, tracker)
-        told.total_steps = max(told.total_steps or 0, tracker.total_steps or 0) or None
+            result.take(reader.feed(chunk), reading, tracker)
+        result.take(reader.finish(), reading, tracker)
+        result.total_steps = max(result.total_steps or 0, tracker.total_steps or 0) or None
     if left <= 0:
-        told.notes.append(message("dashboard.copies_cut", mebibytes=most_bytes // 1024**2))
-    return to_frames(told)
+        result.notes.append(message("dashboard.copies_cut", mebibytes=most_bytes // 1024**2))
+    return to_frames(result)
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Told:
     notes: list[Message] = field(default_factory=list)
 
     def take(self, lines: Sequence[Line], reading: RunReading, tracker: ProgressTracker) -> None:
-        for line in lines:  # the tracker knows a training's step from an evaluation's progress bar
+        for line in lines:  # the tracker distinguishes training steps from an evaluation's progress bar
             if line.time is not None and tracker.add(extract(line), line) and tracker.last_step is not None:
                 self.steps.append((line.rank, line.time, float(tracker.last_step)))
         observed = reading.feed(lines)
@@ -116,7 +116,7 @@ def to_frames(told: Told) -> RunFrames:
 
 
 def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
-    """At most about `points` rows: each span of time keeps its lowest and highest value, so peaks survive."""
+    """Return about `points` rows: the lowest and highest value of each span of time, so peaks survive."""
     if len(frame) <= points:
         return frame
     groups = frame["rank"].nunique(dropna=False)
@@ -149,7 +149,7 @@ def _values(samples: Sequence[Sample], name: str) -> pd.DataFrame:
 
 
 def _between(steps: pd.DataFrame) -> pd.DataFrame:
-    """Seconds a step from the times at which steps were reported."""
+    """Return the seconds per step from the times at which steps were reported."""
     done = steps[["t", "v"]].diff()
     fresh = done["v"] > 0
     return steps[fresh].assign(v=(done["t"] / done["v"])[fresh]).reset_index(drop=True)

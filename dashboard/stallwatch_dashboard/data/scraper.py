@@ -1,4 +1,4 @@
-"""Ask every agent for its numbers once a second and put them into the store."""
+"""Scrape the numbers of every agent once a second, and store them."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass
 class TargetStatus:
-    """How scraping one endpoint goes, for one run: a port may be another agent's later."""
+    """The scrape status of one endpoint for one run: a port may be another agent's later."""
 
     url: str
     run: str | None  #: the run that a local agent watches; None for configured targets
-    answered: float | None = None  #: last time it gave numbers
+    answered: float | None = None  #: time of the last numbers
     scrapes: int = 0
     failures: int = 0
     error: Message | None = None  #: of the last scrape; None after a good one
 
     def lag(self, now: float) -> float | None:
-        """Seconds since its last answer; if the clock was set back since, the next answer shows them."""
+        """Return the seconds since the last answer; off until the next answer if the clock was set back."""
         return None if self.answered is None else abs(now - self.answered)
 
 
 class Scraper:
-    """Scrapes in a thread of its own; `scrape_once` is the whole of a round."""
+    """Scrapes in a thread of its own; `scrape_once` is a complete round."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Scraper:
         get: Callable[[str, str], str] = fetch,
         server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
     ) -> None:
-        """`server`: its first credential is sent to agents, as they ask for one of the same files."""
+        """`server`: send its first credential to agents, which accept one from the same files."""
         self._store = store
         self._home = home
         self._targets = tuple(targets)
@@ -86,8 +86,8 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Ask every endpoint that is not still being asked; wait for the answers, but not for slow ones."""
-        asked = []
+        """Query every endpoint that has no query under way; wait for the answers, but not for slow ones."""
+        queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():
             run = None if info is None else info.run
@@ -96,8 +96,8 @@ class Scraper:
                 status = self._status.setdefault((url, run), TargetStatus(url, run))
                 sent = authorization if authorization and _has_port(info) else ""
                 self._busy[url] = self._pool.submit(self._scrape, status, sent, _only_there(info))
-                asked.append(self._busy[url])
-        wait(asked, timeout=max(self._every, 1.0))
+                queries.append(self._busy[url])
+        wait(queries, timeout=max(self._every, 1.0))
         if self._clock() - self._pruned > _PRUNE_SECONDS:
             self._pruned = self._clock()
             self._guard(lambda: self._store.prune(self._clock() - self._keep))
@@ -110,7 +110,7 @@ class Scraper:
             began = time.monotonic()
             try:
                 self.scrape_once()
-            except Exception:  # a watcher that dies quietly is worse than one that stumbles
+            except Exception:  # one failed round must not end the thread
                 _log.exception("a round of scraping failed")
             self._stop.wait(max(0.05, self._every - (time.monotonic() - began)))
 
@@ -121,18 +121,18 @@ class Scraper:
                 found[endpoint(target)] = None
             except ScrapeError as error:
                 self._status.setdefault((target, None), TargetStatus(target, None)).error = error.why
-        # Newest first: of two runs that name the same port, the older one's agent is gone.
+        # Newest first: of two runs that name the same port, the older run's agent is gone.
         for info in list_runs(self._home):
             if info.endpoint and _wanted(info, self._clock()):
-                asked = found.setdefault(info.endpoint, info)
+                named = found.setdefault(info.endpoint, info)
                 older = self._status.get((info.endpoint, info.run))
-                # Of a run over hosts, each agent may name its own 127.0.0.1.
-                if older is not None and (asked is None or asked.run != info.run):
+                # In a multi-host run, each agent may name its own 127.0.0.1.
+                if older is not None and (named is None or named.run != info.run):
                     older.error = message("dashboard.source_address_reused")
         return list(found.items())
 
     def _scrape(self, status: TargetStatus, authorization: str, host: str) -> None:
-        """`host`: the one on which alone the agent can be asked, if it is not this one."""
+        """Scrape an endpoint. `host`: the only host that can reach the agent, if it is not this one."""
         status.scrapes += 1
         try:
             page = self._get(status.url, authorization)
@@ -148,7 +148,7 @@ class Scraper:
             status.error = None
 
     def _guard(self, act: Callable[[], object]) -> bool:
-        """A full disk or a closed file is told on the page and stops nothing."""
+        """Run `act`; show a full disk or a closed file on the page, and continue."""
         try:
             act()
         except duckdb.Error as error:
@@ -158,14 +158,14 @@ class Scraper:
 
 
 def _wanted(info: AgentInfo, now: float) -> bool:
-    """Runs under way, and just ended ones: their last numbers may still be served."""
+    """Return whether a run is under way or just ended: its last numbers may still be served."""
     return info.ended_at is None or now - info.ended_at < 3
 
 
 def _has_port(info: AgentInfo | None) -> bool:
-    """Whether an endpoint is an agent's: a configured target, or one of this host whose process is there.
+    """Return whether an endpoint is an agent's: a configured target, or a live process on this host.
 
-    Any account may listen on the port that a dead agent had, and would be sent the credentials.
+    Any account may listen on the port that a dead agent had, and would receive the credentials.
     """
     if info is None:
         return True
@@ -174,14 +174,14 @@ def _has_port(info: AgentInfo | None) -> bool:
 
 
 def _only_there(info: AgentInfo | None) -> str:
-    """Return the other host on which alone an agent's endpoint can be reached; empty if there is none."""
+    """Return the other host that alone can reach an agent's endpoint; empty if there is none."""
     if info is None or info.host == socket.gethostname():
         return ""
     return info.host if urlsplit(info.endpoint or "").hostname in _LOOPBACK else ""
 
 
 def _of(readings: list[Reading], run: str | None) -> list[Reading]:
-    """The readings of the run that was expected; another agent may have been given the same port since."""
+    """Return the readings of the expected run; another agent may have the same port by now."""
     if run is None:
         return [reading for reading in readings if reading.run]
     own = [reading for reading in readings if reading.run == run]

@@ -1,4 +1,4 @@
-"""Runs, numbers and incidents put together: from this host's state folder, or numbers from a Prometheus."""
+"""Combine runs, numbers, and incidents from this host's state folder, or numbers from a Prometheus."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _KEPT_JOURNALS = 1000  #: runs
 
 
 class Source:
-    """One per process. Every method may be called from any thread."""
+    """The data of the pages, one source per process. Any thread may call any method."""
 
     def __init__(self, settings: DashboardSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -70,7 +70,7 @@ class Source:
                 server=settings.server,
             )
         self.cases = Casebook(settings.incidents_url, settings.home)
-        self._ended: dict[str, RunRow] = {}  # what ended is worked out once
+        self._ended: dict[str, RunRow] = {}  # computed once per ended run
 
     def start(self) -> None:
         if self.scraper is not None:
@@ -90,17 +90,17 @@ class Source:
         return self.scraper.status() if self.scraper is not None else []
 
     def agents(self, run: str) -> list[Agent]:
-        """The agents of a run that keep their traces here: several where hosts share the state folder."""
+        """Return the agents of a run whose folders are here: several if hosts share the state folder."""
         return [Agent(folder, info) for folder, info in folders_of(self.settings.home, run)]
 
     def copies(self, run: str) -> list[LogCopy]:
-        """The log copies of a run, of all its hosts."""
+        """Return the log copies of a run, of all its hosts."""
         agents = self.agents(run)
         hosts = [one.info.host for one in agents] if hosts_of(agents) else []
         return copies(*(one.folder for one in agents), hosts=hosts)
 
     def info(self, run: str) -> AgentInfo | None:
-        """The run's record: see `as_one`."""
+        """Return the run's record: see `as_one`."""
         return as_one(self.agents(run))
 
     def ended(self) -> set[str]:
@@ -108,20 +108,20 @@ class Source:
         return {run for run, info in known.items() if info is not None and info.ended_at is not None}
 
     def _agents(self) -> dict[str, list[Agent]]:
-        """Those of all runs, the newest run first."""
+        """Return the agents of all runs, the newest run first."""
         found: dict[str, list[Agent]] = {}
         for info in list_runs(self.settings.home):
             found.setdefault(info.run, []).append(Agent(runs_home(self.settings.home) / info.folder, info))
         return found
 
     def run_names(self) -> list[str]:
-        """Every run known here, newest first."""
+        """Return every run known here, newest first."""
         local = list(self._agents())
         seen = self.store.last_seen()
         return local + sorted(seen.keys() - set(local), key=lambda run: -seen[run])
 
     def rows(self) -> list[RunRow]:
-        """One row a run, those that need someone first."""
+        """Return one row per run, those that need attention first."""
         local = self._agents()
         seen = self.store.last_seen()
         incidents = self._open_by_run()
@@ -149,7 +149,7 @@ class Source:
         return self._row(run, agents, seen, self.incidents(run), numbers, whole=True)
 
     def frames(self, run: str) -> RunFrames:
-        """The run's numbers: scraped ones, else those its log copies tell."""
+        """Return the run's numbers: scraped, else from its log copies."""
         found = frames.from_store(self.store, run)
         agents = self.agents(run)
         folders, info = [one.folder for one in agents], as_one(agents)
@@ -164,11 +164,11 @@ class Source:
         return found
 
     def incidents(self, run: str) -> list[Incident]:
-        """The run's incidents, newest first: from the database, else from the run's own journal."""
+        """Return the run's incidents, newest first: from the database, else from the run's own journal."""
         return self.cases.incidents(run) or journal(*(one.folder for one in self.agents(run)))
 
     def incident(self, key: str) -> Incident | None:
-        """The incident of this id, or that it became: from the database, else from its run's own journal."""
+        """Return the incident of this id, or the one it merged into: from the database, else the journal."""
         run = key.partition("/")[0]
         stored = self.cases.incident(key)
         if stored is None and run not in self.run_names():
@@ -185,27 +185,27 @@ class Source:
         *,
         whole: bool = False,
     ) -> RunRow:
-        """A row; where nobody scraped, for `whole` from all log copies, else as the agents recorded it."""
+        """Return a row; if not scraped, from all log copies if `whole`, else from the agents' records."""
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
-        said = said_at_the_end(*folders)
-        heard = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
+        end = said_at_the_end(*folders)
+        last = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
         alive = info is None or ended or any(one.alive for one in agents)
         if numbers == Numbers() and folders:
             if whole:
                 numbers = numbers_from_frames(rebuilt_frames(*folders, rules=self.settings.rules))
             else:
-                numbers = with_the_end(numbers, said.progress)
-        if ended:  # log copies, too, tell fewer steps than the probe
-            numbers = with_the_end(numbers, said.progress)
-        # Asked of a Prometheus, for the page of one run alone.
+                numbers = with_the_end(numbers, end.progress)
+        if ended:  # log copies, too, have fewer steps than the probe
+            numbers = with_the_end(numbers, end.progress)
+        # A Prometheus is queried only for the page of one run.
         scraped_hosts = tuple(self.store.hosts(run)) if whole or self.scraper is not None else ()
         hosts = max(hosts_of(agents), scraped_hosts, key=len)
-        row = make_row(run, info, numbers, incidents, alive=alive, seen=heard, now=self.clock(), hosts=hosts)
+        row = make_row(run, info, numbers, incidents, alive=alive, seen=last, now=self.clock(), hosts=hosts)
         if row.state == "unwatched":
-            row = replace(row, state=told_by_log(said.verdict, said.progress, cause=said.primary is not None))
+            row = replace(row, state=told_by_log(end.verdict, end.progress, cause=end.primary is not None))
         if row.state == "failed" and not row.cause:
-            row = replace(row, cause=said.cause, exception=said.exception)
+            row = replace(row, cause=end.cause, exception=end.exception)
         return row
 
     def _open_by_run(self) -> dict[str, list[Incident]]:
@@ -216,10 +216,10 @@ class Source:
 
 
 def journal(*folders: Path) -> list[Incident]:
-    """The incidents in the journals of a run's folders, newest first; remembered while those do not change.
+    """Return the incidents in the journals of a run's folders, newest first; cached until those change.
 
-    Of a run over hosts, those that its coordinator kept. Where its folder is not here, reports of several
-    hosts on one incident are one incident: the newest report counts.
+    For a multi-host run, read the coordinator's journal. If its folder is not here, reports of several hosts
+    on one incident become one incident: the newest report counts.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
@@ -236,12 +236,12 @@ def _journal(stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Incident, ...]:
     found: dict[str, Incident] = {}
     for path in of_all_hosts or paths:
         changes = read_journal(path.parent, _MOST_JOURNAL, name=path.name)
-        for one in changes if of_all_hosts else folded(changes):
-            if one.id not in found or found[one.id].updated_at <= one.updated_at:
-                found[one.id] = one
-    merged = {alias for one in found.values() for alias in one.aliases}
-    left = (one for one in found.values() if one.id not in merged)
-    return tuple(sorted(left, key=lambda one: -one.opened_at))
+        for incident in changes if of_all_hosts else folded(changes):
+            if incident.id not in found or found[incident.id].updated_at <= incident.updated_at:
+                found[incident.id] = incident
+    merged = {alias for incident in found.values() for alias in incident.aliases}
+    left = (incident for incident in found.values() if incident.id not in merged)
+    return tuple(sorted(left, key=lambda incident: -incident.opened_at))
 
 
 class _Primary(msgspec.Struct):
@@ -249,7 +249,7 @@ class _Primary(msgspec.Struct):
 
 
 class _Ended(msgspec.Struct):
-    """What a row needs of a diagnosis."""
+    """The part of a diagnosis that a row needs."""
 
     verdict: str = ""
     progress: Progress = msgspec.field(default_factory=Progress)
@@ -258,21 +258,21 @@ class _Ended(msgspec.Struct):
 
     @property
     def cause(self) -> str:
-        """The rule of its primary cause; empty without a diagnosis."""
+        """The rule of the primary cause; empty without a diagnosis."""
         if self.primary is not None:
             return self.primary.rule
         return UNKNOWN_FAILURE if self.verdict else ""
 
     @property
     def exception(self) -> str:
-        """In short, where no rule knows the cause."""
+        """A short form of the exception, if no rule knows the cause."""
         return exception_in_short(self.unknown[0]) if self.unknown and self.primary is None else ""
 
 
 def said_at_the_end(*folders: Path) -> _Ended:
-    """The diagnosis that the agent wrote when the run ended; an empty one without it.
+    """Return the diagnosis that the agent wrote when the run ended; an empty one without it.
 
-    Of several agents, that of one that knows why the run failed.
+    Of several agents, prefer one that knows why the run failed.
     """
     found = []
     for folder in folders:
@@ -287,7 +287,7 @@ _source: Source | None = None
 
 
 def shared() -> Source:
-    """The process's one source, started on first use with the settings from the environment."""
+    """Return the process's one source, started on first use with the settings from the environment."""
     global _source
     with _lock:
         if _source is None:

@@ -1,4 +1,4 @@
-"""The numbers of all runs in one local DuckDB file; written where they change, read as pandas frames."""
+"""The numbers of all runs in one local DuckDB file, written on change and read as pandas frames."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from stallwatch_dashboard.data.overview import ENDINGS, Numbers
 from stallwatch_dashboard.data.summaries import METRICS, Trends, label_of, summary_of
 from stallwatch_rules.messages import Message, Text, message
 
-HEARTBEAT_SECONDS = 60.0  #: a number that does not change is written this often all the same
-POINTS = 1200  #: of one query: two a pixel of a chart
+HEARTBEAT_SECONDS = 60.0  #: an unchanged number is still written this often
+POINTS = 1200  #: of one query: two per pixel of a chart
 _MOST_POINTS = 20_000  #: of one query of many series
-_LASTING = "stallwatch_end_timestamp_seconds"  #: what an agent reports as it leaves
+_LASTING = "stallwatch_end_timestamp_seconds"  #: an agent reports it as it exits
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS series (
@@ -53,16 +53,16 @@ class _Series:
 
 
 class MetricStore:
-    """Change-only series in DuckDB. Safe to read from several threads while one writes.
+    """Change-only series in DuckDB. Several threads may read while one writes.
 
     A constant number costs one point a minute: its plateau is closed with a second point when it changes, so
-    a chart shows the change where it was. NaN is kept as NULL.
+    that a chart shows the change at its time. NaN is stored as NULL.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open or make the file at `path`; ``None`` keeps everything in memory. Raises ``duckdb.Error``."""
+        """Open or create the file at `path`; ``None`` keeps everything in memory. Raises ``duckdb.Error``."""
         self.path = path
-        self.problem: Text | None = None  #: why this store does not keep what it should, for the page
+        self.problem: Text | None = None  #: why this store cannot keep the numbers, for the page
         self._lock = threading.Lock()
         self._series: dict[_Name, dict[Key, _Series]] = {}
         self._agents: dict[str, dict[str, float]] = {}  # when each agent of each run was last scraped
@@ -70,7 +70,7 @@ class MetricStore:
         self._first: dict[str, float] = {}  # the time of each run's oldest number
         self._trends = Trends()
         self._next_id = 1
-        # A polite guest beside a training: two threads and half a GiB are plenty for what is kept here.
+        # Leave the machine to the training: two threads and half a GiB are plenty for these data.
         self._connection = duckdb.connect(
             str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
         )
@@ -80,7 +80,7 @@ class MetricStore:
 
     @classmethod
     def open(cls, path: Path) -> MetricStore:
-        """The store at `path`; where it cannot be had, one in memory that says why."""
+        """Return the store at `path`; if it cannot be opened, one in memory that reports why."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return cls(path)
@@ -90,7 +90,7 @@ class MetricStore:
             return store
 
     def write(self, readings: Iterable[Reading], time: float) -> int:
-        """Take the readings of one scrape; returns how many points went into the file."""
+        """Write the readings of one scrape; return how many points went into the file."""
         readings = list(readings)
         with self._lock:
             fresh: list[_Series] = []
@@ -111,12 +111,12 @@ class MetricStore:
             return len(points)
 
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
-        """One metric of one run as columns ``rank, labels, agent, t, v``, in order, about `points` long.
+        """Return a metric of a run, columns ``rank, labels, agent, t, v``, in order, about `points` rows.
 
-        A longer series is cut into equal spans of time; each keeps its lowest and highest value: peaks
-        survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together; `EACH_POINTS`
-        each if more than `POINTS` are wanted. The last value is repeated at the last scrape that showed it: a
-        plateau reaches to now.
+        A longer series is cut into equal spans of time; each keeps its lowest and highest value, so that
+        peaks survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together;
+        `EACH_POINTS` each if more than `POINTS` are wanted. The last value is repeated at the last scrape
+        that showed it, so that a plateau reaches to now.
         """
         with self._lock:
             family = sorted(
@@ -128,7 +128,7 @@ class MetricStore:
             most = max(most, EACH_POINTS * len(family))
         found = joined(self._cache.points(run, metric, most), ends)
         place = pd.Index(ends.series).get_indexer(pd.Index(found.series))
-        known = place >= 0  # a series that came since is shown next time
+        known = place >= 0  # a newer series is shown next time
         return series_frame([one.key for one in family], Points(place[known], found.t[known], found.v[known]))
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
@@ -136,7 +136,7 @@ class MetricStore:
             return self._latest(run, metric)
 
     def _latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Newest values, folded over the agents that are still heard of; an end counts as `_over` says."""
+        """Return newest values, folded over the agents that are not silent; for ends, see `_over`."""
         agents = self._agents.get(run, {})
         since = max(agents.values(), default=0.0) - SILENT_SECONDS
         there = {agent for agent, seen in agents.items() if seen >= since}
@@ -149,13 +149,13 @@ class MetricStore:
         return {which: fold(metric, [value for _, value in reported]) for which, reported in by_which.items()}
 
     def _speaks(self, reading: Reading) -> bool:
-        """Return whether its agent is the one whose values stand for the run."""
+        """Return whether the values of the reading's agent represent the run."""
         agents = self._agents[reading.run]
         since = max(agents.values()) - SILENT_SECONDS
         return reading.agent == min(agent for agent, seen in agents.items() if seen >= since)
 
     def hosts(self, run: str) -> dict[str, float]:
-        """When each host of a run of several was last heard of."""
+        """Return the last sign of each host of a multi-host run."""
         found: dict[str, float] = {}
         with self._lock:
             for agent, seen in self._agents.get(run, {}).items():
@@ -168,7 +168,7 @@ class MetricStore:
             return dict(self._seen)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """What a row tells of each of these runs. Asks nothing of the file."""
+        """Return the numbers of a row for each of these runs, without reading the file."""
         with self._lock:
             trends = {run: replace(self._trends.trend(run), started_at=self._first.get(run)) for run in runs}
             return {run: summary_of(self._newest(run), trend, now=now) for run, trend in trends.items()}
@@ -185,7 +185,7 @@ class MetricStore:
             return self._first.get(run)
 
     def prune(self, before: float) -> None:
-        """Forget everything older than `before`."""
+        """Delete everything older than `before`."""
         with self._lock:
             cursor = self._connection.cursor()
             self._cache.forget()
@@ -202,7 +202,7 @@ class MetricStore:
             cursor.close()
 
     def close(self) -> None:
-        """Write how far the last plateaus reached, and let go of the file."""
+        """Write the ends of the last plateaus, and close the file."""
         with self._lock:
             every = [series for family in self._series.values() for series in family.values()]
             ends = [
@@ -251,7 +251,7 @@ class MetricStore:
             cursor.close()
 
     def _load(self) -> None:
-        """Go on where an earlier process stopped."""
+        """Continue where an earlier process stopped."""
         rows = self._connection.execute(_NEWEST).fetchall()
         for number, run, metric, rank, labels, agent, first, time, value in rows:
             self._first[run] = min(first, self._first.get(run, first))
@@ -269,7 +269,7 @@ _FIRST = """
 SELECT run, min(t) FROM series JOIN (SELECT series, min(t) AS t FROM points GROUP BY series) ON id = series
 GROUP BY run
 """
-#: Twice through the file, which takes half as long as ``arg_max`` once (duckdb 2.0).
+#: Two scans of the file, which take half as long as one with ``arg_max`` (duckdb 2.0).
 _NEWEST = """
 WITH ends AS (SELECT series, min(t) AS first, max(t) AS last FROM points GROUP BY series)
 SELECT id, run, metric, rank, labels, agent, first, last, coalesce(v, 'nan'::DOUBLE)
@@ -278,7 +278,7 @@ FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND 
 
 
 def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
-    """Return whether a run is over: one agent reports a failure, or all that are there report an end."""
+    """Return whether a run is over: one agent reports a failure, or all that are not silent report an end."""
     ended = {agent for reported in endings.values() for agent, _ in reported}
     return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 

@@ -1,4 +1,4 @@
-"""What the Runs page needs of each run's history, kept small, and the row of numbers made of it."""
+"""The part of each run's history that the Runs page needs, and the row of numbers made from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Trend:
     """The bounded history of one run."""
 
     _losses: list[float] = field(default_factory=list)
-    _stride: int = 1  #: every so many losses, one is kept
+    _stride: int = 1  #: one of this many losses is kept
     _skipped: int = 0
     _last_loss: float | None = None
     _counted: tuple[float, float] | None = None  #: seconds and steps, when the steps last went up
@@ -33,7 +33,7 @@ class Trend:
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def loss(self, value: float) -> None:
-        """The next loss. When there are too many, every second one goes: the course stays."""
+        """Add the next loss. If there are too many, drop every second one: the course remains."""
         if not math.isfinite(value):
             return
         self._last_loss = value
@@ -47,7 +47,7 @@ class Trend:
             self._stride *= 2
 
     def steps(self, seconds: float, count: float) -> None:
-        """The histogram's sum and count; after a restart of the agent they begin anew."""
+        """Add the histogram's sum and count, which start again after a restart of the agent."""
         before = self._counted
         if before is not None and count == before[1]:
             return
@@ -60,7 +60,7 @@ class Trend:
             self._early.append(each)
 
     def numbers(self) -> Numbers:
-        """The course of the loss, the median seconds a step lately and of the run's own early steps."""
+        """Return the course of the loss, and the median seconds of the latest and of the early steps."""
         first = self._early[1:]
         losses = self._losses
         if losses and self._last_loss is not None and self._skipped:
@@ -73,7 +73,7 @@ class Trend:
 
 
 def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> Numbers:
-    """The trends of a whole history at once: of losses, and (seconds, count) of the steps, in order."""
+    """Return the trends of a whole history: of losses, and of (seconds, count) of the steps, in order."""
     trend = Trend()
     for value in losses:
         trend.loss(value)
@@ -108,14 +108,14 @@ _MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes
 
 
 def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
-    """One run's `trend` with its newest values. Pure."""
+    """Return one run's `trend` with its newest values. Pure."""
 
     def highest(metric: str) -> float | None:
         return max(latest.get(metric, {}).values(), default=None)
 
     loss = latest.get("loss", {})
     stepping, steps = highest("step_duration_seconds_sum"), highest("step_duration_seconds_count")
-    # Right after the first scrape there is no difference of two yet: the mean of all steps so far.
+    # After the first scrape there is no difference yet: take the mean of all steps so far.
     mean = stepping / steps if stepping is not None and steps else None
     phase = _phase(latest.get("phase", {}))
     ending, ended_at = _ending(latest.get("end_timestamp_seconds", {}))
@@ -148,13 +148,13 @@ def _phase(states: Mapping[Which, float]) -> str:
 def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
     if not moments:
         return "", None
-    # The end of a host that failed is that of the run, whenever the others ended.
+    # The end of a failed host is the end of the run, whenever the others ended.
     which = max(moments, key=lambda one: (label_of(one, "ending") not in ENDINGS, moments[one]))
     return label_of(which, "ending"), moments[which]
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """The last sign of progress, and when the silence since then becomes a stall; Unix seconds."""
+    """Return the last progress, and when the silence since then becomes a stall; Unix seconds."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds
@@ -167,7 +167,7 @@ def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
 
 
 def label_of(which: Which, name: str) -> str:
-    """The value of one label of a series."""
+    """Return the value of one label of a series."""
     return str(json.loads(which[1]).get(name, "")) if which[1] else ""
 
 
@@ -181,22 +181,22 @@ def _place(rank: int | None) -> float:
 
 
 class Trends:
-    """Not safe for several threads: its owner has a lock."""
+    """The trends of all runs. Not thread-safe: the owner has a lock."""
 
     def __init__(self) -> None:
         self._trends: dict[str, Trend] = {}
-        self._losses: dict[str, tuple[float, float]] = {}  # place of the rank that speaks, and its last one
+        self._losses: dict[str, tuple[float, float]] = {}  # place of the rank in use, and its last loss
 
     def load(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Read what an earlier process wrote."""
+        """Read the points that an earlier process wrote."""
         for run, rank, value in connection.execute(_LOSSES, [_LOSS, 2 * MOST_LOSSES]).fetchall():
             self._losses[run] = (_place(rank), value)
             self._trend(run).loss(value)
         paces: dict[str, dict[str, dict[float, float]]] = {}
         for run, metric, points in connection.execute(_STEPS, [_SUM, _COUNT]).fetchall():
             paces.setdefault(run, {})[metric] = {point["t"]: point["v"] for point in points}
-        for run, told in paces.items():
-            sums, counts = told.get(_SUM, {}), told.get(_COUNT, {})
+        for run, by_metric in paces.items():
+            sums, counts = by_metric.get(_SUM, {}), by_metric.get(_COUNT, {})
             for time in sorted(sums.keys() & counts.keys()):
                 self._trend(run).steps(sums[time], counts[time])
 
@@ -208,9 +208,9 @@ class Trends:
                 self._loss(reading)
             elif metric in (_SUM, _COUNT):
                 paces.setdefault(reading.run, {})[metric] = reading.value
-        for run, told in paces.items():
-            if len(told) == 2:
-                self._trend(run).steps(told[_SUM], told[_COUNT])
+        for run, pair in paces.items():
+            if len(pair) == 2:
+                self._trend(run).steps(pair[_SUM], pair[_COUNT])
 
     def trend(self, run: str) -> Numbers:
         return self._trends[run].numbers() if run in self._trends else Numbers()
@@ -223,14 +223,14 @@ class Trends:
         return self._trends.setdefault(run, Trend())
 
     def _loss(self, reading: Reading) -> None:
-        """Of several ranks the lowest speaks for the run; a number that only stands there is no new one."""
+        """Add the loss of the lowest rank, which represents the run; skip a value that only repeats."""
         order, (first, last) = _place(reading.rank), self._losses.get(reading.run, (math.inf, None))
         if order <= first and reading.value != last:
             self._losses[reading.run] = (order, reading.value)
             self._trend(reading.run).loss(reading.value)
 
 
-#: Facts that a run has once: of several agents, the first reports them.
+#: Values that a run has only once: of several agents, the first counts.
 _SPEAKS = """(rank IS NOT NULL OR agent = (
     SELECT min(agent) FROM series AS every WHERE every.run = series.run AND every.metric = series.metric
 ))"""

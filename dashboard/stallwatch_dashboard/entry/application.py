@@ -1,7 +1,7 @@
-"""What ``streamlit run`` serves: its own application with the script, uploads, addresses and the login.
+"""The application that ``streamlit run`` serves: the script, uploads, redirects, and the login.
 
-Streamlit finds the application by its name and class in this file (streamlit 1.58, app_discovery.py).
-The login's secrets are handed over in memory: they stand in no file and on no command line.
+Streamlit finds the application by its name and class in this file (streamlit 1.58, app_discovery.py). The
+login's secrets are passed in memory: they are in no file and on no command line.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The script that Streamlit runs for every reader.
 
-It lies alone: beside a folder named pages/, Streamlit would take the files in there for pages of its own
+It has a folder of its own: beside a folder named pages/, Streamlit would add the files in there to its own
 navigation, and show them without the frame around them.
 """
 

@@ -1,1 +1,1 @@
-"""Stallwatch for those who live in Grafana: boards as code, and the way to put them there."""
+"""Grafana support: boards as code, and the client that pushes them."""

@@ -1,7 +1,7 @@
-"""The boards: all runs, and one run. Their addresses (uid) never change, so links to them hold.
+"""Grafana boards: all runs, and one run. Their addresses (uid) never change, so links to them hold.
 
-`panels.json` says what they show. They are built with grafana-foundation-sdk for Grafana 11.4, whose schema
-later versions read too.
+`panels.json` describes their panels. They are built with grafana-foundation-sdk for Grafana 11.4, whose
+schema later versions also read.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from stallwatch_dashboard import theme
 from stallwatch_rules.decoding import from_json
 
 RUNS, RUN = "stallwatch-runs", "stallwatch-run"
-TAG = "stallwatch"  #: of boards, and of the annotations that incidents become
+TAG = "stallwatch"  #: of boards, and of the annotations for incidents
 #: The data source that the reader chose at the top of the board.
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _SIZES = {"figure": (6, 4), "curves": (12, 8), "rows": (24, 9), "states": (24, 6)}  #: of 24 columns; rows
 
 
 class _Panel(msgspec.Struct, forbid_unknown_fields=True):
-    kind: str  #: figure: one number; curves: lines; rows: a row a series; states: a band over time
+    kind: str  #: figure: one number; curves: lines; rows: a row per series; states: a band over time
     title: str
     about: str
     query: str = ""  #: PromQL
     queries: dict[str, str] = {}  #: of curves, by legend
     legend: str = ""
     unit: str = ""
-    limits: dict[str, str] = {}  #: a figure has this colour of `theme` from there on
+    limits: dict[str, str] = {}  #: of a figure: colors of `theme`, by the value at which they start
     links: dict[str, str] = {}
 
 
 def boards() -> dict[str, dict[str, Any]]:
-    """Every board by its uid, as Grafana's JSON model."""
+    """Return every board by its uid, as Grafana's JSON model."""
     path = Path(__file__).with_name("panels.json")
     panels = from_json(path.read_bytes(), dict[str, list[_Panel]])
     runs = _board(RUNS, "Stallwatch: runs", "Every run, those that need someone first.")
@@ -66,8 +66,8 @@ def _json(board: builders.Dashboard, panels: list[_Panel]) -> dict[str, Any]:
     for panel in panels:
         board = board.with_panel(_panel(panel))
     plain: dict[str, Any] = json.loads(json.dumps(board.build(), cls=JSONEncoder))
-    for number, one in enumerate(plain["panels"], 1):
-        one["id"] = number  # else Grafana numbers them anew, and links to a panel lead nowhere
+    for number, model in enumerate(plain["panels"], 1):
+        model["id"] = number  # else Grafana renumbers them, and links to a panel break
     return plain
 
 
@@ -100,7 +100,7 @@ def _panel(told: _Panel) -> Any:
     if told.kind in ("figure", "curves"):
         panel = panel.unit(told.unit or "short")
     if told.kind == "figure":
-        steps = [models.Threshold(value=None, color=theme.BLUE)]  # no value: from the bottom on
+        steps = [models.Threshold(value=None, color=theme.BLUE)]  # no value: the lowest level
         for value, colour in told.limits.items():
             steps.append(models.Threshold(value=int(value), color=getattr(theme, colour)))
         limits = builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)

@@ -1,7 +1,7 @@
-"""Puts boards, their data source and incidents into a Grafana; again and again, with the same result.
+"""Push boards, their data source, and incidents to a Grafana. Repeated pushes have the same result.
 
 The calls are those of Grafana's HTTP API as grafana-client makes them: ``/folders``, ``/datasources``,
-``/dashboards/db`` and ``/annotations``.
+``/dashboards/db``, and ``/annotations``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Done(NamedTuple):
 
 
 class PushError(Exception):
-    """Grafana did not take it; says why and what to do, without the token."""
+    """Grafana did not accept a push; the message gives the reason and a remedy, without the token."""
 
 
 class Grafana:
@@ -49,7 +49,7 @@ class Grafana:
         return Done("folder", title, "created")
 
     def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
-        """A data source for this Prometheus (or what speaks its API), as Grafana's server reaches it."""
+        """Set up the data source for a Prometheus (or a compatible server), as Grafana reaches it."""
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:
@@ -61,7 +61,7 @@ class Grafana:
         return Done("data source", name, "updated")
 
     def board(self, uid: str, board: Mapping[str, Any]) -> Done:
-        """A board; one of this uid that is there already is replaced, its history stays in Grafana."""
+        """Create a board, or replace the board with this uid; Grafana keeps its history."""
         known = self._got(lambda: self._api.dashboard.get_dashboard(uid))
         if known is not None and _same(known["dashboard"], board):
             return Done("board", board["title"], "kept")
@@ -70,7 +70,7 @@ class Grafana:
         return Done("board", board["title"], "created" if known is None else "updated")
 
     def annotation(self, incident: Incident) -> Done:
-        """An incident as a mark on the boards, from its opening to its end."""
+        """Mark an incident on the boards, from its opening to its end."""
         mark = _mark(incident)
         wanted = {
             "time_from": round(incident.opened_at * 1000),
@@ -89,7 +89,7 @@ class Grafana:
         return Done("annotation", incident.id, "updated")
 
     def _got(self, ask: Any) -> Any:
-        """The answer; ``None`` where Grafana has no such thing."""
+        """Return the answer; ``None`` if Grafana has no such object."""
         with suppress(_Missing):
             return self._told(ask)
         return None
@@ -107,7 +107,7 @@ class Grafana:
             raise PushError(f"{self._url} is no address: it begins with http:// or https://") from None
         except (RequestException, OSError) as error:
             raise PushError(f"{self._url} does not answer: {type(error).__name__}") from None
-        # A page for browsers, such as a proxy's, is handed on as its text (grafana-client 5.1.4, client.py).
+        # grafana-client returns a web page, such as a proxy's, as its text (5.1.4, client.py).
         if not isinstance(answer, (dict, list)):
             raise PushError(f"{self._url} answers, but not as Grafana does: something else is there")
         return answer
@@ -123,7 +123,7 @@ def push(
     prometheus: str = "",
     incidents: Iterable[Incident] = (),
 ) -> Iterable[Done]:
-    """Everything in its order, told as it is done. Raises ``PushError``."""
+    """Push everything in order, and yield each result as it is done. Raises ``PushError``."""
     yield grafana.folder()
     if prometheus:
         yield grafana.source(prometheus)
@@ -134,12 +134,12 @@ def push(
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Grafana adds an id and counts versions; the rest it keeps as it was sent."""
+    """Return whether a board is unchanged, apart from the id and version that Grafana sets."""
     return all(known.get(key) == value for key, value in wanted.items() if key not in ("id", "version"))
 
 
 def _mark(incident: Incident) -> str:
-    """A tag that finds this incident's annotation again; ids hold characters that addresses do not."""
+    """Return the tag of this incident's annotation: a hash, as ids hold characters that URLs cannot."""
     return "incident:" + hashlib.sha256(incident.id.encode()).hexdigest()[:16]
 
 

@@ -1,6 +1,6 @@
-"""All charts of a run in one frame of its own, updated in place.
+"""All charts of a run in one frame, updated in place.
 
-``st.plotly_chart`` makes a new chart of every new number: the old one is thrown away with its zoom, and the
+``st.plotly_chart`` makes a new chart for every new number: the old one is discarded with its zoom, and the
 page flickers (docs/decisions/0008). This component keeps the charts and gives them new data.
 """
 
@@ -16,7 +16,7 @@ import streamlit.components.v1 as components
 from stallwatch_dashboard.charts.base import Drawing
 from stallwatch_dashboard.words import Say
 
-# The second component is never drawn: it serves plotly.min.js out of the Python package, for the first one.
+# The second component is never drawn: it serves plotly.min.js from the Python package to the first.
 _board = components.declare_component("board", path=Path(__file__).with_name("board_frontend"))
 _plotly = components.declare_component("plotly", path=Path(str(files("plotly"))) / "package_data")
 
@@ -26,9 +26,9 @@ def draw_board(
 ) -> str | None:
     """Draw (key, title, figure) two in a row, those in `wide` alone; the same `key` keeps the same charts.
 
-    Gives the id of the incident whose name was clicked, once for each click.
+    Return the id of the incident whose name was clicked, once for each click.
     """
-    told = [
+    specs = [
         {
             "key": name,
             "title": title,
@@ -38,7 +38,7 @@ def draw_board(
         }
         for name, title, figure in charts
     ]
-    clicked = _board(charts=told, words={"undo_zoom": say("undo_zoom")}, key=key)
+    clicked = _board(charts=specs, words={"undo_zoom": say("undo_zoom")}, key=key)
     if not clicked or clicked["at"] == st.session_state.get("board_click"):
         return None
     st.session_state["board_click"] = clicked["at"]

@@ -1,4 +1,4 @@
-"""Pieces that every page draws: the head, the reader's language and zone, the verdict."""
+"""Parts that every page draws: the head, the reader's language and zone, the verdict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 T = TypeVar("T")
 _CHOSEN, _TOLD, _DRAWN = "chosen_language", "told_language", "drawn_page"
-CLICKED = ("open_incident",)  #: what a click in a fragment leaves for the page to go to
+CLICKED = ("open_incident",)  #: session keys in which a click in a fragment names where the page goes
 
 #: Pages in the order of the navigation, with their icons.
 PAGES = {
@@ -46,27 +46,27 @@ def page(name: str, *, default: bool = False) -> StreamlitPage:
 
 
 def switch(name: str, **query: str) -> NoReturn:
-    """Go to the page of that name, with this in its address; nothing that is refreshed here follows there."""
+    """Go to the page of that name with this query in its address; fragments of this page do not follow."""
     leave_fragments()
     st.switch_page(page(name), query_params=query)
 
 
 def leave_fragments() -> None:
-    """Before something else is drawn: answer no more questions for what this page refreshes.
+    """Before something else is drawn: stop answering reruns of this page's fragments.
 
-    The browser goes on asking for a page's fragments until it hears of the new page. Such a question that
-    comes in the meantime would be answered after the new page, with the last page's address: the browser
-    would go back to that, or throw the new page away, draw nothing and report a "Bad delta path index"; and
-    a click that it still tells of would count again (streamlit 1.67, ScriptRunner._run_script,
-    ScriptRequests.request_rerun). A fragment that is not kept is not asked for (AppSession.request_rerun),
-    and what has been asked for until now gives way to the new page.
+    The browser requests reruns of a page's fragments until it receives the new page. A rerun that arrives in
+    the meantime would be answered after the new page, with the last page's address: the browser would go back
+    to that, or discard the new page, draw nothing, and report a "Bad delta path index"; and a click that it
+    still reports would count again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun).
+    A fragment that is not kept is not rerun (AppSession.request_rerun), and pending requests give way to the
+    new page.
     """
     if (context := get_script_run_ctx()) is not None:
         context.fragment_storage.clear()
 
 
 def leave_last_page() -> None:
-    """The same where the browser went to another page by itself; what was clicked there is done with."""
+    """Call `leave_fragments` if the browser itself went to another page, and discard earlier clicks."""
     context = get_script_run_ctx()
     if context is not None and st.session_state.get(_DRAWN) != context.page_script_hash:
         leave_fragments()
@@ -76,19 +76,19 @@ def leave_last_page() -> None:
 
 
 def note_page() -> None:
-    """Remember which page this is, once the navigation found it.
+    """Remember the current page, once the navigation has found it.
 
-    Of an address that was just opened, Streamlit tells the main script until then, and the page from the next
-    run on (streamlit 1.67, PagesManager): taken for another page, that would throw the first click away.
+    For an address that was just opened, Streamlit reports the main script until then, and the page from the
+    next run on (streamlit 1.67, PagesManager): mistaken for another page, that would discard the first click.
     """
     if (context := get_script_run_ctx()) is not None:
         st.session_state[_DRAWN] = context.page_script_hash
 
 
 def into_address(name: str, value: str | None) -> None:
-    """Keep this in the page's address; None or nothing takes it out.
+    """Keep a value in the page's address; None or an empty value removes it.
 
-    What is there already is not set again: each setting is a step of the browser's history.
+    A value that is in the address is not set again: each setting is a step of the browser's history.
     """
     if value and st.query_params.get(name) != value:
         st.query_params[name] = value
@@ -97,22 +97,21 @@ def into_address(name: str, value: str | None) -> None:
 
 
 def language() -> str:
-    """What the reader chose, else what the address says or said, else Chinese where the browser speaks it,
-    else what the dashboard was started with."""
-    if (told := st.query_params.get("lang")) in words.LANGUAGES:
-        st.session_state[_TOLD] = told  # the next page's address does not say it again
+    """Return the reader's choice, else that of this or an earlier address, of the browser, or the setting."""
+    if (named := st.query_params.get("lang")) in words.LANGUAGES:
+        st.session_state[_TOLD] = named  # the next page's address does not repeat it
     chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_TOLD) or _of_browser()
     chosen = chosen or shared().settings.language
     return chosen if chosen in words.LANGUAGES else "en"
 
 
 def _of_browser() -> str | None:
-    """Chinese where the browser's own language is; None for others: English is nobody's choice there."""
+    """Return Chinese if it is the browser's language; None for others: English is no choice there."""
     return "zh" if (st.context.locale or "").casefold().startswith("zh") else None
 
 
 def _choose_language() -> None:
-    """Remember the choice: the switch itself is another one on every page, and forgets."""
+    """Remember the choice: the switch is a new widget on every page, and forgets it."""
     st.session_state[_CHOSEN] = st.session_state["language"] or language()
 
 
@@ -121,7 +120,7 @@ def say(key: str, *values: object) -> str:
 
 
 def say_or(key: str, otherwise: str) -> str:
-    """Return the word of a key, or `otherwise` for what only a later version or another program names."""
+    """Return the text of a key, or `otherwise` for a key of a later version or another program."""
     try:
         return say(key)
     except KeyError:
@@ -133,7 +132,7 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """The reader's time zone as the browser tells it; this host's where it does not."""
+    """Return the reader's time zone from the browser; without one, None for the zone of this host."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
@@ -154,7 +153,7 @@ def catalogue(extra: tuple[str, ...]) -> Catalogue:
 
 
 def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:
-    """The page's title, or a choice in its place; the language beside it; what is wrong with the source."""
+    """Draw the title or a choice in its place, the language, and source problems; return the choice."""
     st.html(theme.STYLE)
     left, right = st.columns([3, 1], vertical_alignment="center")
     with left:
@@ -177,7 +176,7 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
 
 
 def chosen_row(table: str, rows: Sequence[T]) -> T | None:
-    """The one of `rows` that the reader chose in the table of this key."""
+    """Return the row that the reader chose in the table of this key."""
     chosen = st.session_state.get(table, {}).get("selection", {}).get("rows", [])
     return rows[chosen[0]] if chosen and chosen[0] < len(rows) else None
 
@@ -187,11 +186,11 @@ _FEW_FIXES = 3
 
 
 def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -> None:
-    """What is wrong, what it means here and what to change first; the rest on demand."""
+    """Draw the trouble, its impact here, and what to change first; the rest on demand."""
     with st.container(border=True, key=f"verdict-{found.level}"):
         st.markdown(f"### {icon} {markdown(found.headline)}")
-        if told := " · ".join(markdown(fact) for fact in (*found.facts, *facts)):
-            st.caption(told)
+        if caption := " · ".join(markdown(fact) for fact in (*found.facts, *facts)):
+            st.caption(caption)
         if not found.cause:
             return
         first = found.fixes[:_FEW_FIXES]
@@ -222,28 +221,28 @@ _ASKED = "missing_page"
 
 
 def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
-    """For the navigation: a page of the name in the address where none of `pages` has it. No menu shows it.
+    """Return a page of the name in the address for the navigation, if none of `pages` has that name.
 
-    The browser tells the name once; from then on it tells a number that is made of the name. So the page is
-    kept for as long as the reader's session (streamlit 1.67, PagesManager).
+    No menu shows it. The browser sends the name once, and then a number derived from it. So the page is kept
+    for as long as the reader's session (streamlit 1.67, PagesManager).
     """
     context = get_script_run_ctx()
     name = context.pages_manager.intended_page_name if context is not None else None
     if name and name not in {page.url_path for page in pages.values()}:
         st.session_state[_ASKED] = name.strip("/").replace("/", "-")
-    if not (asked := st.session_state.get(_ASKED)):
+    if not (wanted := st.session_state.get(_ASKED)):
         return []
 
     def draw() -> None:
-        head(say("no_such_page", unquote(asked)[:200]))
+        head(say("no_such_page", unquote(wanted)[:200]))
         st.write(say("no_such_page_next"))
-        for one in pages.values():
-            st.page_link(one)
+        for known in pages.values():
+            st.page_link(known)
 
-    return [st.Page(draw, title="Stallwatch", url_path=asked, visibility="hidden")]
+    return [st.Page(draw, title="Stallwatch", url_path=wanted, visibility="hidden")]
 
 
 def offer_download(what: str, text: str | bytes, name: str, kind: str) -> None:
-    """Draw the button that downloads a text; nothing else on the page is drawn again for it."""
+    """Draw the button that downloads a text; a click does not redraw the page."""
     icon = ":material/download:"
     st.download_button(say(f"download_{what}"), text, name, kind, on_click="ignore", icon=icon)

@@ -1,4 +1,4 @@
-"""How well this dashboard can see: sources, losses, chats with a test button, disk and versions."""
+"""The health of this dashboard: sources, losses, chats with a test button, disk, and versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One incident: what it means and what to change, its timeline, evidence, stacks, and what people said."""
+"""One incident: its impact and fixes, its timeline, evidence, stacks, and what people wrote."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def incident_table(incidents: Sequence[Incident], reader: Reader, *, with_run: b
 
 
 def _hosts(incident: Incident) -> str:
-    """The host of its rank, and of how many; the only one's name."""
+    """Return the host of the rank and the number of hosts; of a single host, only the name."""
     if not incident.hosts:
         return cell(incident.host)
     return f"{cell(incident.host) or formats.NOTHING} / {len(incident.hosts)}"
@@ -66,7 +66,7 @@ def _hosts(incident: Incident) -> str:
 def draw_incidents(
     incidents: Sequence[Incident], *, key: str, with_run: bool = True, height: int | Literal["auto"] = "auto"
 ) -> None:
-    """Draw the table; the incident that is chosen in it is left for the page to go to."""
+    """Draw the table; leave the incident that is chosen in it for the page to open."""
 
     def remember() -> None:
         if (chosen := chosen_row(key, incidents)) is not None:
@@ -90,7 +90,7 @@ def _state(incident: Incident, say: Say) -> str:
 
 
 def missing() -> bool:
-    """Whether incidents cannot be read, which is no news that there are none: says so, and why."""
+    """Return whether incidents cannot be read, and show why: that does not mean that there are none."""
     why = shared().cases.unreadable()
     if why is not None:
         st.warning(markdown(say("incidents_unreadable", why)), icon=":material/warning:")
@@ -98,7 +98,7 @@ def missing() -> bool:
 
 
 def draw_incident(key: str) -> None:
-    """The page of the incident of this id, drawn again every few seconds while it is open."""
+    """Draw the page of the incident of this id, again every few seconds while it is open."""
     incident = shared().incident(key)
     if incident is None:
         if missing():
@@ -137,7 +137,7 @@ def _live(key: str) -> None:
 
 
 def draw_stacks(stacks: StallStacks, about: str = "") -> None:
-    """Where the ranks of a host were: in a sentence, then their stacks."""
+    """Draw where the ranks of a host were: in a sentence, then their stacks."""
     st.text(verbatim(render(sentence(stacks))))
     if about:
         st.caption(about)
@@ -145,13 +145,13 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 
 def _timeline(incident: Incident) -> None:
-    """What became of it, and what people said; of one that an older version kept, as the database has it."""
+    """Draw an incident's changes and notes; of an older version's incident, as the database has them."""
     kept = shared().cases.history(incident.id)
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
         if not changes or change.what not in ("open", "worse", "better", "resolved"):
-            told = (_what(change.what, change.text), change.who, _said(change.what, change.text))
-            changes.append((change.at, *told))
+            texts = (_what(change.what, change.text), change.who, _said(change.what, change.text))
+            changes.append((change.at, *texts))
     if not incident.history and not kept:
         changes.append((incident.opened_at, say("what_open"), "", ""))
         if incident.resolved_at is not None:
@@ -171,7 +171,7 @@ def _timeline(incident: Incident) -> None:
 
 
 def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
-    """A row of the timeline: when, what, who, and about what."""
+    """Return a row of the timeline: time, change, person, and subject."""
     named = verdict.rule_name(event.rule, say, incident.exception if event.rule == incident.rule else "")
     about = named if event.rank is None else f"{named} ({say('rank', event.rank)})"
     if event.what == "closed":
@@ -183,7 +183,7 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
 
 
 def _icon(incident: Incident) -> str:
-    """A tick only where it was mended, or its run finished in spite of it."""
+    """Return the icon: a tick only if the incident was fixed, or its run finished in spite of it."""
     if incident.unwatched:
         return ICONS["stale"]
     if incident.outlasted:
@@ -224,7 +224,7 @@ _HOURS = (1, 4, 24, 168)
 
 
 def draw_actions(incident: Incident) -> None:
-    """The controls, or who has them; nothing where no database holds the incident."""
+    """Draw the controls, or who may use them; nothing if no database has the incident."""
     cases = shared().cases
     if cases.incident(incident.id) is None:
         return
@@ -246,7 +246,7 @@ def draw_actions(incident: Incident) -> None:
 
 
 def _who() -> str:
-    """Who acts: as signed in, else as the person says."""
+    """Return the person who acts: as signed in, else the name typed here."""
     signed_in = st.user.get("email") if shared().settings.login.on else None
     if isinstance(signed_in, str):
         return signed_in
@@ -280,7 +280,7 @@ def _silence(incident: Incident, who: str, now: float) -> None:
 
 
 def _do(act: Callable[[], object]) -> None:
-    """Act for those who may, say what went wrong, else draw the page anew."""
+    """Run an action if the person may; show its error, else redraw the page."""
     if not may_operate():
         return
     try:

@@ -1,4 +1,4 @@
-"""All incidents, and with ``?incident=`` one of them."""
+"""All incidents or, with ``?incident=``, one of them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
 
 
 def _choose() -> tuple[list[str], list[str]]:
-    """Words and kinds to show, from the address and back to it."""
-    told = st.query_params
+    """Return the words and kinds to show, which the address keeps."""
+    query = st.query_params
     left, right = st.columns([4, 6], vertical_alignment="bottom")
     search = left.text_input(
         say("find_incident"),
-        told.get("q", ""),
+        query.get("q", ""),
         max_chars=200,
         key="incidents_search",
         placeholder=say("find_incident"),
         label_visibility="collapsed",
         icon=":material/search:",
     )
-    named = told.get("show", "").split(",")
+    named = query.get("show", "").split(",")
     kinds = right.pills(
         say("state"),
         [*_STATUSES, *_SEVERITIES],

@@ -1,4 +1,4 @@
-"""Upload the logs of a dead run: the verdict first, then cause, fixes, evidence and everything else found."""
+"""Upload the logs of a dead run: the verdict first, then cause, fixes, evidence, and all other findings."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from stallwatch_rules.report.phrases import (
 )
 from stallwatch_rules.text.digest import fold_ranks
 
-_TOGETHER = ""  #: the choice of all files as one run: no job is called so
-_CHOICE = "which_job"  #: where the session keeps it
+_TOGETHER = ""  #: the choice of all files as one run: no job has this name
+_CHOICE = "which_job"  #: its key in the session
 _ROW_PIXELS = 35  #: as Streamlit draws them
 _MOST_ROWS = 6
 _SHOWN_REPORTS = 20
-_KNOWN_REPORTS = 8  #: of jobs of one upload, that are not read anew when somebody comes back to them
+_KNOWN_REPORTS = 8  #: of jobs of one upload, cached for when the reader returns to them
 
 
 def _draw(shown: Table) -> None:
@@ -63,7 +63,7 @@ def _draw(shown: Table) -> None:
 
 
 def _choose_job(jobs: Sequence[JobTold]) -> str:
-    """The name of the job whose report is asked for; `_TOGETHER` for all of them as one run."""
+    """Return the name of the job whose report is wanted; `_TOGETHER` for all jobs as one run."""
     names = {job.name: f"{shown_name(job, language())} · {render(job.badge)}" for job in jobs}
     reported = next((number for number, job in enumerate(jobs) if job.reported), 0)
     chosen: str | None = st.selectbox(
@@ -98,26 +98,26 @@ def _place(place: Place) -> str:
 
 
 def _unknown(found: Diagnosis) -> None:
-    for one in found.unknown:
-        facts = [_place(one.first)]
-        if one.ranks:
-            facts.append(f"{say('ranks')} {fold_ranks(one.ranks)}")
-        if one.count > 1:
-            facts.append(f"× {one.count}")
+    for failure in found.unknown:
+        facts = [_place(failure.first)]
+        if failure.ranks:
+            facts.append(f"{say('ranks')} {fold_ranks(failure.ranks)}")
+        if failure.count > 1:
+            facts.append(f"× {failure.count}")
         st.caption(markdown(" · ".join(facts)))
         st.code(
-            verbatim("\n".join([*one.frames, f"{one.exception}: {one.message}"])),
+            verbatim("\n".join([*failure.frames, f"{failure.exception}: {failure.message}"])),
             language=None,
             wrap_lines=True,
         )
 
 
 def _new_lines(found: Diagnosis) -> None:
-    """Lines that the run, or the healthy one it was compared with, had not said before."""
+    """Draw the lines that are new to the run, or to the healthy run it was compared with."""
     st.markdown(f"#### {word('new-lines', language())}")
-    for one in found.new_lines:
-        st.caption(markdown(new_line_where(one, language())))
-        st.code(verbatim(one.exemplar), language=None, wrap_lines=True)
+    for line in found.new_lines:
+        st.caption(markdown(new_line_where(line, language())))
+        st.code(verbatim(line.exemplar), language=None, wrap_lines=True)
 
 
 def _facts(found: Diagnosis, problems: list[InputProblem]) -> None:
@@ -142,7 +142,7 @@ def _draw_problems(problems: list[InputProblem]) -> None:
 
 
 def _draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
-    """All of it, the verdict first; `lines` stand around the evidence."""
+    """Draw all of a report, the verdict first; `lines` are those around the evidence."""
     pages = catalogue(shared().settings.rules).pages
     draw_verdict(verdict.of_diagnosis(found, pages, reader()))
     _draw_problems(problems)
@@ -178,8 +178,8 @@ def _draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> 
 
 
 def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", together: bool = False) -> Answer:
-    told = formats.byte_size(sum(file.size for file in files))
-    bar = st.progress(0.0, say("reading", formats.byte_size(0), told))
+    total = formats.byte_size(sum(file.size for file in files))
+    bar = st.progress(0.0, say("reading", formats.byte_size(0), total))
     drawn = 0.0
 
     def progress(done: int, whole: int) -> None:
@@ -204,7 +204,7 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", toget
 
 
 def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
-    """The report of one of several jobs, or the command's own; read where it was not looked at lately."""
+    """Return the report of one of several jobs, or the command's own; read it unless it was viewed lately."""
     known: dict[str | None, Answer] = st.session_state.setdefault("reports", {})
     if job not in known:
         try:
@@ -215,17 +215,17 @@ def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) ->
         if len(known) > _KNOWN_REPORTS:
             del known[next(iter(known))]
         known[job] = answer
-    known[job] = known.pop(job)  # the last one looked at stays longest
+    known[job] = known.pop(job)  # the last one viewed stays longest
     return known[job]
 
 
 def _compared(answer: Answer) -> None:
-    """What the report does not tell: that nothing is new, or that the other run is not healthy either."""
+    """Show what the report omits: that nothing is new, or that the other run is not healthy either."""
     if not answer.healthy:
         return
     if answer.healthy not in TRAINS:
         st.info(say("not_healthy", say(f"verdict_{answer.healthy}")), icon=":material/info:")
-    # Of a run that is well no new lines are looked for.
+    # New lines are searched only in a run in trouble.
     if not answer.found.new_lines and answer.found.in_trouble:
         st.caption(say("nothing_new"))
 
@@ -304,7 +304,7 @@ if not _files:
     st.session_state.pop("reports", None)
     _kept(_reports)
 else:
-    # Beside each other: the verdict should stand as high as it can.
+    # Side by side: the verdict should be as high as possible.
     _left, _right = st.columns([1, 3], vertical_alignment="top")
     with _right, st.expander(say("compare_healthy"), icon=":material/compare_arrows:"):
         _healthy = st.file_uploader(say("healthy_logs"), accept_multiple_files=True, key="healthy") or []

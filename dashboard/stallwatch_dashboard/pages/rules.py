@@ -1,4 +1,4 @@
-"""The catalogue: find a rule, read its page, try a pattern on lines, draft a page from an unknown failure."""
+"""The catalogue: find a rule, read its page, try a pattern on lines, draft a page for an unknown failure."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def _harm(page: RulePage) -> str:
 
 
 def _chosen(pages: list[RulePage]) -> None:
-    """The reader chose a row: its rule goes into the address, so that the link can be sent on."""
+    """Put the rule of the chosen row into the address, so that the link can be shared."""
     if (chosen := chosen_row("rules_table", pages)) is not None:
         st.query_params["rule"] = chosen.id
 
 
 def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
     left, right = st.columns([3, 2])
-    asked = left.text_input(say("find_rule"), st.query_params.get("q", ""), placeholder=say("find_rule_hint"))
-    into_address("q", asked)
+    words = left.text_input(say("find_rule"), st.query_params.get("q", ""), placeholder=say("find_rule_hint"))
+    into_address("q", words)
     families = right.multiselect(
         say("family"), rulebook.families(known.pages.values()), placeholder=say("every_family")
     )
-    found = rulebook.search(known, _matcher(extra), asked, families)
+    found = rulebook.search(known, _matcher(extra), words, families)
     st.caption(say("rules_found", len(found), len(known.pages)))
     if not found:
         st.info(say("no_rule_found"), icon=":material/search_off:")
@@ -84,20 +84,20 @@ def _section(heading: str, text: str, chinese: str = "") -> None:
     text = render(bilingual(text, chinese))
     if written(text):
         st.markdown(f"#### {say(heading)}")
-        st.markdown(own_words(text))  # the page's own words: a local file that somebody reviewed
+        st.markdown(own_words(text))  # the page's own words: a local file that was reviewed
 
 
 def _page(page: RulePage) -> None:
-    told = page.sections
+    sections = page.sections
     with st.container(border=True, key="rule-page"):
         st.markdown(f"### {markdown(_title(page))}")
         facts = (page.id, page.family, say(f"role_{page.role}"), _harm(page), say(f"status_{page.status}"))
         st.caption(" · ".join(markdown(fact) for fact in facts))
-        _section("what_happened", told.what, told.zh_what)
-        _section("why", told.why, told.zh_why)
+        _section("what_happened", sections.what, sections.zh_what)
+        _section("why", sections.why, sections.zh_why)
         fixes = [render(fix) for fix in fixes_for(page, {})]
         _section("fixes", numbered(fixes))
-        _section("when_harmless", told.harmless)
+        _section("when_harmless", sections.harmless)
         with st.expander(say("how_recognised")):
             if page.patterns:
                 st.code(verbatim("\n".join(page.patterns)), language=None, wrap_lines=True)

@@ -1,4 +1,4 @@
-"""One run, live: the verdict, its figures, the charts, the incidents, another run beside it, and its log."""
+"""One live run: the verdict, its numbers, the charts, the incidents, another run beside it, and its log."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.text.digest import fold_ranks
 
-_FRESH_SECONDS = 4.0  #: younger numbers need no word about their age
-_LAST_WORDS_SECONDS = 15.0  #: after its end a run's last numbers, lines and incidents still come in
+_FRESH_SECONDS = 4.0  #: the age of younger numbers is not shown
+_LAST_WORDS_SECONDS = 15.0  #: a run's last numbers, lines, and incidents may arrive this long after its end
 _FEW_LINES, _MANY_LINES = 15, 1000
 _FEW_HOSTS = 6  #: whose names are written out
 _SPANS = (10, 60, 600)  #: seconds before and after a moment
 
 
 def _choose() -> str | None:
-    """The run that the reader chose, the address names or came last; None while there is no such run."""
+    """Return the run that the reader chose, the address names, or that is newest; None if it is missing."""
     names = shared().run_names()
     state, in_address = st.session_state, _named()
-    # Another one than before: a link, or the browser's back button.
-    told = in_address if in_address != state.get("address_run") else None
-    if told is not None or state.get("chosen_run") not in names:
-        wanted = told or in_address or (names[0] if names else None)
+    # It has changed: a link, or the browser's back button.
+    linked = in_address if in_address != state.get("address_run") else None
+    if linked is not None or state.get("chosen_run") not in names:
+        wanted = linked or in_address or (names[0] if names else None)
         state["chosen_run"] = wanted if wanted in names else None
     chosen = st.selectbox(
         say("choose_run"),
@@ -68,10 +68,10 @@ def _choose() -> str | None:
 
 
 def _named() -> str | None:
-    """The run that the address names, by itself or by one of its incidents.
+    """Return the run that the address names, by itself or by one of its incidents.
 
-    On the way to an incident Streamlit puts the next page's query into this page's address before it leaves
-    it (1.67, `st.switch_page`): that is where the browser's back button leads.
+    On the way to an incident, Streamlit puts the next page's query into this page's address before it leaves
+    the page (1.67, `st.switch_page`): the browser's back button leads there.
     """
     query = st.query_params.to_dict()
     if "run" not in query and (key := query.pop("incident", None)) is not None:
@@ -83,7 +83,7 @@ def _named() -> str | None:
 
 @st.fragment(run_every="2s")
 def _awaited(run: str | None) -> None:
-    """Nothing to show yet; when the run appears, so does its page."""
+    """Show that there is nothing yet; when the run appears, draw its page."""
     names = shared().run_names()
     if run in names or (names and run is None):
         st.rerun()
@@ -95,7 +95,7 @@ def _awaited(run: str | None) -> None:
 
 
 def _about(row: RunRow, now: float) -> list[str]:
-    """Where it runs, for how long, and how old what is shown is."""
+    """Return where the run is, its duration, and the age of the numbers shown."""
     facts = []
     if row.host and not any(incident.hosts for incident in row.open_incidents):  # the verdict counts those
         facts = [say("hosts_reported", len(row.hosts)) if row.hosts else row.host]
@@ -107,7 +107,7 @@ def _about(row: RunRow, now: float) -> list[str]:
 
 
 def _later(run: str) -> None:
-    """The way to the newest attempt: a name that is used again gets a number, and an address may not."""
+    """Link to the newest attempt: a reused name gets a number, which an address may lack."""
     newest = later_attempt(run, shared().run_names())
     if newest is not None:
         st.page_link(
@@ -119,7 +119,7 @@ def _later(run: str) -> None:
 
 
 def _figures(row: RunRow, found: RunFrames, now: float) -> None:
-    """Six numbers, each with another beneath that tells what it is worth."""
+    """Draw six numbers, each with another beneath to judge it by."""
     over = row.ended_at is not None
     left = None if row.seconds_left is None else say("left", formats.seconds(row.seconds_left))
     base_line = say("baseline", formats.seconds(row.baseline_seconds)) if row.baseline_seconds else None
@@ -148,7 +148,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     eye, span = look(), _span(row, found, incidents, now)
     host = _open_host(row, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
-    if is_folded(found.hosts):  # below what opens a host
+    if is_folded(found.hosts):  # below the map, which opens a host
         ready = (
             [one for one in ready if one.key == "lag"]
             + ([ranks_of_host(host)] if host else [])
@@ -166,9 +166,9 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 
 
 def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
-    """Draw what is known of the hosts of a run of several; return the one whose ranks are drawn.
+    """Draw what is known of the hosts of a multi-host run; return the host whose ranks are drawn.
 
-    That is the reader's choice, which the address keeps, else the blamed one.
+    That is the reader's choice, which the address keeps, else the blamed host.
     """
     hosts = list(dict.fromkeys([*(found.hosts[rank] for rank in sorted(found.hosts)), *row.hosts]))
     if len(hosts) < 2:
@@ -204,7 +204,7 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
 
 
 def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], silent: list[str]) -> None:
-    """A row a host, those that need someone first: ranks, the last word, and where it keeps its traces."""
+    """Draw a row per host, those that need attention first: ranks, last answer, and folder."""
     hosts = sorted(hosts, key=lambda host: (host not in blamed, host not in silent))
     ranks: dict[str, list[int]] = {}
     for rank, host in found.hosts.items():
@@ -229,12 +229,12 @@ def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], sile
 def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) -> Span:
     firsts = [f["t"].min() for f in (found.steps, found.loss, found.memory) if not f.empty]
     start = min([*firsts, *map(began, incidents)], default=row.started_at or now)
-    heard = row.seen if row.state == "stale" else None
-    return Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=heard)
+    last_sign = row.seen if row.state == "stale" else None
+    return Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=last_sign)
 
 
 def _stacks(incidents: list[Incident]) -> None:
-    """Where the ranks were at each stall, the newest first: the sentence, then the stacks."""
+    """Draw where the ranks were at each stall, the newest first: the sentence, then the stacks."""
     for incident in sorted(incidents, key=lambda one: -one.opened_at):
         if incident.stacks is None:
             continue
@@ -246,13 +246,13 @@ def _live(run: str, known: int) -> None:
     source = shared()
     row, now = source.row(run), source.clock()
     if row is None or len(source.run_names()) != known:
-        st.rerun()  # a run came or went: the list of runs at the top is another
+        st.rerun()  # a run appeared or disappeared: the list of runs at the top changes
     found, incidents = source.frames(run), source.incidents(run)
     pages = catalogue(source.settings.rules).pages
-    told = verdict.of_run(row, pages, reader(), found.last_step_at)
-    # Containers that are always there keep everything below at its place, so charts are updated, not remade.
+    shown = verdict.of_run(row, pages, reader(), found.last_step_at)
+    # Containers that always exist keep everything below in place, so charts are updated, not recreated.
     with st.container():
-        draw_verdict(told, icon=ICONS[row.state], facts=_about(row, now))
+        draw_verdict(shown, icon=ICONS[row.state], facts=_about(row, now))
     with st.container():
         _figures(row, found, now)
     with st.container():
@@ -292,17 +292,17 @@ def _log(run: str) -> None:
 
 
 def _comparison(run: str) -> None:
-    """A choice of the other run, which the address keeps, and the charts of both."""
+    """Draw a choice of the other run, which the address keeps, and the charts of both."""
     others = [name for name in shared().run_names() if name != run]
     if not others:
         return
-    told = st.query_params.get("with")
+    given = st.query_params.get("with")
     left, right = st.columns([6, 4], vertical_alignment="center")
     left.markdown(f"#### {say('compare')}")
     other = right.selectbox(
         say("compare_with"),
         others,
-        index=others.index(told) if told in others else None,
+        index=others.index(given) if given in others else None,
         key=f"compare-{run}",
         format_func=plain,
         placeholder=say("compare_with"),
@@ -323,7 +323,7 @@ def _compared(run: str, other: str) -> None:
 
 
 def _moment(run: str) -> None:
-    """The controls and the lines. Nothing is read before the reader opens it."""
+    """Draw the controls and the lines. Nothing is read before the reader opens it."""
     found = shared().copies(run)
     if not found:
         return
@@ -364,7 +364,7 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 
 
 def _beginning(run: str, incident: Incident | None) -> float:
-    """The moment before an incident was raised at which things stopped; for a time, the end of the run."""
+    """Return the time at which things stopped before an incident; without one, the end of the run."""
     if incident is not None:
         return stood_since(incident)
     info = shared().info(run)
@@ -376,7 +376,7 @@ def _local(time: float) -> datetime:
 
 
 def _typed_time(run: str, typed: object) -> float:
-    """The last such time of day that the run saw."""
+    """Return the last time in the run with this time of day."""
     end = _local(_beginning(run, None)) + timedelta(minutes=1)
     moment = datetime.combine(end.date(), typed, tzinfo=end.tzinfo)  # type: ignore[arg-type]
     return (moment if moment <= end else moment - timedelta(days=1)).timestamp()

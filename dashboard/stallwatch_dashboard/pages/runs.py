@@ -1,4 +1,4 @@
-"""Every run in one row, those that need someone first. What is chosen stands in the address, to be shared."""
+"""Every run in one row, those that need attention first. The address keeps the choices, for sharing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of runs: what its cells show, what they sort by, and where it can be searched."""
+"""The table of runs: the content of its cells, their sort values, and the text that is searched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stallwatch_dashboard.safetext import cell, plain
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Reader, Say
 
-#: Shape and word together: colour is never the only sign.
+#: Shape and word together: color is never the only sign.
 ICONS = {
     "starting": "◌",
     "training": "▶",
@@ -32,7 +32,7 @@ ICONS = {
     "unwatched": "◇",
     "stale": "?",
 }
-#: Orders that are offered, by their names in the address. A click on the head of a column gives the others.
+#: Orders that are offered, by their names in the address. Clicks on the heads of columns give the others.
 ORDERS = (
     "urgency",
     "run",
@@ -59,11 +59,11 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers, or of words where no `field` is named. Of numbers the highest comes first."""
+    """A column of numbers, or of words if `field` is empty. The highest number comes first."""
 
-    name: str  #: of the word in its head
+    name: str  #: the key of its heading
     width: int  #: pixels; those up to the invalidations fit into a window of 1,440
-    order: str = ""  #: in the address; nothing can be sorted by a column without
+    order: str = ""  #: its name in the address; a column without one cannot be sorted
     field: str = ""  #: of `RunRow` with the number
     shown: Callable[[float], str] = formats.number
     rising: bool = False  #: the lowest comes first
@@ -95,15 +95,15 @@ COLUMNS = (
 
 
 def draw_table(told: dict[str, Any], *, key: str) -> None:
-    """Draw what `table` told; the same `key` keeps the table, and what its reader chose."""
+    """Draw the data from `table`; the same `key` keeps the table, and the reader's choices."""
     html, css, js = _sources()
-    # Named anew each time: Streamlit's tests have another registry of components for each page (1.58).
+    # Registered each time: Streamlit's tests have another registry of components for each page (1.58).
     draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
     draw(data=told, key=key)
 
 
 def table(rows: Sequence[RunRow], reader: Reader) -> dict[str, Any]:
-    """For the browser, which searches and sorts: `rows` come with those first that need someone.
+    """Return the data for the browser, which searches and sorts; `rows` start with the most urgent.
 
     Everything in it is shown as text, except `key`, which leads to the run.
     """
@@ -174,7 +174,7 @@ def _shown(column: Column, value: float | None) -> str:
 
 
 def _incidents(row: RunRow, say: Say) -> str:
-    """What is open; of a run that is over, what it died of or what was wrong as it ended."""
+    """Return the open incidents; of a run that is over, its cause or what was wrong at its end."""
     known = row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
     found = {(one.rule, one.exception) for one in known}
     if row.cause:
@@ -183,12 +183,12 @@ def _incidents(row: RunRow, say: Say) -> str:
 
 
 def _phase(phase: str, say: Say) -> str:
-    """In words; one that only a trainer of its own knows as it names it."""
+    """Return the phase in words; a phase of a custom trainer by its own name."""
     return say(f"phase_{phase}") if phase in COLOURS else cell(phase) or formats.NOTHING
 
 
 def _course(values: Sequence[float]) -> str:
-    """Heights in percent between the lowest of the `values` and the highest."""
+    """Return heights in percent between the lowest of the `values` and the highest."""
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -202,7 +202,7 @@ def _searched(row: RunRow) -> tuple[str, ...]:
 
 @functools.cache
 def _sources() -> tuple[str, str, str]:
-    """HTML, CSS and JavaScript of the table: constant text, no data ever enters it."""
+    """Return the HTML, CSS, and JavaScript of the table: constant text without any data."""
     html, css, js = (
         (_FRONTEND / name).read_text(encoding="utf-8") for name in ("runs.html", "runs.css", "runs.js")
     )

@@ -1,4 +1,4 @@
-"""Signing in: nobody gets past here whom the configuration does not name."""
+"""Sign-in: only people whom the configuration names get past this page."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stallwatch_dashboard.pages.common import say
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.uploads.gate import LEDGER
 
-# The provider sends everybody back to the first page: Streamlit's way back always leads to its root (1.67,
-# web/server/starlette/starlette_auth_routes.py). So the browser keeps the address that was asked for, for
-# this tab alone, and goes there once the person is let in.
+# The provider sends people back to the first page: Streamlit's callback always leads to its root (1.67,
+# web/server/starlette/starlette_auth_routes.py). So the browser keeps the requested address, for this tab
+# alone, and goes there once the person is let in.
 _KEEP = """
 export default function ({ data }) {
   const here = location.pathname + location.search;
@@ -22,8 +22,8 @@ export default function ({ data }) {
   else sessionStorage.setItem("stallwatch-wanted", here);
 }
 """
-# What was kept names no host, so that no link leads through the sign-in to somewhere else. Whoever has gone
-# on from the first page by the time this runs is not led away.
+# The kept address has no host, so that no link leads through the sign-in to another site. A person who has
+# left the first page before this runs is not redirected.
 _GO = """
 export default function ({ data }) {
   const wanted = sessionStorage.getItem("stallwatch-wanted");
@@ -35,12 +35,12 @@ export default function ({ data }) {
 
 
 def keep_address() -> None:
-    """Have the browser keep the address that it shows, under the button that signs in."""
+    """Have the browser keep the address that it shows; drawn under the sign-in button."""
     _run("stallwatch_keep_address", _KEEP)
 
 
 def go_to_address() -> None:
-    """Lead a person who was just let in to the address that was asked for."""
+    """Redirect a person who was just let in to the requested address."""
     _run("stallwatch_go_to_address", _GO)
 
 
@@ -51,9 +51,9 @@ def _run(name: str, script: str) -> None:
 
 
 def role() -> Role | None:
-    """The role of whoever looks at this page, as the configuration says at this moment.
+    """Return the role of this page's reader, by the configuration at this moment.
 
-    Without a login the dashboard is its owner's: he may do everything.
+    Without a login, the reader is the owner and may do everything.
     """
     login = shared().settings.login
     if not login.on:
@@ -64,7 +64,7 @@ def role() -> Role | None:
 
 
 def may_operate() -> bool:
-    """Whether this person may act. Asked on the server by every action, whatever the browser sent."""
+    """Return whether this person may act. Every action checks it on the server, whatever the browser sent."""
     return role() == "operator"
 
 
@@ -74,7 +74,7 @@ def offer_uploads() -> None:
 
 
 def admit() -> bool:
-    """Whether the pages may be drawn; draws what there is to see instead where they may not."""
+    """Return whether the pages may be drawn; if not, draw the sign-in or the refusal instead."""
     if role() is not None:
         return True
     st.html(theme.STYLE)
@@ -94,7 +94,7 @@ def admit() -> bool:
 
 
 def draw_person() -> None:
-    """Who is signed in and as what, with the way out; nothing without a login."""
+    """Draw who is signed in, the role, and the sign-out button; nothing without a login."""
     found = role()
     if not shared().settings.login.on or found is None:
         return

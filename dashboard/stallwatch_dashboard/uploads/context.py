@@ -1,4 +1,4 @@
-"""The lines around a place in an uploaded log, as they were printed."""
+"""Read the lines around a place in an uploaded log, as they were printed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def around(
     after: int = 6,
     limits: Limits | None = None,
 ) -> str:
-    """The lines `number - before` to `number + after` of the file that a diagnosis names, its line marked.
+    """Return the lines `number - before` to `number + after` of a diagnosed file, line `number` marked.
 
-    Secrets are masked. Empty where there is no such line.
+    Mask secrets. Return an empty string if there is no such line.
     """
     problems: list[InputProblem] = []
     for name, stream in streams:
@@ -38,7 +38,7 @@ def around(
         for log in from_stream(name, stream, limits=limits)[0]:
             if log.name == file:
                 masker = LineMasker()
-                # With one more before, which may be that of a key.
+                # With one more line before, which may be part of a private key.
                 lines = [
                     structs.replace(line, text=masker(line.text))
                     for line in _read(log, problems, number, before + 1, after)
@@ -62,9 +62,9 @@ def _read(log: LogFile, problems: list[InputProblem], number: int, before: int, 
 
 
 def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
-    """How many lines were passed over without a look at them, `most` at most, and the chunks behind them.
+    """Return how many lines were skipped without inspection, at most `most`, and the chunks after them.
 
-    Nothing is passed over in encodings in which a line's end is more than one byte.
+    Skip nothing in encodings in which a line's end is more than one byte.
     """
     count, rest = 0, b""
     for portion in chunks:

@@ -1,8 +1,8 @@
-"""In front of Streamlit's own address for uploads: from whom it takes files, and how much in all.
+"""Guard Streamlit's upload address: which sessions may send files, and how much in total.
 
-Streamlit takes a file from any open session, one that has not signed in included, and keeps it in memory
-(streamlit 1.67, web/server/starlette/starlette_routes.py). Here a session may send files once a page offered
-it to, and all sessions together may keep so much.
+Streamlit takes a file from any open session, even one that has not signed in, and keeps it in memory
+(streamlit 1.67, web/server/starlette/starlette_routes.py). Here a session may send files after a page offers
+it, and all sessions together have a size limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATH = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 
 
 class Ledger:
-    """Which sessions may send files, and how many bytes each keeps here."""
+    """The sessions that may send files, and the bytes that each keeps here."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class Ledger:
             self._kept.setdefault(session, {})
 
     def take(self, session: str, file: str, size: int, most: int, alive: Callable[[str], bool]) -> int:
-        """Note a file that is about to come; the HTTP status of a refusal, or 0 to let it in."""
+        """Register a file about to arrive. Return the HTTP status of a refusal, or 0 to accept it."""
         with self._lock:
             if session not in self._kept:
                 return 403

@@ -1,8 +1,8 @@
-"""The process that reads uploaded files: what they do to it, they do to nobody else's pages.
+"""The process that reads uploaded files, so that they can harm only this process and not the pages.
 
-Started by `reading` in the folder that holds the files. Standard input says what to read (`Task`, JSON);
-standard output gets one JSON line for each sign of progress, ``[read, of]`` in bytes, and ends with the line
-``"done"``; the answer (`Answer`, msgpack) lies in the file that the task names.
+Started by `reading` in the folder that holds the files. Standard input holds the `Task` (JSON). Standard
+output gets one JSON line for each progress report, ``[read, of]`` in bytes, and ends with the line
+``"done"``; the answer (`Answer`, msgpack) is in the file that the task names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stallwatch_rules.decoding import from_json
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, JobTold
 
-_NICER = 5  # than the pages, which people wait for
+_NICER = 5  # lower priority than the pages, which people wait for
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Task:
     workers: int
     answer: str  #: path of the file to write
     healthy: list[str] = field(default_factory=list)  #: paths of a run to compare with
-    job: str = ""  #: of several jobs, the one to read; else the one that the command would report
-    together: bool = False  #: all are read as one run
+    job: str = ""  #: the job to read, of several; empty: the job that the command would report
+    together: bool = False  #: read all files as one run
 
 
 class Answer(msgspec.Struct):
     found: Diagnosis
     problems: list[InputProblem]
     context: str = ""  #: the lines around the evidence
-    healthy: str = ""  #: the verdict on the run that it was compared with
-    jobs: list[JobTold] = []  #: a line of each, where several were read
+    healthy: str = ""  #: the verdict on the run used for comparison
+    jobs: list[JobTold] = []  #: one entry per job, if several were read
 
 
 def main() -> None:
@@ -59,18 +59,18 @@ def _read(task: Task) -> Answer:
     catalogue = load_catalogue([Path(folder) for folder in task.rules], cache=cache_home())
     parallel = Parallel(workers=task.workers)
     known, before = None, 0
-    asked = sum(Path(name).stat().st_size for name in task.names)
+    total = sum(Path(name).stat().st_size for name in task.names)
 
     def of_the_healthy(read: int, of: int) -> None:
         nonlocal before
         before = of
-        _tell([read, of + asked])
+        _tell([read, of + total])
 
     if task.healthy:
         known = read_baseline(
             task.healthy, catalogue=catalogue, limits=task.limits, parallel=parallel, progress=of_the_healthy
         )
-    told = diagnose_jobs(
+    result = diagnose_jobs(
         task.names,
         Options(
             catalogue,
@@ -82,16 +82,16 @@ def _read(task: Task) -> Answer:
         job=task.job or None,
         together=task.together,
     )
-    found = told.diagnosis
-    answer = Answer(found, told.problems, jobs=told.jobs)
+    found = result.diagnosis
+    answer = Answer(found, result.problems, jobs=result.jobs)
     if known is not None:
-        answer.problems = [*told.problems, *known.problems]
-        # Of a file that could not be read its problem is told; nothing was compared.
+        answer.problems = [*result.problems, *known.problems]
+        # Of a file that could not be read, the problem is reported; nothing was compared.
         answer.healthy = known.verdict if known.baseline.exemplars else ""
     if found.primary is None:
         return answer
     with ExitStack() as opened:
-        holding = [name for name in task.names if found.primary.file.startswith(name)]  # or is a member of
+        holding = [name for name in task.names if found.primary.file.startswith(name)]  # or its archive
         streams = [(name, opened.enter_context(Path(name).open("rb"))) for name in holding]
         answer.context = context.around(streams, found.primary.file, found.primary.line, limits=task.limits)
     return answer

@@ -1,4 +1,4 @@
-"""Has uploaded files read by a process of their own, a few at a time, and passes on what it reports."""
+"""Read uploaded files in a separate process, a few at a time, and pass on its reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def safe_name(name: str, number: int) -> str:
-    """The last part of an upload's name, fit for a file of its own; its rank and endings stay readable."""
+    """Return the last part of an upload's name as a safe file name; its rank and extensions stay readable."""
     last = _UNFIT.sub("_", re.split(r"[/\\]", name)[-1]).strip()
     last = last[-_LONGEST:]
     while len(last.encode("utf-8", "replace")) > _LONGEST:
@@ -41,9 +41,9 @@ def safe_name(name: str, number: int) -> str:
 
 @contextmanager
 def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple[Path, list[str]]]:
-    """A folder of the user's alone with the files in it, and their paths within; removed at the end.
+    """Write the files to a private folder, removed at the end; yield it and their paths within it.
 
-    Two files of one name lie in folders of their own.
+    Files of the same name get folders of their own.
     """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = Path(tempfile.mkdtemp(prefix=".upload-", dir=home))
@@ -67,11 +67,11 @@ _AT_ONCE = 2
 _STARTS_SAFELY = sys.version_info >= (3, 11)  # whether Python obeys PYTHONSAFEPATH
 _turns = threading.BoundedSemaphore(_AT_ONCE)
 _MIB = 1024 * 1024
-_RATIO_FROM = 64 * _MIB  # who uploads may be anybody
+_RATIO_FROM = 64 * _MIB  # uploads may come from anyone
 
 
 class ReadingFailed(Exception):
-    """The process that read ended without an answer; the words say how."""
+    """The reading process ended without an answer; the message gives its exit code."""
 
 
 def limits_of(settings: DashboardSettings) -> Limits:
@@ -94,14 +94,13 @@ def read_uploads(
     job: str = "",
     together: bool = False,
 ) -> Answer:
-    """Diagnose the files, against those of a `healthy` run where there are any.
+    """Diagnose the files, compared with those of a `healthy` run if there are any.
 
-    Of files of several jobs, `job` is read alone, and all as one run if they are to be read `together`.
+    Of the files of several jobs, read only those of `job`, or all as one run if `together`. Call ``waiting``
+    if other uploads must be read first.
 
-    ``waiting`` is told when others must be read first.
-
-    Whatever ``progress`` raises, as when the reader of the page is gone, ends the process at once. Raises
-    `ReadingFailed` where that process died, and ``OSError`` where the disk takes no files.
+    Any exception from ``progress``, such as when the reader of the page is gone, kills the process at once.
+    Raises `ReadingFailed` if that process died, and ``OSError`` if the disk takes no files.
     """
     if not _turns.acquire(blocking=False):
         waiting()
@@ -133,7 +132,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
     with subprocess.Popen(
         own_main("stallwatch_dashboard.uploads.reader"),
         cwd=folder,
-        # Nor do the processes that it starts look for modules where the uploaded files lie.
+        # Its child processes must not import modules from the folder of the uploaded files, either.
         env={**os.environ, "PYTHONSAFEPATH": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -144,10 +143,10 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
             process.stdin.close()
             done = False
             for line in process.stdout:
-                told = msgspec.json.decode(line)
-                done = told == "done"
+                report = msgspec.json.decode(line)
+                done = report == "done"
                 if not done:
-                    progress(*told)
+                    progress(*report)
         except BaseException:
             process.kill()
             raise
@@ -156,7 +155,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
 
 
 def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | None:
-    """Why files (name, bytes) are too large together; ``None`` where they are not."""
+    """Return why the files (name, bytes) are too large together; ``None`` if they are not."""
     total = sum(size for _, size in files)
     if total <= most_mb * _MIB:
         return None

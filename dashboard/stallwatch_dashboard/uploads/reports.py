@@ -1,4 +1,4 @@
-"""Reports that somebody kept: one file each under ``<home>/reports``, without secrets."""
+"""Reports that readers kept: one file each under ``<home>/reports``, without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stallwatch_rules.report.clean import clean_diagnosis
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 _SUFFIX = ".msgpack"
-_MOST_BYTES = 32 << 20  #: a report is some hundred kilobytes; what is larger was not written by us
+_MOST_BYTES = 32 << 20  #: a report has some hundred kilobytes; a larger file is not ours
 
 
 class Kept(msgspec.Struct):
@@ -37,7 +37,7 @@ class Reports:
         self._clock = clock
 
     def keep(self, found: Diagnosis, names: Sequence[str], language: str, context: str = "") -> Kept:
-        """Keep a report; raises ``OSError`` where it cannot be written."""
+        """Save a report; raise ``OSError`` if it cannot be written."""
         now = self._clock()
         moment = datetime.fromtimestamp(now, timezone.utc)
         kept = Kept(
@@ -53,7 +53,7 @@ class Reports:
         return kept
 
     def load(self, wanted: str) -> Kept | None:
-        """One report; ``None`` where there is none of this id, or it cannot be read."""
+        """Return the report with this id; ``None`` if there is none or it cannot be read."""
         if not _ID.fullmatch(wanted):
             return None
         return _read(self._path(wanted))
@@ -67,7 +67,7 @@ class Reports:
         return sorted(found, key=lambda kept: kept.id, reverse=True)
 
     def delete(self, wanted: str) -> None:
-        """Forget a report; one that is gone already is no error."""
+        """Delete a report; a missing report is not an error."""
         if _ID.fullmatch(wanted):
             with suppress(FileNotFoundError):
                 self._path(wanted).unlink()

@@ -1,1 +1,1 @@
-"""One run over many hosts: who belongs to it, what its agents send each other, and one incident of theirs."""
+"""Runs over many hosts: who belongs to a run, what its agents exchange, and their merged incidents."""

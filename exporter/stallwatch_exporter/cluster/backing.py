@@ -1,4 +1,4 @@
-"""Where agents of a run meet: a coordinator over HTTP, or PostgreSQL. Both keep to these protocols."""
+"""The protocols of the meeting place of a run's agents: a coordinator over HTTP, or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 
 class Refused(Exception):
-    """The other side refuses our reports for good: a wrong secret, another version."""
+    """The other side refuses our reports permanently: a wrong secret, another version."""
 
 
 class Backing(Protocol):
     """Carries reports to the agent that merges them."""
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report; ``None`` without an answer within the time that a beat allows.
+        """Send a report; return ``None`` without an answer within the time that a beat allows.
 
         Called from a thread of its own. Raises `Refused` with one line for the user.
         """
@@ -27,12 +27,12 @@ class Backing(Protocol):
 
 
 class Merges(Protocol):
-    """The merger of one run, as both backings feed it: see ``coordinator.Coordinator``."""
+    """The merger of one run, as both backings use it: see ``coordinator.Coordinator``."""
 
     def take(self, report: AgentReport) -> Reply:
-        """Take over one agent's report, and answer it; from any thread."""
+        """Take one agent's report, and answer it; from any thread."""
         ...
 
     def step(self) -> None:
-        """Look at the clock, about once a second: who is silent, and what is due to be sent."""
+        """Check the clock, about once a second: which agents are silent, and what is due to be sent."""
         ...

@@ -1,7 +1,7 @@
-"""The run's agents meet over HTTP: each posts to the first host of the run that answers, or merges itself.
+"""Agents of a run meet over HTTP: each posts to the first host of the run that answers, or merges itself.
 
-There is no election. The order of the hosts is the scheduler's, so it is the same everywhere; an agent whose
-turn comes before that of any host that answers merges what it gets.
+There is no election. The order of the hosts is the scheduler's, so it is the same everywhere; an agent that
+precedes all hosts that answer merges the reports that it gets.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from stallwatch_exporter.settings import JoinSettings
 
 POST_SECONDS = 4.0  #: that a post may take
 FIRST_PORT = 19402
-_PORTS = 200  # runs of one machine listen at different ones
+_PORTS = 200  # runs of one machine listen on different ones
 _TRIES = 8
-_MOST_OTHERS = 64  # agents that are remembered beside those that may merge
+_MOST_OTHERS = 64  # agents that are remembered besides those that may merge
 _STARTING_SECONDS = 30.0  # that the agent at `join.address` may take to start
-_AT_ONCE = 16  # hosts that are looked for at a time
+_AT_ONCE = 16  # concurrent searches for hosts
 _SPARE_SECONDS = 0.25  # of a post, for hosts that did not answer before
-_SEEN_LATELY = 0.5  # seconds for which a coordinator that answered need not prove that it is there
+_SEEN_LATELY = 0.5  # seconds for which a coordinator that answered is not queried again
 _SIBLING_SECONDS = 5.0  # for the agent that posts for its host
 _AVOIDED_SECONDS = 30.0  # until it is tried again if it did not answer
 _KEPT_SECONDS = 3600.0  # between two touches of the file with the secret
@@ -75,7 +75,7 @@ class HttpBacking:
         clock: Callable[[], float] = time.monotonic,
         hostname: str = "",
     ) -> None:
-        """`merges` is used if this agent's turn comes; `clock`: a monotonic one."""
+        """`merges` is used if this agent has to merge; `clock` is monotonic."""
         self._identity = identity
         self._join = join
         self._home = home
@@ -97,14 +97,14 @@ class HttpBacking:
         self._members: tuple[Member, ...] = ()
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
-        self._used: tuple[Peer, float] | None = None  # who took our reports last, and when it answered
+        self._used: tuple[Peer, float] | None = None  # the last to take our reports, and when it answered
         self._checking = threading.Lock()
         self._closed = False
         self._own_ports = self._ports()
 
     @property
     def address(self) -> str:
-        """Where this agent listens; ``:19402`` on all addresses, of which our posts show one."""
+        """The address of this agent's server; ``:19402`` on all addresses, of which our posts show one."""
         if self._server is None:
             return ""
         is_one = self._join.host not in ("", "0.0.0.0", "::")
@@ -131,7 +131,7 @@ class HttpBacking:
         return self._host.post(report, own=True)
 
     def close(self) -> None:
-        """Leave; what is under way is given up."""
+        """Leave, and give up requests under way."""
         self._closed = True
         self._host.close()
         for peer in list(self._peers.values()):
@@ -141,7 +141,7 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Take the place of who posts for this host, if it is free. Raises `OSError`."""
+        """Become the agent that posts for this host, if there is none; return whether. Raises `OSError`."""
         bound = host.bind(name)
         if bound is None:
             return False
@@ -150,7 +150,7 @@ class HttpBacking:
         return True
 
     def _to_sibling(self, name: str, report: AgentReport) -> Reply | None:
-        """Hand the report to the agent that posts for this host. Raises what its connection does."""
+        """Pass the report to the agent that posts for this host. Raises the errors of the connection."""
         body, encoding = pack(Post(reports=[report]))
         connection = Connection(name)
         try:
@@ -168,7 +168,7 @@ class HttpBacking:
         return answer.of(report.agent)
 
     def _carry(self, reports: Sequence[AgentReport]) -> Answer | None:
-        """Post what the agents of this host report: to the first of the run that takes it."""
+        """Post the reports of this host's agents to the first agent of the run that takes them."""
         end = time.monotonic() + POST_SECONDS
         signed = self._open()
         reports = [msgspec.structs.replace(report, address=self.address) for report in reports]
@@ -190,7 +190,7 @@ class HttpBacking:
         for index, peer in enumerate(ahead):
             if self._closed:
                 return None
-            # The first is looked for alone: it is nearly always there.
+            # The first is searched for alone: it nearly always answers.
             is_new, began = peer.is_new, time.monotonic()
             for other in ahead[index : index + (_AT_ONCE if index else 1)]:
                 other.look(signed)
@@ -210,7 +210,7 @@ class HttpBacking:
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
     ) -> Answer | None:
-        """Post to an agent, and to that which it names instead."""
+        """Post to an agent, and to the agent that it names instead."""
         while id(peer) not in tried and (left := end - time.monotonic()) > 0:
             tried.add(id(peer))
             answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))
@@ -237,7 +237,7 @@ class HttpBacking:
         return self._peer(where, (port,)) if where and port else None
 
     def _own(self, reports: Sequence[AgentReport]) -> Answer | None:
-        """Merge here."""
+        """Merge the reports here."""
         self._used = None
         where, _ = host.split_address(self._join.address)
         if where and not host.is_this_host(where, self._hostname) and self._clock() >= self._missed_from:
@@ -322,13 +322,13 @@ class HttpBacking:
         return [FIRST_PORT + (first + index) % _PORTS for index in range(_TRIES)]
 
     def _ports(self) -> list[int]:
-        """Return the ports to listen at: first that of `join.address`, if it is of this host."""
+        """Return the ports to listen on: first that of `join.address`, if it is of this host."""
         where, port = host.split_address(self._join.address)
         own = [port] if port and host.is_this_host(where, self._hostname) else []
         return [*own, *self._run_ports]
 
     def _open(self) -> Signed | None:
-        """Listen, and return how to sign; ``None`` while there is no secret: the agent stays alone."""
+        """Listen, and return the signing data; ``None`` while there is no secret: the agent stays alone."""
         if self._signed is None and not self._no_secret:
             try:
                 secret = self._source.get(self._clock())
@@ -344,7 +344,7 @@ class HttpBacking:
             self._listen(secret)
         if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
             self._kept_at = self._clock()
-            # In a thread: a file system that hangs must not hold up the posts.
+            # In a thread: a file system that hangs must not delay the posts.
             threading.Thread(target=self._source.keep, name="stallwatch-cluster-secret", daemon=True).start()
         return self._signed
 
@@ -371,10 +371,10 @@ class HttpBacking:
 
 
 class HostReports:
-    """The newest reports of the agents of one host; one post carries those of all.
+    """The newest reports of the agents of one host; one post carries all of them.
 
-    A report that says nothing new waits for the next post and is answered with what is known: so a host posts
-    once in a beat, however many agents it has.
+    A report without news waits for the next post and is answered with what is known: so a host posts once per
+    beat, however many agents it has.
     """
 
     def __init__(
@@ -383,8 +383,8 @@ class HostReports:
         self._carry = carry
         self._clock = clock
         self._changed = threading.Condition()
-        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: by agent, with the time at which it came
-        self._carried: dict[str, tuple[object, ...]] = {}  #: what of each agent is known to the coordinator
+        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: by agent, with its time of arrival
+        self._carried: dict[str, tuple[object, ...]] = {}  #: the news of each agent that the coordinator has
         self._answer: Answer | None = None
         self._carried_at = float("-inf")
         self._round = 0
@@ -392,7 +392,7 @@ class HostReports:
         self._closed = False
 
     def post(self, report: AgentReport, *, own: bool) -> Reply | None:
-        """Take a report; it is answered when a post that carried it is, or at once if it can wait."""
+        """Take a report; answer it when a post that carried it is answered, or at once if it can wait."""
         with self._changed:
             if len(self._waiting) >= MOST_REPORTS and report.agent not in self._waiting:
                 return None
@@ -428,7 +428,7 @@ class HostReports:
         return answer.of(report.agent) if answer is not None else None
 
     def close(self) -> None:
-        """Release all that wait."""
+        """Release all waiting threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -442,12 +442,12 @@ class HostReports:
 
 
 def _news(report: AgentReport) -> tuple[object, ...]:
-    """Return what makes a report urgent if it differs from the one before."""
+    """Return the parts of a report that make it urgent if they change."""
     return report.incidents, report.ending, report.ledger, report.phase
 
 
 def _parts(reports: Sequence[AgentReport], notices: Notices) -> Iterator[Sequence[AgentReport]]:
-    """Cut into posts that are not too large."""
+    """Split the reports into posts that are not too large."""
     if len(msgspec.json.encode(reports)) < MOST_BYTES - 64:
         yield reports
     elif len(reports) > 1:

@@ -1,4 +1,4 @@
-"""The merger of one run: reports of its agents in, incidents of the run out."""
+"""Merge the reports of one run's agents into incidents of the run."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in, spans_of
 
 _LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # seconds in a quiet spell: with short thresholds, and usually
-_LOST_SECONDS = 60.0  # silent for so long, an agent is lost; what it left open is closed if the run goes on
-_ABSENT_SECONDS = 15.0  # not looked at for so long, what is known is of the time before another merged
-_FORGET_SECONDS = 900.0  # so long, it is forgotten, and what it left open is closed whatever the run does
+_LOST_SECONDS = 60.0  # an agent silent this long is lost; its open incidents close if the run continues
+_ABSENT_SECONDS = 15.0  # after a pause this long, another agent has merged and our data are old
+_FORGET_SECONDS = 900.0  # silent this long, it is forgotten, and its open incidents close in any case
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
 _PER_SECOND = 48.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
 _SLOWEST = BEAT_SECONDS / 2  # in a quiet spell, with any number of hosts
 _SKEWS = 32  # posts by which the clock of an agent is compared with ours
-_SHARED_SECONDS = 0.5  # at least: so long the part of a reply that is the same for all is used again
+_SHARED_SECONDS = 0.5  # the least time for which the common part of a reply is reused
 
 
-#: Takes how many hosts are expected, report, and are silent; ``None`` from one that does not merge any more.
+#: Takes the numbers of expected, reporting, and silent hosts; ``None`` once another agent merges.
 HostCounts = Callable[[int | None, int | None, int | None], None]
 
 
@@ -63,13 +63,13 @@ class _Agent:
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
-        self.lost = self.closed = False  #: what it left open is closed
+        self.lost = self.closed = False  #: its open incidents are closed
         self.answered: frozenset[tuple[str, str]] = frozenset()  # the ledger of the last reply
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
     def update(self, report: AgentReport, now: float, wall: float) -> None:
-        """Take over a newer report."""
+        """Take a newer report."""
         if report.ranks != self.report.ranks:
             self.ranks = ranks_in(report.ranks)
         self.report, self.at, self.lost, self.closed = report, now, False, False
@@ -77,18 +77,18 @@ class _Agent:
 
     @property
     def ahead(self) -> float:
-        """By how many seconds its clock is ahead of ours: a post that was late makes it seem behind."""
+        """Seconds by which its clock is ahead of ours: a late post makes it seem behind."""
         return max(self._ahead, default=0.0)
 
     def is_silent(self, now: float) -> bool:
-        """Return whether it should have posted by now."""
+        """Return whether its next post is overdue."""
         # The agent's thread may be late on a busy host: by seconds, which matter little at usual thresholds.
         patience = max(_LEAST_SILENT, min(_USUAL_SILENT, (self.report.threshold or 0.0) / 3))
         limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit
 
     def stacks(self, now: float) -> StallStacks | None:
-        """Return its newest look, if that is of the quiet spell that is now."""
+        """Return its newest inspection, if it is of the current quiet spell."""
         age = self.report.stacks_age + now - self.at
         return self.report.stacks if age <= self.report.quiet + now - self.at + 1.0 else None
 
@@ -96,8 +96,8 @@ class _Agent:
 class Coordinator:
     """Takes reports, from any thread, and gives the run's incidents to `sinks`, each change once.
 
-    A sink may have more methods. ``adopt(incident)``: somebody else reported it. ``release(id)``: somebody
-    else cares for it from now on. ``has_sent(id)``: whether nothing of this incident waits to leave any more.
+    Optional methods of a sink: ``adopt(incident)``: another coordinator reported it; ``release(id)``: another
+    coordinator handles it from now on; ``has_sent(id)``: whether no message of the incident waits to be sent.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Coordinator:
         hosts: HostCounts = lambda _expected, _reporting, _silent: None,
         slowdown: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`name`: of the agent, or the service, that merges; `hosts` gets how many are expected and so on.
+        """`name`: of the agent, or the service, that merges; `hosts` gets the counts of `HostCounts`.
 
         `slowdown` gets the share of the throughput that a slow host costs.
         """
@@ -124,16 +124,16 @@ class Coordinator:
         self._guarded = Guard(surviving(notice))
         self._lock = threading.RLock()
         self._agents: dict[str, _Agent] = {}
-        self._named: dict[str, set[str]] = {}  # by the name of a host: the ids of those called so
+        self._named: dict[str, set[str]] = {}  # by host name: the ids of hosts with this name
         self._slowdown = slowdown
         self._episodes = self._no_episodes()
         self._slowness = self._no_slowness()
         self._present_at = clock()
         self._absent: dict[str, tuple[str, float]] = {}  # hosts that posted to others only: ranks, since when
         self._passed_on: dict[str, Incident] = {}  # open when another coordinator took over
-        self._unsent: dict[str, Incident] = {}  # reported, and not seen to have left
-        self._ledger: dict[str, Incident] = {}  # those that left, by id
-        self._adopted_at: dict[str, float] = {}  # of those that others reported
+        self._unsent: dict[str, Incident] = {}  # reported, but not known to be sent
+        self._ledger: dict[str, Incident] = {}  # those that were sent, by id
+        self._adopted_at: dict[str, float] = {}  # of those that other coordinators reported
         self._newest_at = 0.0  # when an agent's incident changed last
         self._shared: _Shared | None = None
         self._claimed: set[int] = set()  # ranks that two agents claim
@@ -141,7 +141,7 @@ class Coordinator:
     # ---- reports
 
     def take(self, report: AgentReport) -> Reply:
-        """Take over one agent's report, and answer it."""
+        """Take one agent's report, and answer it."""
         with self._lock:
             now = self._present()
             agent = self._agents.get(report.agent)
@@ -170,7 +170,7 @@ class Coordinator:
             return self._reply(agent, now)
 
     def step(self) -> None:
-        """Look at the clock: who is lost, and what is due to be reported."""
+        """Check the clock: which agents are lost, and which changes are due to be reported."""
         with self._lock:
             now = self._present()
             patience = self._patience(now)
@@ -186,7 +186,7 @@ class Coordinator:
     def leave(self, ledger: Iterable[Incident] = ()) -> None:
         """Forget the run: its agents report to another coordinator now, and hold all that we know.
 
-        What that one has closed, by its `ledger`, is closed in our sinks, too.
+        Incidents that its `ledger` shows as closed are closed in our sinks, too.
         """
         with self._lock:
             for known in (*self._ledger.values(), *self._unsent.values()):
@@ -216,7 +216,7 @@ class Coordinator:
                 self._episodes.adopt(known)
 
     def _conclude(self, before: Incident, over: Incident) -> None:
-        """Let our sinks know how an incident ended that another coordinator has closed."""
+        """Report to our sinks how an incident ended that another coordinator has closed."""
         facts = {name: getattr(over, name) for name in ("resolution", "resolved_at", "updated_at", "ending")}
         closed = msgspec.structs.replace(before, status="resolved", **facts)
         for sink in self._sinks:
@@ -230,7 +230,7 @@ class Coordinator:
         return Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
 
     def _present(self) -> float:
-        """Return the time. If this process was stopped, others have merged since, and no agent was silent."""
+        """Return the time; if this process was stopped, leave: others merged since, no agent was silent."""
         now = self._clock()
         if now - self._present_at > _ABSENT_SECONDS:
             self.leave()
@@ -245,19 +245,19 @@ class Coordinator:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing waits to be reported, or to leave."""
+        """Whether nothing waits to be reported, or to be sent."""
         with self._lock:
             return not self._episodes.has_news and not self._unsent
 
     @property
     def is_over(self) -> bool:
-        """Whether it knows of no agent any more, and nothing waits to leave."""
+        """Whether no agents are known any more, and nothing waits to be sent."""
         with self._lock:
             return not self._agents and not self._unsent
 
     @property
     def is_known(self) -> bool:
-        """Whether all other agents that are up know what left: one of them merges after us."""
+        """Whether all other running agents know what was sent: one of them merges after us."""
         with self._lock:
             now = self._clock()
             others = [each for each in self._agents.values() if each.report.agent != self.name]
@@ -291,9 +291,9 @@ class Coordinator:
                 self._named.setdefault(each.report.host, set()).add(each.report.host_id)
 
     def _patience(self, now: float) -> float:
-        """Return how long a host that does not post may come back with what it left open.
+        """Return how long a host that does not post may come back to the incidents that it left open.
 
-        If the run goes on elsewhere, or ends, that host is gone. If all hosts are quiet, it may be cut off,
+        If the run continues elsewhere, or ends, that host is gone. If all hosts are quiet, it may be cut off,
         and its incident is also theirs.
         """
         goes_on = any(
@@ -304,7 +304,7 @@ class Coordinator:
         return _LOST_SECONDS if goes_on else _FORGET_SECONDS
 
     def _close_left(self, agent: _Agent) -> None:
-        """Close what an agent that is gone left open."""
+        """Close the incidents that a lost agent left open."""
         agent.closed = True
         for incident in agent.report.incidents:
             if incident.status == "open":
@@ -322,7 +322,7 @@ class Coordinator:
                 self._report(msgspec.structs.replace(incident, id=other, opened_at=opened_at))
 
     def _adopt(self, known: Incident) -> None:
-        """Take over an incident that another coordinator reported: people are not notified again."""
+        """Take an incident that another coordinator reported: people are not notified again."""
         ago = self._wall() - known.resolved_at if known.resolved_at is not None else 0.0
         if known.id in self._unsent or self._has(known) or not self._episodes.adopt(known, ago):
             return
@@ -351,7 +351,7 @@ class Coordinator:
         self._adopted_at = {name: at for name, at in self._adopted_at.items() if name in self._ledger}
 
     def _close_orphans(self, now: float, patience: float) -> None:
-        """Close incidents that only agents knew that are gone."""
+        """Close incidents that only lost agents knew."""
         for name, known in list(self._ledger.items()):
             is_new = now - self._adopted_at.get(name, now) <= patience
             if not is_new and self._episodes.awaits(name):
@@ -377,7 +377,7 @@ class Coordinator:
         return View(stacks, hosts | {rank: agent.report.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
-        """Return what all hosts together decide."""
+        """Return the decision of all hosts together."""
         up = [agent for agent in self._up() if agent.report.ending is None]
         if len(up) < 2 or not any(is_quiet(one.report.quiet, one.report.threshold) for one in up):
             return None
@@ -410,7 +410,7 @@ class Coordinator:
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _miss(self, hosts: Mapping[str, str], now: float) -> None:
-        """Learn of hosts that have not posted to us, by what agents knew before."""
+        """Record hosts that have not posted to us, from what agents knew before."""
         present = {self._host(agent) for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
@@ -419,7 +419,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the agents that count: of two that claim a rank, that which started later."""
+        """Return the agents that count: of two that claim a rank, the one that started later."""
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:
@@ -436,7 +436,7 @@ class Coordinator:
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
     def _host(self, agent: _Agent) -> str:
-        """Return the host's name; with its address where two hosts have the same name."""
+        """Return the host's name; with its address if two hosts have the same name."""
         report = agent.report
         return (
             report.host
@@ -486,7 +486,7 @@ class Coordinator:
         )
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return these hosts as the last replies named them: every agent repeats them."""
+        """Return the hosts object of the last replies if it is equal: every agent repeats it."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 
@@ -499,14 +499,14 @@ class Coordinator:
 
 
 def in_brief(incident: Incident) -> Incident:
-    """Return an incident as it is passed on to who may take over: enough to recognise and to close it."""
+    """Return an incident as it is passed to the next coordinator: enough to recognize and to close it."""
     return msgspec.structs.replace(
         incident, stacks=None, evidence=[], background=[], history=incident.history[:1]
     )
 
 
 def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
-    """Return the newest state of each incident that somebody knows to be reported."""
+    """Return the newest state of each incident that a ledger holds as reported."""
     found: dict[str, Incident] = {}
     for one in (one for ledger in ledgers for one in ledger):
         before = found.get(one.id)
@@ -516,21 +516,21 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 
 
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
-    """Return by id what is to be remembered: what is open, or closed lately, and the last of each kind.
+    """Return the incidents to remember by id: those open or closed lately, and the last of each kind.
 
     The next coordinator numbers its incidents by these. `held`: aliases that are open, as a warning may be.
     """
     known, held = list(known), frozenset(held)
     last: dict[tuple[str, str], tuple[int, str]] = {}
-    for one in known:
-        last[one.began_as] = max(last.get(one.began_as, (0, "")), _place(one.id))
+    for incident in known:
+        last[incident.began_as] = max(last.get(incident.began_as, (0, "")), _place(incident.id))
     found: dict[str, Incident] = {}
-    for one in known:
-        lately = one.resolved_at is None or now - one.resolved_at < KEPT_SECONDS
-        if lately or not held.isdisjoint(one.aliases):
-            found[one.id] = one
-        elif last[one.began_as] == _place(one.id):
-            found[one.id] = msgspec.structs.replace(one, aliases=[], history=[])
+    for incident in known:
+        lately = incident.resolved_at is None or now - incident.resolved_at < KEPT_SECONDS
+        if lately or not held.isdisjoint(incident.aliases):
+            found[incident.id] = incident
+        elif last[incident.began_as] == _place(incident.id):
+            found[incident.id] = msgspec.structs.replace(incident, aliases=[], history=[])
     return found
 
 

@@ -1,4 +1,4 @@
-"""Launchers that start ranks on other hosts by themselves: what to type so that each rank has an agent."""
+"""Launchers that start ranks on other hosts: suggest a command that gives each rank an agent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def advice(
 ) -> str:
     """Return one line of advice if this command starts ranks on other hosts; else an empty text.
 
-    The command itself stays as it is: what is right for one launcher may keep another from starting.
+    The command itself does not change: what is right for one launcher may keep another from starting.
     """
     words = redacted_command(command)
     if join.mode == "off" or any(Path(word).name == "stallwatch" or word == MODULE for word in words):
@@ -56,7 +56,7 @@ def advice(
 
 
 def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -> list[str]:
-    """The options of ``stallwatch run`` that its agents elsewhere need, too."""
+    """Return the options of ``stallwatch run`` that its agents on other hosts need, too."""
     found = ["--name", name] if name else []
     for option, value, variable in (
         ("--run", join.run, "STALLWATCH_JOIN_RUN"),
@@ -68,7 +68,7 @@ def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -
 
 
 class _Start(NamedTuple):
-    launcher: Sequence[str]  #: with what is in front of it
+    launcher: Sequence[str]  #: with the words in front of it
     rest: Sequence[str]
     environ: Mapping[str, str]
     options: Sequence[str]  #: of ``stallwatch run``
@@ -76,18 +76,18 @@ class _Start(NamedTuple):
 
     @property
     def nodes_of_job(self) -> str:
-        """How many hosts the job of Slurm has that this is in."""
+        """The number of hosts of the current Slurm job, as text."""
         return self.environ.get("SLURM_JOB_NUM_NODES") or self.environ.get("SLURM_NNODES") or ""
 
     @property
     def variables(self) -> list[str]:
-        """Stallwatch's variables, by name: agents elsewhere need them, too."""
+        """The names of Stallwatch's variables: agents on other hosts need them, too."""
         return [
             name for name in sorted(self.environ) if name.startswith("STALLWATCH_") and self.environ[name]
         ]
 
     def hosts_in(self, path: str) -> list[str]:
-        """The hosts that a file names, one in a line."""
+        """Return the hosts that a file names, one per line."""
         try:
             lines = self.read(path).splitlines()
         except (OSError, ValueError):
@@ -95,7 +95,7 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """The command with an agent in front of the program that it starts, if that can be found."""
+        """Return the command with an agent before its program, or advice if the program is not found."""
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
             return f"put {shlex.join(watched)} in front of the program that it starts"
@@ -117,7 +117,7 @@ def _srun(start: _Start) -> str | None:
 
 
 def _mpirun(start: _Start) -> str | None:
-    """Open MPI passes a variable on if ``-x`` names it (mpirun(1), 4.1.4)."""
+    """Return the command for Open MPI, which passes on variables named by ``-x`` (mpirun(1), 4.1.4)."""
     at = _program(start.rest)
     before = start.rest[:at]
     hosts = {
@@ -134,10 +134,10 @@ def _mpirun(start: _Start) -> str | None:
 
 
 def _deepspeed(start: _Start) -> str | None:
-    """Its own launcher carries our module to each host, with the variables that it exports.
+    """Return the command for DeepSpeed, whose launcher runs our module on each host.
 
-    Those are of other names than ours (DeepSpeed 0.19.8, launcher/runner.py, EXPORT_ENVS): ours it takes
-    from ``.deepspeed_env``.
+    It exports variables of other names than ours (DeepSpeed 0.19.8, launcher/runner.py, EXPORT_ENVS): it
+    takes ours from ``.deepspeed_env``.
     """
     at = _script_of_deepspeed(start.rest)
     before, script = start.rest[:at], list(start.rest[at:])
@@ -166,12 +166,12 @@ _ADVISERS: dict[str, Callable[[_Start], str | None]] = {
 
 
 def _program(words: Sequence[str]) -> int:
-    """Where the program that a launcher starts begins; the end of the words if that is not certain."""
+    """Return where the program of a launcher begins; the end of the words if that is not certain."""
     return next((index for index, word in enumerate(words) if is_program(word)), len(words))
 
 
 def _script_of_deepspeed(words: Sequence[str]) -> int:
-    """Where DeepSpeed's own options end."""
+    """Return where DeepSpeed's own options end."""
     index = 0
     while index < len(words) and words[index].startswith("-"):
         option = words[index].lstrip("-")
@@ -181,7 +181,7 @@ def _script_of_deepspeed(words: Sequence[str]) -> int:
 
 
 def _values(words: Sequence[str], *names: str) -> Iterator[str]:
-    """The values of an option: ``--name value``, ``--name=value``, ``-Nvalue``."""
+    """Yield the values of an option: ``--name value``, ``--name=value``, ``-Nvalue``."""
     for word, after in zip(words, [*words[1:], ""], strict=False):
         for name in names:
             if word == name:

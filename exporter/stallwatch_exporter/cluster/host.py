@@ -1,4 +1,4 @@
-"""The host that an agent is on: its id, and the Unix socket at which the agents of one run meet on it.
+"""The host of an agent: its id, and the Unix socket at which the agents of one run meet on it.
 
 Under ``srun … stallwatch run`` every rank has an agent. The one that binds the socket posts for all of them;
 when its process ends, the kernel frees the name and another agent takes it.
@@ -25,9 +25,9 @@ _PATH = 100  # bytes that the path of a socket may have: sockaddr_un of macOS ha
 
 
 def host_id(hostname: str) -> str:
-    """Return an id of this host that no other has: hosts may share a name, and containers a boot.
+    """Return an id that only this host has: hosts may share a name, and containers a boot.
 
-    The network namespace is part of it, as the abstract socket is (unix(7)).
+    The network namespace is part of it, as it is of the abstract socket (unix(7)).
     """
     where = namespace("net") or f"{uuid.getnode():x}"
     return hashlib.sha256(f"{hostname} {where}".encode()).hexdigest()[:12]
@@ -68,7 +68,7 @@ def join_address(host: str, port: int) -> str:
 def socket_name(folder: Path, key: str, host: str) -> str | None:
     """Return the name under which the agents of a run meet on this host; ``None`` if there is no such socket.
 
-    Abstract on Linux, so that no file is left behind, and none lies in a shared folder.
+    Abstract on Linux, so that no file remains, and none is in a shared folder.
     """
     if sys.platform == "linux":
         return f"\0stallwatch-{os.geteuid()}-{key}-{host}"

@@ -1,7 +1,7 @@
-"""Which run an agent belongs to, by what the scheduler and the launcher say.
+"""Identify the run that an agent belongs to, from its scheduler, its launcher, and its ranks.
 
-The variables are those that srun(1) of Slurm 22.05 lists under OUTPUT ENVIRONMENT VARIABLES, and those that
-programs see below ``srun``, ``sbatch`` and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
+The variables are those under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, and those that programs
+see below ``srun``, ``sbatch``, and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Origin = Literal["flags", "slurm", "jobset", "kubeflow", "mpi", "command", "rank
 _LONGEST_JOB = 60
 _LONGEST_NAME = LONGEST - 12  # leaves room for the attempt
 _ADDRESS = lazy(r"(?a)\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?|[\w.-]{1,253}(?::\d{1,5})?|[0-9A-Fa-f:.]{2,45}")
-# Pods of a PyTorchJob are called <job>-master-0 and <job>-worker-3, those of a JobSet <set>-<job>-0-0 in the
+# Pods of a PyTorchJob are named <job>-master-0 and <job>-worker-3, those of a JobSet <set>-<job>-0-0 in the
 # domain <set> (Kubeflow's trainer makes those, too).
 _POD = lazy(r"(.+?)-(?:master|worker|launcher|node|replica)-\d+(?:-\d+)?")
 _OF_JOBSET = lazy(r"(?P<pod>[\w-]+-\d+-\d+)\.(?P<set>[\w-]+)(?:\..*)?")
@@ -40,18 +40,18 @@ _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kub
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """A run that may have several agents, as one of them knows it. Equal `key`: the same run."""
 
-    key: str  #: 16 hexadecimal digits; of the scheduler, the job and the attempt
+    key: str  #: 16 hexadecimal digits; from the scheduler, the job, and the attempt
     job: str  #: such as ``8123.0``
     attempt: int = 0
     origin: Origin
     master: str = ""  #: HOST or HOST:PORT at which the first agent may be reached
     hosts: tuple[str, ...] = ()  #: of the run, in the scheduler's order; empty if it lists none
     node: int | None = None  #: the number of this host among them
-    agents: int | None = None  #: how many are expected, if that is known
-    provisional: bool = False  #: another run may have the same; what the ranks say later decides
+    agents: int | None = None  #: the expected number, if known
+    provisional: bool = False  #: another run may have the same key; the ranks decide later
 
     def run_label(self, name: str) -> str:
-        """The run's name on every host: that which the user or the script gave it, and the job."""
+        """Return the run's name on every host: the user's or the script's name, and the job."""
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"
@@ -67,10 +67,10 @@ def identify(
     *,
     name: str = "",
 ) -> RunIdentity | None:
-    """Return the run that an agent belongs to; ``None`` if it is one that has no other agent.
+    """Return the run that an agent belongs to; ``None`` if the run has no other agent.
 
-    Runs of one job that are called differently (`name`: by the user, else by their script) are different
-    ones: programs that follow each other in a step of Slurm, or trials that share one.
+    Runs of one job with different names (`name`: the user's, else the script's) are different: programs that
+    follow each other in a step of Slurm, or trials that share a step.
     """
     if join.mode == "off":
         return None
@@ -91,11 +91,11 @@ def identify(
 
 
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
-    """Return what is known once a rank is there, by its environment. What was certain before stays.
+    """Return the identity from the environment of a rank that has started; certain facts stay.
 
     A rank knows more than its launcher's command line, which may be within a script. torchrun sets all of
     these variables (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py): with its own
-    rendezvous, `MASTER_PORT` is another one at each start.
+    rendezvous, `MASTER_PORT` changes with each start.
     """
     if identity is not None and not identity.provisional:
         return identity
@@ -119,7 +119,7 @@ def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunI
 
 
 def _nodes_of_rank(environ: Mapping[str, str]) -> int:
-    """How many hosts a rank's launcher says there are: torchrun, else DeepSpeed's (launcher/launch.py)."""
+    """Return the number of hosts by a rank's launcher: torchrun, else DeepSpeed's (launcher/launch.py)."""
     nodes = _number(environ.get("GROUP_WORLD_SIZE") or environ.get("CROSS_SIZE"))
     if nodes is not None:
         return nodes
@@ -129,7 +129,7 @@ def _nodes_of_rank(environ: Mapping[str, str]) -> int:
 
 
 class _Facts:
-    """What one agent's surroundings say of its run."""
+    """The facts of one agent's environment and command about its run."""
 
     def __init__(self, environ: Mapping[str, str], command: Sequence[str], hostname: str) -> None:
         self.environ = environ
@@ -137,11 +137,11 @@ class _Facts:
         self.launcher = _launcher_options(command)
 
     def get(self, *names: str) -> str:
-        """The first of these variables that holds anything."""
+        """Return the first of these variables that is not empty."""
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """An option of the launcher: by its arguments, else by a variable, of torchrun's own first.
+        """Return an option of the launcher: an argument, else a variable, torchrun's own first.
 
         torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
         """
@@ -152,16 +152,16 @@ class _Facts:
 
     @property
     def nodes(self) -> tuple[int, int] | None:
-        """How many nodes there are, at least and at most."""
+        """The number of nodes, at least and at most."""
         text = self.option("nnodes", "num_machines", "num_nodes", variables=("NNODES",))
         counts = [count for part in text.split(":", 2) if (count := _number(part))]
         return (min(counts), max(counts)) if counts else None
 
 
 def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
-    """``mpirun … stallwatch run``, by Open MPI.
+    """Identify ``mpirun … stallwatch run``, by Open MPI.
 
-    MPICH's and Intel's leave nothing that another job on the same hosts has not. It comes before Slurm: in an
+    MPICH's and Intel's set nothing that distinguishes jobs on the same hosts. It precedes Slurm: in an
     allocation, mpirun starts the ranks of other hosts in a step, and those of its own host in none.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
@@ -185,11 +185,11 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
-    """``srun … stallwatch run``: a task of a step that has several.
+    """Identify ``srun … stallwatch run``: a task of a step that has several.
 
-    A batch script is no step: what it starts, runs on one host. Steps are numbered anew after a requeue, so
-    the restart count is part of the key. In a job array each task has a job number of its own, which people
-    know as ``4711_3``; all components of a heterogeneous step have one.
+    A batch script is not a step: its programs run on one host. Steps are renumbered after a requeue, so the
+    restart count is part of the key. In a job array, each task has its own job number, which people know as
+    ``4711_3``; all components of a heterogeneous step have one.
     """
     job, step = facts.get("SLURM_JOB_ID", "SLURM_JOBID"), facts.get("SLURM_STEP_ID", "SLURM_STEPID")
     tasks = _number(facts.get("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
@@ -214,20 +214,20 @@ def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
-    """One launcher on each host, which the same address brings together; in Kubernetes, one in each pod."""
+    """Identify a launcher on each host, or in each Kubernetes pod, by the address that they share."""
     if "standalone" in facts.launcher or facts.get("PET_STANDALONE") not in ("", "0"):
         return None
     known = facts.option("rdzv_id")
     known = "" if known == "none" else known
     endpoint = facts.option("rdzv_endpoint")
-    # Where it has one, torchrun looks at no other address.
+    # With an endpoint, torchrun uses no other address.
     master = endpoint or facts.option("master_addr", "main_process_ip", variables=("MASTER_ADDR",))
     port = facts.option("master_port", "main_process_port", variables=("MASTER_PORT",))
     if port and not endpoint:
         master = f"[{master}]:{port}" if master.count(":") > 1 and "[" not in master else f"{master}:{port}"
     master = _address(master).lower()
     host = _host_of(master)
-    # Only where the pods of a job have a RANK each, a launcher has one.
+    # A launcher has a RANK only if the pods of a job have one each.
     ranks = _number(facts.get("WORLD_SIZE")) if facts.get("RANK") else None
     nodes = facts.nodes or ((ranks, ranks) if ranks else None)
     jobset = _jobset(facts, host)
@@ -261,7 +261,7 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _jobset(facts: _Facts, host: str) -> str:
-    """The JobSet that a pod is of: by what its author took from an annotation, else by the first pod's name.
+    """Return the JobSet of a pod: from a variable set from an annotation, else from the first pod's name.
 
     The controller sets no variable; pods are numbered by ``JOB_COMPLETION_INDEX``.
     """
@@ -274,7 +274,7 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 
 
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
-    """The options of the launcher that the command is, without those of the script behind it.
+    """Return the options of the command's launcher, without those of the script behind it.
 
     DeepSpeed's launcher reaches the other hosts itself unless it gets ``--no_ssh``: then it has one agent.
     """
@@ -308,7 +308,7 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 
 
 def starts_elsewhere(command: Sequence[str]) -> bool:
-    """Whether the command is one, such as ``srun``, whose children have agents of their own, or none."""
+    """Return whether the children of the command, such as ``srun``, have their own agents, or none."""
     for word in command:
         program = Path(word).name
         if program in _STARTERS:
@@ -319,7 +319,7 @@ def starts_elsewhere(command: Sequence[str]) -> bool:
 
 
 def is_program(word: str) -> bool:
-    """Whether a word behind a launcher is the program that it starts, by its name."""
+    """Return whether a word behind a launcher is, by its name, the program that it starts."""
     return Path(word).name in _PROGRAMS | _SHELLS or bool(_PYTHON.fullmatch(word)) or _is_script(word)
 
 
@@ -328,7 +328,7 @@ def _is_script(word: str) -> bool:
 
 
 def _key(*parts: object) -> str:
-    """Sixteen hexadecimal digits for these parts: other ones for any others."""
+    """Return sixteen hexadecimal digits that identify these parts."""
     return hashlib.sha256(ascii(tuple(map(str, parts))).encode()).hexdigest()[:16]
 
 
@@ -339,24 +339,24 @@ def _job(text: str) -> str:
 
 
 def _number(text: str | None) -> int | None:
-    """A count or an index; ``None`` if the text is none."""
+    """Return a count or an index; ``None`` if the text is neither."""
     return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def _address(text: str | None) -> str:
-    """HOST or HOST:PORT; empty if the text is none."""
+    """Return HOST or HOST:PORT; empty if the text is neither."""
     text = (text or "").strip()
     return text if _ADDRESS.fullmatch(text) else ""
 
 
 def _host_of(address: str) -> str:
-    """The host of HOST, HOST:PORT or [ADDRESS]:PORT."""
+    """Return the host of HOST, HOST:PORT, or [ADDRESS]:PORT."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address if address.count(":") > 1 else address.partition(":")[0]
 
 
 def _is_local(host: str) -> bool:
-    """Whether every host takes it for itself, or it is none."""
+    """Return whether every host takes the name for itself, or it is empty."""
     host = host.lower()
     return host in ("", "0.0.0.0", "::") or host.startswith("localhost.") or is_own_address(host)

@@ -1,6 +1,6 @@
-"""Join the run that an agent belongs to: its member, its own coordinator, and what carries reports.
+"""Join the run that an agent belongs to: its member, its own coordinator, and the transport of reports.
 
-What the environment and the command hide, such as a launcher within a script, the first ranks say.
+The first ranks reveal what the environment and the command hide, such as a launcher within a script.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
 
-#: Opens another engine than HTTP, such as PostgreSQL; it calls `Merges.step` itself while it is its turn.
+#: Opens an engine other than HTTP, such as PostgreSQL; it calls `Merges.step` itself while it merges.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
-_ENGINE_SECONDS = 8.0  # until another agent finds that the one that merges is frozen
+_ENGINE_SECONDS = 8.0  # until another agent finds that the merging agent is frozen
 
 
 class Joining:
-    """Makes this agent a member of its run: at once, or when its ranks say that there are other hosts."""
+    """Makes this agent a member of its run: at once, or when its ranks show that there are other hosts."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Joining:
         engine: Engine | None = None,
         ranks_may_say: bool = True,
     ) -> None:
-        """`hosts` gets how many are expected, report, and are silent.
+        """`hosts` gets the numbers of expected, reporting, and silent hosts.
 
-        `slowdown` gets the share of the throughput that a slow host costs.
-        `ranks_may_say`: whether agents of other hosts, if there are any, do the same.
+        `slowdown` gets the share of the throughput that a slow host costs. `ranks_may_say`: whether agents of
+        other hosts, if there are any, do the same.
         """
         self._identity = identity
         self._folder = folder
@@ -57,7 +57,7 @@ class Joining:
         self._host = socket.gethostname()
         self._host_id = host_id(self._host)
         self._agent = f"{self._host_id}-{os.getpid()}-{int(steady.wall(steady.now()))}"
-        self._known: set[int] = set()  # processes that were looked at
+        self._known: set[int] = set()  # processes that were inspected
         is_off = settings.join.mode == "off"
         self._settled = is_off or not (ranks_may_say if identity is None else identity.provisional)
         self.member = None if identity is None or is_off else self._join(identity)
@@ -65,7 +65,7 @@ class Joining:
     def look(self, pids: Iterable[int]) -> Member | None:
         """Return the member of the run that these processes of ranks name, if they are the first to do so.
 
-        Each is looked at once; once one has named a run, none is.
+        Each is inspected once, and none after a process has named a run.
         """
         if self._settled:
             return None

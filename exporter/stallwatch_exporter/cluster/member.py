@@ -1,7 +1,7 @@
-"""The agent's side of a run over hosts: what it reports, what it hears, and who notifies people.
+"""An agent's part in a multi-host run: its reports, their answers, and who notifies people.
 
-The coordinator acknowledges an incident of the agent, and notifies people of the run's incident. If there is
-no answer for five seconds, the agent notifies people itself, and reports that later.
+The coordinator acknowledges an incident of the agent, and notifies people of the run's incident. Without an
+answer for five seconds, the agent notifies people itself, and reports that later.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.patience import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-ALONE_SECONDS = 5.0  #: without an answer for so long, the agent notifies people of its news itself
-_UNHEARD = 3  # … and after so many times as long if its news is not acknowledged, though somebody answers
+ALONE_SECONDS = 5.0  #: without an answer for this long, the agent itself notifies people of its news
+_UNHEARD = 3  # … and after this many times as long if its news is answered but not acknowledged
 _LEAVING_SECONDS = 5.0  # that the last news may take to be merged and sent by this agent
 _LOOK_SECONDS = 0.05
-_FRESH_SECONDS = 2.0  # and a beat: so long what all hosts decided counts
+_FRESH_SECONDS = 2.0  # and a beat: how long a decision of all hosts counts
 _AGAIN_SECONDS = 0.5  # between two posts of news that is not acknowledged
 _SENDING_SECONDS = 10.0  # that the message about it may take to leave; until then, a post every two seconds
 _SENDING_BEAT = 2.0
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent sees of its host at one moment. Times are of its monotonic clock."""
+    """An agent's view of its host at one moment. Times are of its monotonic clock."""
 
     ranks: str = ""
     world: int = 0
     phase: Phase = "train"
     step: int | None = None
     quiet: float = 0.0
-    threshold: float | None = None  #: the learnt one, from which looks decide
+    threshold: float | None = None  #: the learned one, from which inspections decide
     ruling: Ruling | None = None
     stacks: StallStacks | None = None
     stacks_at: float = 0.0
@@ -88,8 +88,8 @@ class Member:
     ) -> None:
         """`is_settled`: whether nothing waits in a coordinator of our own; `address`: where it listens.
 
-        `is_known`: whether the other hosts know what left from there.
-        `leave` gets the ledger of another coordinator that took our report.
+        `is_known`: whether the other hosts know what it sent. `leave` gets the ledger of another coordinator
+        that took our report.
 
         `alone_seconds`: how long an answer may take until the agent notifies people itself.
         """
@@ -112,7 +112,7 @@ class Member:
         self._state = State()
         self._ending: Ending | None = None
         self._ended_at = 0.0
-        self._ended_in: int | None = None  # the first report that says so
+        self._ended_in: int | None = None  # the first report of the end
         self._end_is_known = False
         self._started = clock()
         self.paces = PaceBook()  #: takes the steps of the ranks here
@@ -120,11 +120,11 @@ class Member:
         self._mine: dict[str, Incident] = {}  # by id: open, or closed and perhaps not reported yet
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
-        self._is_known = True  # that people were notified of all changes, as far as the last reply says
+        self._is_known = True  # that people were notified of all changes, by the last reply
         self._waiting: dict[str, float] = {}  # by id: since when a change waits to be acknowledged
         self._posted: dict[str, tuple[Incident, int]] = {}  # by id: in which report it was first
-        self._names: dict[str, tuple[str, float]] = {}  # by id: as what people know it from us, since when
-        self._alone: dict[str, Incident] = {}  # by that id: people were notified by us
+        self._names: dict[str, tuple[str, float]] = {}  # by id: its public id, since when
+        self._alone: dict[str, Incident] = {}  # by that id: we notified people of it
         self._ledger: dict[str, Incident] = {}
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
@@ -133,13 +133,13 @@ class Member:
         self._refused = ""
         self._thread = threading.Thread(target=self._run_thread, name="stallwatch cluster", daemon=True)
         if start:
-            with suppress(RuntimeError):  # the system gives no more threads: the agent is alone
+            with suppress(RuntimeError):  # no more threads are available: the agent is alone
                 self._thread.start()
 
     # ---- the agent's side
 
     def __call__(self, incident: Incident) -> None:
-        """Take what became of an incident of this agent."""
+        """Take a change of an incident of this agent."""
         with self._lock:
             kept = msgspec.structs.replace(incident)
             self._mine[incident.id] = kept
@@ -166,7 +166,7 @@ class Member:
         self._wake.set()
 
     def follow(self, left: Member) -> None:
-        """Take the place of the member that this agent was until its ranks said which run it is."""
+        """Replace the member that this agent was until its ranks identified the run."""
         left._closing = True
         left._wake.set()
         with left._lock, self._lock:
@@ -182,26 +182,26 @@ class Member:
         self._wake.set()
 
     def update(self, state: State) -> None:
-        """Take what the agent sees now."""
+        """Take the agent's current state."""
         with self._lock:
             self._state = state
             if self._posted_as != _news(state):
                 self._wake.set()
 
     def end(self, ending: Ending) -> None:
-        """Take how the command ended."""
+        """Take the ending of the command."""
         with self._lock:
             self._ending, self._ended_at = ending, self._clock()
         self._wake.set()
 
     @property
     def ruling(self) -> Ruling | None:
-        """What all hosts together decide on the quiet spell that is now; ``None`` if that is not known."""
+        """The decision of all hosts on the current quiet spell; ``None`` if it is not known."""
         fresh = self._clock() - self._answered_at < _FRESH_SECONDS + self._beat()
         return self._reply.ruling if self._reply is not None and fresh else None
 
     def notify_alone(self) -> None:
-        """Notify people of what was not acknowledged in time."""
+        """Notify people of changes that were not acknowledged in time."""
         with self._lock:
             now, limit = self._clock(), self._alone_seconds
             limit *= 1 if now - self._answered_at >= limit else _UNHEARD
@@ -217,7 +217,7 @@ class Member:
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:
-        """Return an incident of ours as people know it: as the run's, or under a number not in use."""
+        """Return an incident of ours as people know it: as the run's, or under an unused number."""
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
             known = list(self._ledger.values())
@@ -230,7 +230,7 @@ class Member:
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
-        """Report the last news, and let a coordinator of ours send what it has; never an error."""
+        """Report the last news, and let a coordinator of ours send its messages; never raise."""
         began = time.monotonic()
         end = began + timeout
         while time.monotonic() < end and self._thread.is_alive():
@@ -239,7 +239,7 @@ class Member:
             if done and self._is_settled():
                 if self._others_know():
                     break
-                end = began + timeout + BEAT_SECONDS  # else who merges next would send it again
+                end = began + timeout + BEAT_SECONDS  # else the next coordinator would send it again
             time.sleep(_LOOK_SECONDS)
         self._closing = True
         self._wake.set()
@@ -259,7 +259,7 @@ class Member:
             self._wake.clear()
             try:
                 self.round()
-            except Exception as error:  # whatever it is, the agent goes on, alone if need be
+            except Exception as error:  # the agent continues after any error, alone if need be
                 self._notice(f"reporting to the other hosts failed ({type(error).__name__}: {error})")
                 time.sleep(QUIET_BEAT_SECONDS)
 
@@ -272,7 +272,7 @@ class Member:
             return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
 
     def round(self) -> None:
-        """Post if it is time to, and look at the coordinator of our own."""
+        """Post if it is due, and step the coordinator of our own."""
         if self.due_in() <= _LOOK_SECONDS and not self._refused:
             self._post()
         self._step()
@@ -310,7 +310,7 @@ class Member:
         known = joined_ledgers([self._ledger.values(), self._alone.values(), ledger])
         now, wall = self._clock(), self._wall()
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
-        self._ledger = kept_ledger(known, wall, mine)  # also of what a warning outlived
+        self._ledger = kept_ledger(known, wall, mine)  # also those with a warning of ours that is open
         self._alone.clear()
         sent = {(alias, one.status) for one in known for alias in one.aliases}
         self._is_known = all((qualified(self._agent, one), one.status) in sent for one in self._mine.values())
@@ -325,17 +325,17 @@ class Member:
                 self._names.pop(name, None)
 
     def report(self) -> AgentReport:
-        """Return everything that this agent has to say now."""
+        """Return everything that this agent has to report now."""
         with self._lock:
             self._number += 1
             if self._ending is not None and self._ended_in is None:
                 self._ended_in = self._number
-            for name, one in self._mine.items():
-                if name not in self._posted or self._posted[name][0] is not one:
-                    self._posted[name] = one, self._number
+            for name, incident in self._mine.items():
+                if name not in self._posted or self._posted[name][0] is not incident:
+                    self._posted[name] = incident, self._number
             now, state = self._clock(), self._state
             self._posted_as = _news(state)
-            incidents = [msgspec.structs.replace(one, stacks=None) for one in self._mine.values()]
+            incidents = [msgspec.structs.replace(incident, stacks=None) for incident in self._mine.values()]
             return AgentReport(
                 key=self._identity.key,
                 agent=self._agent,
@@ -369,11 +369,11 @@ class Member:
     def _beat(self) -> float:
         least = self._reply.beat if self._reply is not None else 0.0
         beat = beat_of(self._state.quiet, self._state.threshold)
-        # Who merges may leave once all hosts know what was sent.
+        # The coordinator may leave once all hosts know what was sent.
         is_awaited = not self._is_known and self._clock() - self._changed_at < _SENDING_SECONDS
         return max(least, min(beat, _SENDING_BEAT) if is_awaited else beat)
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return what is posted as soon as it changes: a host may be lost at any time, or be taken for lost."""
+    """Return the state that is posted as soon as it changes: a host may be lost, or seem so, at any time."""
     return state.ranks, is_quiet(state.quiet, state.threshold)

@@ -1,8 +1,8 @@
-"""Fold the incidents that the agents of one run report into incidents of the run. Pure but for the clock.
+"""Fold the incidents of one run's agents into incidents of the run. Pure except for the clock.
 
-An agent's incident is here what a trouble is within an agent: see ``watching.episodes``. What differs: agents
-notice the same thing at different times, so a new incident waits for what the other hosts say of it, and what
-comes after its end is part of it, too; and somebody else may have reported it before.
+Here, an agent's incident is what a trouble is within an agent: see ``watching.episodes``. The differences:
+agents notice the same thing at different times, so a new incident waits for the reports of other hosts, and
+later reports are part of it, too; and another coordinator may have reported it before.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
-GATHER_SECONDS = 3.0  #: so long a new incident waits for what the other hosts say of it
-LATE_SECONDS = 120.0  #: a crash reaches the last host so long after the first, by its launchers' time-outs
-KEPT_SECONDS = 600.0  #: so long after its end, an incident is recognised
-_UPDATE_SECONDS = 60.0  # what changes by itself is reported now and then
+GATHER_SECONDS = 3.0  #: a new incident waits this long for reports of the other hosts
+LATE_SECONDS = 120.0  #: a crash may reach the last host this long after the first: launchers' time-outs
+KEPT_SECONDS = 600.0  #: an incident is recognized for this long after its end
+_UPDATE_SECONDS = 60.0  # values that drift are reported this often
 
 
 class View(msgspec.Struct, frozen=True):
-    """What is known of the run besides its incidents."""
+    """What is known of the run apart from its incidents."""
 
     stacks: StallStacks | None = None  #: of all hosts
     hosts: Mapping[int, str] = {}  #: by rank
@@ -53,7 +53,7 @@ def number_of(incident: Incident) -> int:
 
 
 class RunEpisodes(Episodes):
-    """`take` incidents of agents, each with its `qualified` id; `flush` reports those of the run."""
+    """Episodes of a run: `take` agents' incidents with `qualified` ids; `flush` reports those of the run."""
 
     def __init__(
         self,
@@ -62,22 +62,22 @@ class RunEpisodes(Episodes):
         is_complete: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        """`is_complete`: whether every host that is up has answered since the newest incident came."""
+        """`is_complete`: whether every running host has answered since the newest incident arrived."""
         self._view = view
         self._is_complete = is_complete
         self._clock = clock
-        self._began: dict[int, float] = {}  # by episode: when its first incident came
+        self._began: dict[int, float] = {}  # by episode: when its first incident arrived
         self._closed: dict[int, float] = {}
         self._ids: dict[int, str] = {}  # by episode: the id of the run's incident
-        self._merged: dict[int, dict[str, float]] = {}  # further ids that it was sent under, since when
+        self._merged: dict[int, dict[str, float]] = {}  # further ids under which it was sent, since when
         self._known: dict[str, Incident] = {}  # by qualified id: reported by a coordinator before
         self._numbers: dict[tuple[str, str], int] = {}  # by kind and rule: the highest in use
         super().__init__(report)
 
     def adopt(self, known: Incident, ago: float = 0.0) -> bool:
-        """Learn that this incident was reported before, and closed so long `ago`; return whether that is new.
+        """Record an incident that was reported before, closed `ago` seconds ago; return whether it is new.
 
-        Until an agent reports of it, it stands in an episode for itself, which others may join.
+        Until an agent reports it, it has an episode of its own, which others may join.
         """
         self._count(known)
         if self.has(known.id):
@@ -105,24 +105,24 @@ class RunEpisodes(Episodes):
         return True
 
     def awaits(self, name: str) -> bool:
-        """Return whether no agent has reported of this open incident yet."""
+        """Return whether no agent has reported this open incident yet."""
         return any(name in one.troubles and not one.closed for one in self._episodes)
 
     @property
     def has_news(self) -> bool:
-        """Whether something waits to be reported."""
+        """Whether a change waits to be reported."""
         return any(one.changed and not one.closed for one in self._episodes)
 
     def _count(self, known: Incident) -> None:
-        """Note that its number is in use, so that no later incident gets its id."""
+        """Record that its number is in use, so that no later incident gets its id."""
         self._numbers[known.began_as] = max(number_of(known), self._numbers.get(known.began_as, 0))
 
     def has(self, name: str) -> bool:
-        """Return whether the run's incident by this id is known."""
+        """Return whether the run has an incident with this id."""
         return any(name == own or name in self._merged[key] for key, own in self._ids.items())
 
     def begin(self, trouble: Incident) -> Episode:
-        """Begin an episode under an id that no other one of the run has, or under that it was reported as."""
+        """Begin an episode under an id that is new in the run, or under the id that was reported."""
         episode = Episode()
         self._began[id(episode)] = self._clock()
         kind, rule = trouble.began_as
@@ -135,10 +135,10 @@ class RunEpisodes(Episodes):
         return episode
 
     def take(self, trouble: Incident) -> None:
-        """Take over what became of an agent's incident."""
+        """Take a change of an agent's incident."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
-            # Its agent was taken for gone, and is there again: this is another incident, with its own end.
+            # Its agent seemed gone, and is back: this is another incident, with its own end.
             lost.troubles[f"{trouble.id} lost"] = lost.troubles.pop(trouble.id)
             self._known.pop(trouble.id, None)
         super().take(trouble)
@@ -148,12 +148,12 @@ class RunEpisodes(Episodes):
             self._recognise(episode, known)
 
     def _recognise(self, episode: Episode, known: Incident) -> None:
-        """Let the episode go on as what was reported, under the id of the earlier one if there are two."""
+        """Continue the episode as the reported incident, under the earlier id if there are two."""
         mine, before = self._ids[id(episode)], episode.reported
         merged, over = self._merged[id(episode)], known.status == "resolved"
         rest = [one for one in episode.troubles.values() if not is_over(one) and one.id not in known.aliases]
         if over and known.id != mine and (rest or before is not None):
-            merged[known.id] = known.opened_at  # a host that was alone closed its part of it
+            merged[known.id] = known.opened_at  # an isolated host closed its part of it
             return
         if before is None or (known.id != mine and known.opened_at < before.opened_at):
             if before is not None:
@@ -182,29 +182,29 @@ class RunEpisodes(Episodes):
         return super().joins(trouble, episode)
 
     def is_due(self, episode: Episode) -> bool:
-        """Return whether the other hosts have answered, or had the time to."""
+        """Return whether the other hosts have answered, or had the time to answer."""
         waited = self._clock() - self._began[id(episode)]
         return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
-        """Return whether people, or pages, should know of the change."""
+        """Return whether people, or pages, should learn of the change."""
         if reported is None or incident.updated_at - reported.updated_at >= _UPDATE_SECONDS:
             return True
         if _blamed(incident.stacks) != _blamed(reported.stacks):
             return True
-        drifting = {*DRIFTING, "updated_at", "stacks"}  # hosts look at their ranks again and again
+        drifting = {*DRIFTING, "updated_at", "stacks"}  # hosts inspect their ranks repeatedly
         lasting = {name for name in incident.__struct_fields__ if name not in drifting}
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add to the history what is new to the run: not the same from each of its hosts."""
+        """Add to the history what is new to the run, but not the same change from each of its hosts."""
         known = len(episode.history)
         super().note(episode, trouble, before)
-        seen = {(one.what, one.kind, one.rule, one.severity) for one in episode.history[:known]}
+        seen = {(event.what, event.kind, event.rule, event.severity) for event in episode.history[:known]}
         episode.history[known:] = [
-            one
-            for one in episode.history[known:]
-            if one.what != "cleared" and (one.what, one.kind, one.rule, one.severity) not in seen
+            event
+            for event in episode.history[known:]
+            if event.what != "cleared" and (event.what, event.kind, event.rule, event.severity) not in seen
         ]
 
     def fold(self, episode: Episode) -> Incident:
@@ -223,7 +223,7 @@ class RunEpisodes(Episodes):
         folded = folded_episode(episode, precedence)
         folded.id = self._ids[id(episode)]
         folded.run = (episode.reported or episode.first).run  # hosts may call the run differently
-        if episode.reported is not None:  # by it, messages know what was sent: clocks are compared anew
+        if episode.reported is not None:  # identifies sent messages; clock offsets vary
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({one.host for one in episode.troubles.values()})
@@ -234,8 +234,8 @@ class RunEpisodes(Episodes):
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
         """Fill in where the ranks of all hosts are.
 
-        What was reported stays once the stall is over, and while the blame of later looks is less certain:
-        a host whose posts are lost is soon taken for silent, and victims of a hang begin to end. It also
+        The reported location stays once the stall is over, and while later inspections are less certain of
+        the blame: a host whose posts are lost soon seems silent, and victims of a hang begin to end. It also
         stays if a host that did not answer is back and all ranks wait: their connections to it are broken.
         """
         before, now = episode.reported.stacks if episode.reported is not None else None, view.stacks
@@ -252,7 +252,7 @@ class RunEpisodes(Episodes):
             folded.host = host_of(folded.rank, stacks.hosts) or view.hosts.get(folded.rank, lost)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether it is remembered: for as long as agents may still report of it."""
+        """Return whether it is remembered: for as long as agents may still report it."""
         closed = self._closed.setdefault(id(episode), self._clock())
         kept = self._clock() - closed < KEPT_SECONDS or super().outlives(episode)
         if not kept:
@@ -261,19 +261,19 @@ class RunEpisodes(Episodes):
         return kept
 
     def further_ids(self, incident: Incident) -> Mapping[str, float]:
-        """Return the other ids under which hosts that were alone reported it, and when each opened."""
+        """Return the other ids under which isolated hosts reported it, and when each opened."""
         return next((self._merged[key] for key, name in self._ids.items() if name == incident.id), {})
 
 
 def _blamed(stacks: StallStacks | None) -> object:
-    """Return what people should know of a look at the ranks."""
+    """Return the parts of an inspection of the ranks that people should know."""
     return stacks and (stacks.odd, stacks.why, stacks.candidates, stacks.silent)
 
 
 def on_run_clock(incident: Incident, agent: str, ahead: float) -> Incident:
     """Return an agent's incident by the coordinator's clock, under its qualified id.
 
-    `ahead`: by how many seconds the agent's clock is ahead of it.
+    `ahead`: the seconds by which the agent's clock is ahead of it.
     """
     moved = by_wall_clock(incident, -ahead)
     return msgspec.structs.replace(moved, id=qualified(agent, incident))

@@ -1,4 +1,4 @@
-"""Slurm's folded lists of hosts, such as ``n[1-3,07-12],gpu[001-002]-ib``."""
+"""Expand Slurm's folded lists of hosts, such as ``n[1-3,07-12],gpu[001-002]-ib``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST = 253  # RFC 1035 and 1123: of a host's name
 
 
 class BadNodeList(ValueError):
-    """The text is no list of hosts, or one of too many."""
+    """The text is not a list of hosts, or it has too many."""
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def _hosts(text: str) -> Iterator[str]:
 
 
 def _terms(text: str) -> Iterator[str]:
-    """The parts between commas that are in no brackets."""
+    """Yield the parts between commas that are not in brackets."""
     began, depth = 0, 0
     for at, character in enumerate(text):
         if character == "," and not depth:
@@ -54,7 +54,7 @@ def _terms(text: str) -> Iterator[str]:
 
 
 def _expanded(parts: list[tuple[str | None, str | None]]) -> Iterator[str]:
-    """All names of one term: the last bracket counts fastest."""
+    """Yield all names of one term: the last bracket varies fastest."""
     if not parts:
         yield ""
         return

@@ -1,4 +1,4 @@
-"""Another agent that may merge the run: finding its port, and posting to it."""
+"""Another agent that may merge the run: find its port, and post to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from stallwatch_exporter.cluster.signing import (
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Post
 
 ANSWER_SECONDS = 2.0  #: for one agent to answer
-RETRY_SECONDS = 10.0  #: at most, until an agent that did not is looked for again
+RETRY_SECONDS = 10.0  #: at most, until an agent that did not answer is searched for again
 _FIRST_RETRY_SECONDS = 1.0  # doubled each time: agents of a run start within seconds of each other
 
 _PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
@@ -48,20 +48,20 @@ class Signed(NamedTuple):
 
     @property
     def signer(self) -> Signer:
-        """Return a signer with the run's secret."""
+        """A signer with the run's secret."""
         return Signer(self.secret.text, self.key)
 
 
 class _Refusal(Exception):
-    """An agent is there and refuses our reports; the text is for the user."""
+    """An agent answers but refuses our reports; the text is for the user."""
 
 
 class _Unknown(Exception):
-    """Something else answers at this port."""
+    """Another program answers at this port."""
 
 
 class Connection(http.client.HTTPConnection):
-    """A connection to an address that needs no name to be resolved, or to a Unix socket."""
+    """A connection to an address that needs no name resolution, or to a Unix socket."""
 
     def __init__(self, address: str | tuple[Any, ...], secret: Secret | None = None) -> None:
         super().__init__("stallwatch" if isinstance(address, str) else join_address(*address[:2]))
@@ -81,7 +81,7 @@ class Connection(http.client.HTTPConnection):
             raw.connect(self._address)
             if family != socket.AF_UNIX:
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            elif not is_own_peer(raw):  # anybody may take an abstract name
+            elif not is_own_peer(raw):  # any account may take an abstract name
                 raise PermissionError(errno.EPERM, "it is of another account")
             self.sock = raw if self._tls is None else self._tls.wrap_socket(raw)
         except BaseException:
@@ -96,9 +96,9 @@ class Connection(http.client.HTTPConnection):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """End it after so many seconds: the time-out of a socket is only that of its next byte.
+        """End the connection after `seconds`: the time-out of a socket is only that of its next byte.
 
-        Raises `TimeoutError` then. After any error it is closed.
+        Raises `TimeoutError` then. After any error the connection is closed.
         """
         self.timeout = seconds
         if self.sock is not None:
@@ -125,7 +125,7 @@ class Connection(http.client.HTTPConnection):
     def exchange(
         self, method: str, path: str, body: bytes = b"", encoding: str = "", header: str = ""
     ) -> tuple[int, bytes, str, str]:
-        """Send a request; its status, body, ``Content-Encoding`` and signature."""
+        """Send a request; return the answer's status, body, ``Content-Encoding``, and signature."""
         headers = {"Content-Type": "application/json"} if body else {}
         if encoding:
             headers["Content-Encoding"] = encoding
@@ -148,7 +148,7 @@ class Connection(http.client.HTTPConnection):
 
 
 class Peer:
-    """An agent at an address, with one of several ports; it is looked for in a thread of its own."""
+    """An agent at an address, with one of several ports; it is searched for in a thread of its own."""
 
     def __init__(
         self,
@@ -158,10 +158,10 @@ class Peer:
         clock: Callable[[], float],
         searches: threading.Semaphore,
     ) -> None:
-        """`searches`: how many agents may be looked for at once."""
+        """`searches` limits the number of concurrent searches for agents."""
         self.host = host
         self.ports = tuple(ports)
-        self.hello: Hello | None = None  #: who it is; ``None`` while it is not reached
+        self.hello: Hello | None = None  #: its identity; ``None`` while it is not reached
         self._notices = notices
         self._clock = clock
         self._searches = searches
@@ -169,23 +169,23 @@ class Peer:
         self._connection: Connection | None = None
         self._retry_at = float("-inf")
         self._pause = 0.0
-        self._lost = False  # it was looked for, or was there, and did not answer
+        self._lost = False  # a search or a post had no answer
         self._changed = threading.Condition()
         self._search: threading.Thread | None = None
         self._closed = False
 
     @property
     def name(self) -> str:
-        """Its address as users read it."""
+        """Its address, for users."""
         return join_address(self.host, self._where[1] if self._where is not None else self.ports[0])
 
     @property
     def is_new(self) -> bool:
-        """Return whether no search for it has ended."""
+        """Whether no search for it has ended yet."""
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Start a search for it, unless one is under way, it is there, or it did not answer lately."""
+        """Start a search for it, unless one is under way, it is known, or it did not answer lately."""
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -197,13 +197,13 @@ class Peer:
             self._search.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the search that is under way has ended; whether it is there."""
+        """Wait until the search under way has ended; return whether the agent answers."""
         with self._changed:
             self._changed.wait_for(lambda: self._search is None, seconds)
             return self.hello is not None
 
     def lose(self) -> None:
-        """Note that it does not answer: it is looked for again later."""
+        """Record that it does not answer: it is searched for again later."""
         with self._changed:
             self.hello = None
             self._miss()
@@ -221,7 +221,7 @@ class Peer:
             self._connection = None
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Give up requests under way."""
         with self._changed:
             self._closed = True
         if self._connection is not None:
@@ -240,7 +240,7 @@ class Peer:
     def post(
         self, reports: Sequence[AgentReport], signed: Signed, seconds: float
     ) -> Answer | Elsewhere | None:
-        """Post the reports; ``None`` if it does not answer, or refuses them."""
+        """Post the reports; return ``None`` if the agent does not answer, or refuses them."""
         body, encoding = pack(Post(reports=list(reports)))
         end = time.monotonic() + seconds
         for _ in range(3):
@@ -255,7 +255,7 @@ class Peer:
                     )
                 if connection.sock is None:
                     self._connection = None
-                if status == 421:  # another agent has come to its place
+                if status == 421:  # another agent has taken its place
                     self.hello = self._greet(where, signed, max(0.05, end - time.monotonic()))
                     continue
                 if status == 200:
@@ -285,7 +285,7 @@ class Peer:
         return True
 
     def _find(self, signed: Signed) -> None:
-        """Look for it: which of its addresses and ports answers as an agent of the run."""
+        """Search for it: which of its addresses and ports answers as an agent of the run."""
         found: tuple[Hello, tuple[Any, ...]] | None = None
         try:
             found = self._search_ports(signed, time.monotonic() + ANSWER_SECONDS)
@@ -346,7 +346,7 @@ def _sent(
     body: bytes = b"",
     encoding: str = "",
 ) -> tuple[int, bytes]:
-    """Send a signed request; status and body of its answer, which is signed if the status is 200 or 409."""
+    """Send a signed request; return status and body of its answer, signed if the status is 200 or 409."""
     signer = signed.signer
     proof = signer.sign(method, path, Proof(signed.key, signed.agent, signed.number(), to), body)
     status, content, packed, signature = connection.exchange(method, path, body, encoding, proof.header)

@@ -17,7 +17,7 @@ from stallwatch_rules.files import is_private, open_private
 HOW_TO_JOIN = "set the same STALLWATCH_JOIN_SECRET on all hosts, or share the state folder (STALLWATCH_HOME)"
 _OTHERS = 0o077
 _LENGTH = 64  # of a secret in a file
-_KEPT_SECONDS = 7 * 86400.0  # a file that no agent has used for so long is of a run that ended
+_KEPT_SECONDS = 7 * 86400.0  # a file unused for this long is of a run that ended
 _RETRIED_SECONDS = 90.0  # NFS shows a new file to another host within a minute (acdirmax, nfs(5))
 
 
@@ -41,7 +41,7 @@ def configured_secret(join: JoinSettings) -> Secret | None:
 
 
 class SecretSource:
-    """Finds the secret of one run; `get` may be called until it has it."""
+    """Finds the secret of one run; call `get` until it returns the secret."""
 
     def __init__(self, join: JoinSettings, home: Path, key: str) -> None:
         self._join = join
@@ -69,19 +69,19 @@ class SecretSource:
         return Secret(text)
 
     def keep(self) -> None:
-        """Note that the run goes on, so that no agent that starts removes the file."""
+        """Mark the file as used by a current run, so that no other agent removes it at its start."""
         with contextlib.suppress(OSError):
             os.utime(self._path)
 
     def _shared(self) -> bytes | None:
-        """Make the file, or read that of the agent that was first."""
+        """Create the file, or read the file of the agent that was first."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
         if not (stat.S_ISDIR(status.st_mode) and is_private(status)):
             raise PermissionError(0, "others may write into its folder")
         with contextlib.suppress(FileExistsError):
-            # O_EXCL is decided by the server of a network file system, so one agent alone makes it.
+            # O_EXCL is decided by the server of a network file system, so only one agent creates it.
             made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             _prune(folder, self._path.name)
             with os.fdopen(made, "wb") as file:
@@ -105,7 +105,7 @@ def _folder(home: Path) -> Path:
 
 
 def _prune(folder: Path, but: str) -> None:
-    """Remove the files of runs that no agent has used for long."""
+    """Remove the files of runs that no agent has used for a long time."""
     oldest = time.time() - _KEPT_SECONDS
     with contextlib.suppress(OSError):
         for path in folder.iterdir():

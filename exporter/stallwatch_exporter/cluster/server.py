@@ -3,7 +3,7 @@
 | request | answer |
 |---|---|
 | POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, post to that agent |
-| GET /cluster/v1/hello | 200: `Hello`, who listens here |
+| GET /cluster/v1/hello | 200: `Hello`, the agent that listens here |
 
 Refused: 400 malformed, 401 without a proof of belonging, 404 another run, 413 too large, 421 meant for
 another agent, 426 another version. Requests without proof are refused before their body is read. No check
@@ -54,12 +54,12 @@ from stallwatch_rules.text.controls import printable
 MOST_RUNS = 1024  #: that one server merges at a time
 _MOST_AGENTS = 16_384  # of which the newest number is kept
 _MOST_CONNECTIONS = 4096
-_REPEATED_SECONDS = 600.0  # seconds after which a refusal is mentioned again
+_REPEATED_SECONDS = 600.0  # seconds after which a refusal is reported again
 _MOST_NOTICES = 200
 
 
 class Notices:
-    """Mentions each problem to the user once in ten minutes, however often it happens."""
+    """Reports each problem to the user once in ten minutes, however often it happens."""
 
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._notice = notice
@@ -68,7 +68,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def __call__(self, text: str, about: str = "") -> None:
-        """Mention it, unless a problem `about` the same was mentioned lately."""
+        """Report a problem, unless one `about` the same was reported lately."""
         text, now = printable(text), self._clock()
         with self._lock:
             self._mentioned = {key: at for key, at in self._mentioned.items() if now - at < _REPEATED_SECONDS}
@@ -87,7 +87,7 @@ class Run:
         self.merges = merges
 
     def take(self, reports: Sequence[AgentReport]) -> Answer:
-        """Take over the reports of one host, one after the other."""
+        """Take the reports of one host, one after the other."""
         reply, acknowledged, refused = Reply(), {}, {}
         for report in reports:
             reply = self.merges.take(report)
@@ -98,7 +98,7 @@ class Run:
 
 
 class Request(NamedTuple):
-    """A request, whose body is not read yet."""
+    """A request whose body has not been read."""
 
     method: str
     path: str
@@ -119,12 +119,12 @@ class Response(NamedTuple):
 
 
 class Gate(Protocol):
-    """Judges requests and answers them."""
+    """Checks requests and answers them."""
 
     notices: Notices
 
     def answer(self, request: Request) -> Response:
-        """Answer. Raises `Malformed`, which is answered with its text."""
+        """Answer a request. Raises `Malformed`, whose text is the answer then."""
         ...
 
 
@@ -142,7 +142,7 @@ class OtherHosts:
         knows: Callable[[str], bool] = lambda _: True,
         elsewhere: Callable[[], Elsewhere | None] = lambda: None,
     ) -> None:
-        """`merges` gives the merger of a run that it `knows`; `elsewhere`: the agent that merges instead."""
+        """`merges` gets the merger of a run that it `knows`; `elsewhere`, the agent that merges instead."""
         self._secret = secret
         self._agent = agent
         self._host_id = host_id
@@ -165,9 +165,7 @@ class OtherHosts:
             if proof is None:
                 raise Malformed("it has no proof that it is of this run", HTTPStatus.UNAUTHORIZED)
             if not self._knows(proof.key):
-                return Response(
-                    HTTPStatus.NOT_FOUND
-                )  # agents try the ports of others, so it is not mentioned
+                return Response(HTTPStatus.NOT_FOUND)  # agents try the ports of others, so it is not reported
             signer = Signer(self._secret, proof.key)
             if not signer.is_signed(request.method, request.path, proof):
                 raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)
@@ -211,7 +209,7 @@ class OtherHosts:
         reports = read_reports(body, request.encoding, proof.key)
         if (other := self._elsewhere()) is not None:
             return HTTPStatus.CONFLICT, other
-        # Who reaches us from an address can be reached there.
+        # An agent that reaches us from an address can be reached there.
         here = f"[{request.sender}]" if ":" in request.sender else request.sender
         reports = [
             msgspec.structs.replace(report, address=f"{here}{report.address}")
@@ -228,12 +226,12 @@ class OtherHosts:
             return HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__
 
     def forget(self, key: str) -> None:
-        """Forget a run that is over; a post of it begins it anew."""
+        """Forget a run that is over; a later post begins it again."""
         with self._lock:
             self._runs.pop(key, None)
 
     def _of(self, key: str) -> Run:
-        """Return the run; its first report makes it. Raises `Malformed`."""
+        """Return the run, which its first report creates. Raises `Malformed`."""
         with self._lock:
             run = self._runs.get(key)
             if run is None:
@@ -279,7 +277,7 @@ class SameHost:
 
 
 class ClusterServer(ServerThread):
-    """A gate that is served until it is closed."""
+    """Serves a gate until it is closed."""
 
     def __init__(
         self,
@@ -290,7 +288,7 @@ class ClusterServer(ServerThread):
         bound: socket.socket | None = None,
         most: int = 64,
     ) -> None:
-        """Serve at an address, or on a `bound` Unix socket. An `OSError` where the address cannot be had."""
+        """Serve at an address, or on a `bound` Unix socket. Raises `OSError` if that is not available."""
         handler = type("Handler", (_Handler,), {"gate": gate})
         server = _Server(address, handler, context, bound=bound)
         server.most = max(8, min(most, _MOST_CONNECTIONS))
@@ -298,17 +296,17 @@ class ClusterServer(ServerThread):
 
 
 class _Server(BoundedServer):
-    seconds = 15.0  # more than a beat: the connection of an agent that is well stays open
+    seconds = 15.0  # more than a beat: the connection of a healthy agent stays open
     whole = 30.0
 
     def server_bind(self) -> None:
-        """Bind without looking for the name of the address, for which a server may have to answer."""
+        """Bind without resolving the name of the address, which may need a DNS query."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Report a certificate that does not belong to the run; a connection that was closed is normal."""
+        """Report a certificate that is not of the run; a closed connection is normal."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]
@@ -329,7 +327,7 @@ class _Handler(BoundedHandler):
         self._handle()
 
     def _handle(self) -> None:
-        # Beyond half of the connections that there may be, each request makes room for the next.
+        # Above half of the connection limit, each request makes room for the next.
         self.close_connection |= 2 * len(self.server.peers) > self.server.most
         self._unread = True
         try:
@@ -368,7 +366,7 @@ class _Handler(BoundedHandler):
         return body
 
     def _has_left(self) -> bool:
-        """Return whether the sender has given up, such as while this process was stopped."""
+        """Return whether the sender has given up, for example while this process was stopped."""
         if isinstance(self.connection, ssl.SSLSocket) or not hasattr(socket, "MSG_DONTWAIT"):
             return False
         try:
@@ -395,7 +393,7 @@ class _Handler(BoundedHandler):
 
 @functools.lru_cache(maxsize=_MOST_CONNECTIONS)
 def sender_of(address: Any) -> str:
-    """Return the address of a peer as people write it; that of a Unix socket has none."""
+    """Return the address of a peer as people write it; empty for a Unix socket."""
     sender = str(address[0]) if address else ""
     with contextlib.suppress(ValueError):
         parsed = ipaddress.ip_address(sender.partition("%")[0])
@@ -411,7 +409,7 @@ class _Gone(Exception):
 def listen(
     gate: Gate, host: str, ports: Sequence[int], context: ssl.SSLContext | None, most: int = 64
 ) -> ClusterServer:
-    """Serve a gate on the first port that is free; without a host on all addresses. Raises `OSError`."""
+    """Serve a gate on the first free port; without a host, on all addresses. Raises `OSError`."""
     problem: OSError | None = None
     for port in ports:
         for address in [host] if host else ["::", "0.0.0.0"]:
@@ -423,5 +421,5 @@ def listen(
 
 
 def most_connections(agents: int) -> int:
-    """Return how many connections a run of so many agents needs."""
+    """Return how many connections a run with this many agents needs."""
     return min(_MOST_CONNECTIONS, 64 + 2 * agents)

@@ -17,13 +17,13 @@ from stallwatch_exporter.cluster.server import OtherHosts, listen
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.settings import JoinSettings
 
-PORT = FIRST_PORT - 1 + 1000  #: 20401: no agent listens there
+PORT = FIRST_PORT - 1 + 1000  #: 20401: no agent listens on it
 _STEP_SECONDS = 1.0
 _MOST_CONNECTIONS = 2048
 
 
 class CoordinatorService:
-    """Serves until it is closed; each run has a coordinator of its own, and all notify through `sinks`."""
+    """Serves until it is closed; each run has its own coordinator, and all notify through `sinks`."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class CoordinatorService:
         notice: Callable[[str], None],
         clock: Callable[[], float] = steady.now,
     ) -> None:
-        """Listen at `join.host` and `join.port`. Raises `OSError` if that address cannot be had."""
+        """Listen at `join.host` and `join.port`. Raises `OSError` if that address is not available."""
         own_id = host_id(socket.gethostname())
         self._name = f"{own_id}-{os.getpid()}-{int(time.time())}"
         self._sinks = sinks
@@ -51,11 +51,11 @@ class CoordinatorService:
 
     @property
     def port(self) -> int:
-        """The port that it listens at."""
+        """The port on which it listens."""
         return self._server.port
 
     def close(self) -> None:
-        """Stop serving; what has been merged is handed to the sinks."""
+        """Stop serving and merging; wait for the thread that steps the runs."""
         self._server.close()
         self._closing.set()
         self._thread.join(_STEP_SECONDS)

@@ -1,4 +1,4 @@
-"""Signatures and encoding of posts, and what is refused before a body is read.
+"""Signatures and encoding of posts, and the checks before a body is read.
 
 HMAC-SHA256 (RFC 2104) with a key that is derived from the run's secret; the secret itself is never sent. A
 request is signed for one recipient and with an increasing number, so that it cannot be replayed; a reply is
@@ -38,7 +38,7 @@ _WINDOW = 8 << 20  # bytes of memory that zstd may take
 
 
 class Malformed(Exception):
-    """A post or reply cannot be taken; `status` is that of the answer."""
+    """A post or reply cannot be accepted; `status` is that of the answer."""
 
     def __init__(self, why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(why)
@@ -49,15 +49,15 @@ class Proof(NamedTuple):
     """The content of a request's ``Authorization`` header."""
 
     key: str  #: of the run
-    agent: str  #: who sends it
+    agent: str  #: the sender
     number: int  #: greater than that of any request before
-    to: str  #: the agent it is meant for; empty where the sender does not know it yet
-    digest: str = ""  #: of the body, so that the rest is judged before the body is read
+    to: str  #: the recipient; empty if the sender does not know it yet
+    digest: str = ""  #: of the body, so that the proof is verified before the body is read
     signature: str = ""
 
     @property
     def header(self) -> str:
-        """Return the value of the header."""
+        """The value of the header."""
         return (
             f"{_SCHEME} key={self.key}, agent={self.agent}, number={self.number}, to={self.to}, "
             f"body={self.digest}, signature={self.signature}"
@@ -65,7 +65,7 @@ class Proof(NamedTuple):
 
 
 def read_proof(header: str) -> Proof | None:
-    """Parse a header; ``None`` for any that we do not write."""
+    """Parse a header; return ``None`` for one that we do not write."""
     if (found := _PROOF.fullmatch(header)) is None:
         return None
     key, agent, number, to, digest, signature = found.groups()
@@ -73,7 +73,7 @@ def read_proof(header: str) -> Proof | None:
 
 
 def digest_of(body: bytes) -> str:
-    """Return `Proof.digest`."""
+    """Return `Proof.digest` of a body."""
     return hashlib.sha256(body).hexdigest()
 
 
@@ -101,7 +101,7 @@ class Signer:
         return hmac.compare_digest(self.reply(request, status, body).encode(), signature.encode())
 
     def _of(self, *parts: bytes) -> str:
-        # With lengths: else parts could be cut at another place.
+        # With lengths: else parts could be split differently.
         data = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return hmac.digest(self._derived, data, "sha256").hex()
 
@@ -130,7 +130,7 @@ class Answer(msgspec.Struct, kw_only=True):
     """The answer to a post."""
 
     reply: Reply
-    refused: dict[str, str] = {}  #: `Reply.refused` by agent, where it is not empty
+    refused: dict[str, str] = {}  #: `Reply.refused` by agent, if it is not empty
 
     def of(self, agent: str) -> Reply:
         """Return the reply for one of the agents."""
@@ -142,13 +142,13 @@ class _Versioned(msgspec.Struct):
 
 
 def pack(content: object) -> tuple[bytes, str]:
-    """Encode as JSON, compressed if that is worth it; with it, the ``Content-Encoding`` ("" for none)."""
+    """Encode as JSON, compressed if it is large; return it and its ``Content-Encoding`` ("" for none)."""
     body = msgspec.json.encode(content)
     return (zstandard.compress(body, 1), "zstd") if len(body) > _PACKED_FROM else (body, "")
 
 
 def unpack(body: bytes, encoding: str = "") -> bytes:
-    """Decompress what was received, up to `MOST_BYTES`. Raises `Malformed`."""
+    """Decompress a body, up to `MOST_BYTES`. Raises `Malformed`."""
     try:
         if encoding == "zstd":
             with zstandard.ZstdDecompressor(max_window_size=_WINDOW).stream_reader(body) as stream:

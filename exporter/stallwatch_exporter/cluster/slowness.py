@@ -1,4 +1,4 @@
-"""Which host the others wait for: what agents report of their ranks' steps, and what becomes of it."""
+"""Find the host that the others wait for from the reported steps of ranks, and manage its incident."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from stallwatch_rules.judgements.slow_hosts import Own, SlowHost, SlowHosts
 from stallwatch_rules.messages import Message, message
 
 MOST_STEPS = 256  #: of one rank in one report
-_LEAST_SECONDS = 0.2  # of a step: of shorter ones, every second, fourth, … is reported
-_DIGITS = 4  # that count: less would make equal what differs by a hundredth
+_LEAST_SECONDS = 0.2  # of a step: of shorter steps, every second, fourth, … is reported
+_DIGITS = 4  # that count: fewer would hide a difference of a hundredth
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # after the first report, all hosts have reported
-_ANEW_STEPS = 64  # that who takes over compares before it says that a host has caught up
+_ANEW_STEPS = 64  # that a new coordinator compares before it reports that a host has caught up
 _MOST_POSTED = 64
 _RUN = "run"  # in the place of an agent: the incident is the run's
 
 
 class PaceBook:
-    """Steps of an agent's ranks that are not acknowledged. Any thread may call it."""
+    """The steps of an agent's ranks that are not acknowledged. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class PaceBook:
         self._posted: dict[int, Mapping[int, int]] = {}  # by report: the counts then
 
     def take(self, rank: int, step: int, own: Own) -> None:
-        """Take a step of a rank; the same one again is ignored."""
+        """Record a step of a rank; ignore the same step again."""
         every = 1
         while every * own.whole < _LEAST_SECONDS and every < MOST_STEPS:
             every *= 2
@@ -51,7 +51,7 @@ class PaceBook:
                 self._counts[rank] = self._counts.get(rank, 0) + 1
 
     def report(self, number: int) -> list[Paces]:
-        """Return what is not acknowledged, as it goes into this report."""
+        """Return the steps that are not acknowledged, for this report."""
         with self._lock:
             self._posted[number] = dict(self._counts)
             if len(self._posted) > _MOST_POSTED:
@@ -59,7 +59,7 @@ class PaceBook:
             return [self._paces(rank, steps) for rank, steps in self._steps.items() if steps]
 
     def acknowledged(self, number: int) -> None:
-        """Forget what went into this report or an earlier one."""
+        """Forget the steps of this report and of earlier ones."""
         with self._lock:
             for known in [one for one in self._posted if one <= number]:
                 for rank, count in self._posted.pop(known).items():
@@ -83,7 +83,7 @@ class PaceBook:
 class Slowness:
     """Takes the reports of all agents, and opens and closes the run's incident of a slow host.
 
-    `change` gets what becomes of it, `cost` the share of the throughput that is lost.
+    `change` gets the changes of the incident, `cost` the share of the throughput that is lost.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Slowness:
         self._host = ""  # of the incident
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Take the steps that an agent reports; `ledger`: incidents of the run that people know of."""
+        """Take the steps that an agent reports; `ledger`: incidents of the run that people know."""
         if report.attempt > self._attempt:  # the ranks are others, perhaps on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
@@ -113,7 +113,7 @@ class Slowness:
         if report.attempt < self._attempt:
             return
         if report.ending is not None:
-            self._watched.leave(host)  # what is open closes with the run
+            self._watched.leave(host)  # an open incident closes with the run
             return
         now = self._clock()
         if self._first_at is None:
@@ -136,13 +136,13 @@ class Slowness:
             self._judged(report, ledger)
 
     def leave(self, agent: str, host: str) -> None:
-        """Take that an agent is gone, with its host."""
+        """Drop an agent that is gone, with its host."""
         self._seen = {key: count for key, count in self._seen.items() if key[0] != agent}
         if self._watched.leave(host):
             self._resolve("unknown")
 
     def end(self, endings: Iterable[Ending]) -> None:
-        """Take that the run is over, and how it ended on each host."""
+        """Close the incident when the run is over, by how it ended on each host."""
         ended = {RESOLUTIONS.get(one.kind, "run-failed") for one in endings}
         worst: tuple[Resolution, ...] = ("run-failed", "run-stopped", "run-finished")
         self._resolve(next((one for one in worst if one in ended), "unknown"))
@@ -186,7 +186,7 @@ class Slowness:
 
 
 def _known(ledger: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents of slow hosts that an earlier coordinator reported, as its own book had them."""
+    """Return the incidents of slow hosts that an earlier coordinator reported, as in its own book."""
     found = []
     for known in ledger:
         for alias in known.aliases:
