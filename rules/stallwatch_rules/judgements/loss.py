@@ -275,12 +275,12 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
 
 
 def _longest_equal(known: Sequence[Point]) -> int:
-    """How many points in a row had one loss at most: some programs print a value again until the next."""
+    """Return the longest row of equal losses: some programs repeat a value until the next."""
     return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
 
 
 def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
-    """Whether a loss is so few units of the last digit that is printed that its changes are rounded away."""
+    """Whether a loss is so few units of its last printed digit that rounding hides its changes."""
     printed = (Decimal(f"{point.loss:.12g}") for point in known if point.loss and math.isfinite(point.loss))
     digits = [int(number.as_tuple().exponent) for number in printed]
     return abs(loss) < COARSE * 10.0 ** min(digits, default=0)

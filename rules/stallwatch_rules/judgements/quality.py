@@ -46,7 +46,7 @@ EVALUATIONS_ROUNDED = 8  #: the same with four digits
 class Quality(NamedTuple):
     """A conclusion that a rule draws from metrics."""
 
-    tag: Tag  #: of the rule
+    tag: Tag  #: the tag of the rule
     note: str  #: the message, in ``diagnosis``
     conditions: tuple[Condition, ...]
     under_way: bool = False  #: only for runs that are far from their end
