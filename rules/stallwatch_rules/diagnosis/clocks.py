@@ -1,7 +1,7 @@
-"""Estimate how far hosts' clocks are apart, from what several of them logged at the same moment.
+"""Estimate how far hosts' clocks are apart, from events that several of them logged at the same moment.
 
-The ranks of a synchronous training finish a step together, and a collective times out in all of them at
-once. What a host logs of these earlier or later than the others, always by the same time, is its clock.
+The ranks of a synchronous training finish a step together, and a collective times out in all of them at once.
+If a host logs these events earlier or later than the others, always by the same time, its clock is off.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
 
 
 class Event(NamedTuple):
-    """Something that happens on several hosts at once, as one of them logged it."""
+    """An event that occurs on several hosts at once, as one of them logged it."""
 
     what: Hashable
     host: str
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
-    """Return how many seconds hosts' clocks are ahead of most others', if that is steady and matters."""
+    """Return how many seconds hosts' clocks are ahead of most others', if steady and relevant."""
     logged: dict[Hashable, dict[str, list[float]]] = {}
     for event in events:
         logged.setdefault(event.what, {}).setdefault(event.host, []).append(event.time)
@@ -82,7 +82,7 @@ def events_of(streams: Streams, hosts: Mapping[Key, str]) -> Iterator[Event]:
 
 
 def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str, float]) -> Streams:
-    """Return the streams, with the times of hosts whose clocks are off put right."""
+    """Return the streams with corrected times for hosts whose clocks are off."""
     if not ahead:
         return streams
     return {
@@ -106,7 +106,7 @@ def _put_right(stream: StreamReading, by: float) -> StreamReading:
 
 
 def _earlier(value: T, by: float) -> T:
-    """Return the same with the times of all lines and steps in it so many seconds earlier."""
+    """Return the value with the times of all its lines and steps this many seconds earlier."""
     return cast("T", _moved(value, by))
 
 

@@ -1,7 +1,7 @@
-"""How sure a primary cause is: one table, so that it can be read and calibrated.
+"""Confidence in a primary cause: one table, so that it can be read and calibrated.
 
-The numbers are rough frequencies: of the verdicts given at 0.9 and more, nine in ten should be right. Each is
-there for a named fact.
+The numbers are rough frequencies: of the verdicts given at 0.9 and more, nine in ten should be right. Each
+number belongs to a named fact.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CAPS: dict[str, float] = {
 
 
 def confidence(role: Role, rivals: Rivals = "none", facts: Collection[str] = ()) -> float:
-    """How sure it is by the table; ``facts`` are names of ``LESS`` and ``CAPS``."""
+    """Return the confidence by the table; ``facts`` are names in ``LESS`` and ``CAPS``."""
     sure = WRAPPER if role == "wrapper" else BASE[role, rivals]
     sure = min([sure, *(CAPS[fact] for fact in facts if fact in CAPS)])
     sure -= sum(LESS[fact] for fact in facts if fact in LESS)

@@ -1,4 +1,4 @@
-"""Whether logs that were given together are of different runs, and so of no use as one.
+"""Detect logs given together that belong to different runs, and so cannot be read as one.
 
 Only clear signs count: most folders hold one run's ranks, and two nodes' logs are much alike.
 """
@@ -39,13 +39,13 @@ class Course(msgspec.Struct, frozen=True):
 
     @property
     def job(self) -> str:
-        """The scheduler's number in the file's name, or nothing."""
+        """The scheduler's number in the file's name, or empty."""
         found = _JOB.search(re.split(r"[/\\]", self.source)[-1])
         return found[1] if found is not None else ""
 
 
 def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
-    """A sentence that names two files of different runs and says why; empty where no two are."""
+    """Return a sentence that names two files of different runs and why; empty if there are none."""
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]
@@ -65,7 +65,7 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
 
 
 class Losses(msgspec.Struct, frozen=True):
-    """What the transformers Trainer told of its losses in one file: by epoch, with the gradients' norm."""
+    """Losses that the transformers Trainer printed in one file: by epoch, with the gradient norm."""
 
     source: str
     rank: int | None
@@ -74,8 +74,11 @@ class Losses(msgspec.Struct, frozen=True):
 
 
 def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None:
-    """Its dicts have norm, rate and epoch beside the loss, which is the mean over all ranks (transformers
-    5.23.0, trainer.py, ``nested_gather``): files of one training that both print it print the same."""
+    """Return the losses of dicts that also have norm, rate and epoch, if there are enough.
+
+    Their loss is the mean over all ranks (transformers 5.23.0, trainer.py, ``nested_gather``): files of one
+    training that both print it print the same.
+    """
     curve = stream.curves.by_series.get("dict")
     if curve is None or stream.in_part:
         return None
@@ -91,9 +94,9 @@ def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None
 
 
 def _train_apart(one: Losses, other: Losses) -> bool:
-    """Whether both began at the same epoch, and told other losses from then on.
+    """Whether both began at the same epoch, and printed different losses from then on.
 
-    Ranks that print dicts of their own, each with the loss of its own batch, still share the norm.
+    Ranks that print their own dicts, each with the loss of its own batch, still share the norm.
     """
     if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
         return False
@@ -109,7 +112,7 @@ def _train_apart(one: Losses, other: Losses) -> bool:
 
 
 def _apart(pairs: Sequence[tuple[float, float]]) -> bool:
-    """Whether most of these pairs are of two numbers."""
+    """Whether most of these pairs hold two different numbers."""
     return median(abs(one - other) / max(abs(one), abs(other), 1e-9) for one, other in pairs) > OTHERWISE
 
 
@@ -121,7 +124,7 @@ def _course(key: tuple[str, int | None], stream: StreamReading) -> Course | None
 
 
 def _differ(one: Course, other: Course) -> str:
-    """By what they are of different runs: ``job``, ``total`` or ``time``; empty where they may be one."""
+    """Return the sign of different runs: ``job``, ``total`` or ``time``; empty if they may be one run."""
     if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
         return ""
     if one.job and other.job and one.job != other.job:

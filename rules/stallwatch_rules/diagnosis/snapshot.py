@@ -1,4 +1,4 @@
-"""What a diagnosis is made from: the facts of a run, which nobody changes, and the assessment so far."""
+"""Inputs of a diagnosis: the immutable facts of a run, and the assessment so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stallwatch_rules.records import Line
 
 
 class RunContext(msgspec.Struct, frozen=True):
-    """What is known of a run beside its log; see ``RunReading.diagnose``."""
+    """Knowledge of a run beside its log; see ``RunReading.diagnose``."""
 
     ending: Ending | None = None
     now: float | None = None
@@ -39,7 +39,7 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """The kind of the ending; empty if nothing is known of it."""
+        """The kind of the ending; empty if it is unknown."""
         return self.ending.kind if self.ending is not None else ""
 
     @property
@@ -49,12 +49,12 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def crash(self) -> Crash | None:
-        """What failed although the command returned 0."""
+        """The process that failed although the command returned 0."""
         return self.ending.crash if self.ending is not None else None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What was read of a run, and what is known beside it."""
+    """The data read of a run, and the knowledge beside it."""
 
     streams: Streams
     tracker: ProgressTracker
@@ -70,7 +70,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def last_steps(self) -> dict[int | None, int]:
-        """The last step of each rank; of one that was not read, that of the rank that prints the same."""
+        """The last step of each rank; for an unread rank, that of the rank that prints the same."""
         known, alike = self.tracker.steps, self.context.alike
         others: dict[int | None, int] = {
             other: known[rank]
@@ -82,13 +82,13 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class LeftOut(NamedTuple):
-    """A finding that is none of this run."""
+    """A finding that does not belong to this run."""
 
     rule: str
 
 
 class Ends(NamedTuple):
-    """Rules of how a run was ended after it had stalled."""
+    """Rules that show how a run was ended after it had stalled."""
 
     rules: frozenset[str]
 
@@ -98,7 +98,7 @@ Change = Found | LeftOut | Ends | Exceptions | RunFacts
 
 
 class Assessment(msgspec.Struct, frozen=True):
-    """What is known after some of the assessors."""
+    """The results after some of the assessors."""
 
     found: Sequence[Found]
     exceptions: Exceptions
@@ -119,7 +119,7 @@ class Assessment(msgspec.Struct, frozen=True):
         return next((one for one in self.found if one.tagged(tag)), None)
 
     def harmful(self, rule: str) -> bool:
-        """Return whether the rule fired, or was concluded, and does harm."""
+        """Return whether the rule matched, or was concluded, and does harm."""
         one = self.get(rule)
         return one is not None and one.harm != "harmless"
 

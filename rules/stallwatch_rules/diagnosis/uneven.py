@@ -1,4 +1,4 @@
-"""Ranks whose steps ended before the others': what the last step of each rank tells, and its way there."""
+"""Ranks whose steps ended before the others', by the last step of each rank and its course until then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATE = 4  #: gaps that show the rhythm at the end; of long logs the middle is no
 
 
 class _Course(msgspec.Struct, frozen=True):
-    """The steps that one rank printed, in their order."""
+    """The steps that one rank printed, in order."""
 
     stream: StreamReading
     timeline: Timeline
@@ -33,7 +33,7 @@ class _Course(msgspec.Struct, frozen=True):
 
     @property
     def clock(self) -> StepClock:
-        """When its steps were done."""
+        """Clock that maps times to its steps."""
         if not self.clocks:
             self.clocks.append(StepClock(self.timeline))
         return self.clocks[0]
@@ -51,13 +51,13 @@ class Uneven(msgspec.Struct, frozen=True):
     usual: int  #: where most others ended
 
     def note(self) -> Message:
-        """``rank 2 ended at step 29, before the others (400): look there first.``"""
+        """Return ``rank 2 ended at step 29, before the others (400): look there first.``"""
         ranks, step = f"rank {fold_ranks(self.behind)}", min(self.behind.values())
         return message("diagnosis.uneven-end", ranks=ranks, step=step, others=self.usual)
 
 
 def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
-    """The ranks of a run that failed or stands whose steps ended before nearly all others': look there."""
+    """Return the ranks of a failed or stalled run whose steps ended before nearly all others'."""
     known = {rank: step for rank, step in steps.items() if rank is not None}
     if len(known) < 4:
         return None
@@ -69,10 +69,10 @@ def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
 
 
 def went_on_without(streams: Streams) -> Uneven | None:
-    """The ranks that printed as regularly as the others and then no more, while those went on for long.
+    """Return the ranks that printed as regularly as others, then stopped while those continued for long.
 
-    Most ranks of a healthy run print little, or only at the start: so it takes the same counter, the same
-    rhythm until then, and most of the ranks beyond it. A log that begins late was cut, and tells nothing.
+    Most ranks of a healthy run print little, or only at the start: so the same counter, the same pace until
+    then, and most of the ranks beyond it are required. A log that begins late was cut, and shows nothing.
     """
     mains = [stream.timelines.main for (_, rank), stream in streams.items() if rank is not None]
     lasts = [main.intervals[-1].step or 0 for main in mains if main is not None and main.intervals]
@@ -97,7 +97,7 @@ def went_on_without(streams: Streams) -> Uneven | None:
 
 
 def _courses(streams: Streams) -> dict[int, _Course]:
-    """The course of each rank in the log where it came farthest: logs are rotated, runs are restarted."""
+    """Return the course of each rank in the log where it came farthest: logs rotate, runs restart."""
     found: dict[int, _Course] = {}
     for (_, rank), stream in streams.items():
         main = stream.timelines.main
@@ -113,7 +113,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
 
 
 def _ended_before(course: _Course, peer: _Course) -> bool:
-    """Whether one rank kept the other's rhythm until its log ended, and the other went on for long."""
+    """Whether one rank kept the other's pace until its log ended, and the other continued for long."""
     own, last = course.steps, course.steps[-1]
     if course.series != peer.series or course.timeline.total != peer.timeline.total or len(own) < ENOUGH:
         return False

@@ -1,7 +1,7 @@
-"""What fired on words of others: of another program that ended, or of exceptions that say the same.
+"""Filter out unrelated matches: of another program that ended, or of exceptions with the same text.
 
 A script that watches the GPUs, shows curves or serves a model beside the training ends by a signal or with an
-exit status whenever it likes. A shell, a container or systemd mostly names it.
+exit status at any time. A shell, a container or systemd usually names it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_RESTARTS = 5  #: a run that ended more often did not: something that it cal
 
 
 def without_helpers(found: list[Found]) -> list[Found]:
-    """Leave out what only says that a helper ended."""
+    """Leave out findings that only show that a helper ended."""
     return [one for one in found if not one.hits or not all(map(_is_helper, one.texts()))]
 
 
@@ -54,7 +54,7 @@ def of_another(one: Found) -> bool:
 
 
 def told_in_passing(one: Found) -> bool:
-    """Whether its lines name no program, and come in so many steps that they do not tell of the end."""
+    """Whether its lines name no program, and recur over so many steps that they do not show the end."""
     if not one.tagged("any-process") or one.count <= MOST_RESTARTS:
         return False
     for hits in one.hits.values():
@@ -75,7 +75,7 @@ def _is_another(text: str) -> bool:
 
 
 def _named(text: str) -> str:
-    """The program that a line says to have ended; empty where it names none."""
+    """Return the program that a line reports as ended; empty if it names none."""
     told = _NAMED.search(text)
     return next(filter(None, told.groups()), "") if told else ""
 
@@ -84,18 +84,18 @@ _STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: in code, which hold the words themsel
 
 
 def without_others(found: list[Found], streams: Streams) -> list[Found]:
-    """Leave out what fired on exceptions that are none of the page's, by the code that raised them.
+    """Leave out matches of exceptions that do not belong to the page, by the code that raised them.
 
-    ``KeyError: 'optimizer'`` is a checkpoint's where something loads one, and a configuration's elsewhere. A
-    page says so (``said_by``), and it counts only where the exception's calls are shown. Where a script does
-    all in ``main``, the innermost call's line of code says it (``load_state_dict(…)``).
+    ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised in loading one, and a configuration
+    elsewhere. A page declares this (``said_by``), and it applies only if the exception's calls are shown. If
+    a script does everything in ``main``, the innermost call's line of code decides (``load_state_dict(…)``).
     """
     own = [_own(one, streams) if one.page.said_by and one.hits else one for one in found]
     return [one for one, before in zip(own, found, strict=True) if one.hits or not before.hits]
 
 
 def _own(one: Found, streams: Streams) -> Found:
-    """The finding without the streams in which all its exceptions are others'."""
+    """Return the finding without the streams in which all its exceptions belong to others."""
     hits = dict(one.hits)
     for key in one.hits:
         table = streams[key].exceptions_now().seen.values()
@@ -107,7 +107,7 @@ def _own(one: Found, streams: Streams) -> Found:
 
 
 def _of_others(page: RulePage, raised: Raised) -> bool:
-    """Whether the exception's words are those of several, and its calls are none of the page's."""
+    """Whether the exception's text is ambiguous, and its calls do not belong to the page."""
     said = f"{raised.exception}: {raised.message}"
     for one in page.said_by:
         if not raised.frames or not found_in(one.words, said):

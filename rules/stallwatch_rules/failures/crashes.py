@@ -1,4 +1,4 @@
-"""Crashes without a Python traceback: a C++ exception, a fatal signal, an Ascend error block or error file.
+"""Crashes without a Python traceback: C++ exceptions, fatal signals, Ascend error blocks and error files.
 
 A ``CrashReader`` takes the lines of one source and rank in order, beside the ``TracebackReader``.
 """

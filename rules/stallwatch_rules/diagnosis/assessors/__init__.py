@@ -1,7 +1,7 @@
 """The assessors of a diagnosis, in one table.
 
-An assessor is a pure function of the snapshot and of what is known before it. It gives findings that are new
-or changed; what each contributed is the difference that they make (``stallwatch diagnose --explain``).
+An assessor is a pure function of the snapshot and the assessment so far. It returns new or changed findings;
+its contribution is the difference that they make (``stallwatch diagnose --explain``).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ ASSESSORS: tuple[Assessor, ...] = (
 def assess(
     run: Snapshot, first: Assessment, assessors: Sequence[Assessor] = ASSESSORS
 ) -> tuple[Assessment, list[Contribution]]:
-    """Ask the assessors in turn; return what they found together, and what each of them contributed."""
+    """Run the assessors in turn; return their combined result, and what each contributed."""
     contributions = [Contribution("matches", changes_of([], first.found))]
     now = first
     for assessor in assessors:
@@ -90,7 +90,7 @@ def assess(
 
 
 def changes_of(before: Sequence[Found], after: Sequence[Found]) -> list[FindingChange]:
-    """What a reader sees of the difference: findings that are new or gone, another harm, role or note."""
+    """Return the visible difference: findings that are new or gone, or have another harm, role or note."""
     known = {one.rule: one for one in before}
     changes = []
     for one in after:
@@ -105,7 +105,7 @@ def changes_of(before: Sequence[Found], after: Sequence[Found]) -> list[FindingC
 
 
 def noted_in(before: Assessment, after: Assessment) -> list[Noted]:
-    """The rest of the difference: what later assessors, the choice of the cause or its confidence go by."""
+    """Return the rest of the difference: what later assessors, the cause's choice or its confidence use."""
     facts = []
     if after.facts is not before.facts:
         new = (name for name, value in asdict(after.facts).items() if value is True)

@@ -1,4 +1,4 @@
-"""What no single line shows: concluded from the run's facts, each by its own judgement."""
+"""Findings that no single line shows: concluded from the run's facts, each by its own judgement."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgement, and othe
 
 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add what no line says: a silent hang, steps that became slower, a loss that ran away.
+    """Add findings that no line shows: a silent hang, steps that became slower, a loss that diverged.
 
     Example: no step for 7 hours in a run of 12 s a step: silent-hang-no-error.
     """
@@ -115,12 +115,12 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _mentioned(rule: str, run: Snapshot) -> bool:
-    """Whether the words that the rule's page requires stand in the log."""
+    """Whether the log contains the words that the rule's page requires."""
     return any(rule in stream.contexts for stream in run.streams.values())
 
 
 def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Ranks that waited in one collective by its number, and in different ones by what they called."""
+    """Conclude that ranks waited in collectives with one number but different operations."""
     if not now.facts.timed_out or now.facts.failed_otherwise:
         return
     odd = mismatched(all_flights(run.streams))
@@ -158,7 +158,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _placed(slow: Judgement, lead: Timeline | None, run: Snapshot) -> Conclusion:
-    """The slowdown, where the steps became slower and with the last of them, if that is known."""
+    """Return the slowdown with the place where steps became slower and the last of them, if known."""
     slowed = slowdown(run.tracker.step_seconds())
     last = run.clock.last_advance
     paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []
@@ -215,7 +215,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """What other metrics than the loss say of a run that prints no error."""
+    """Conclude from metrics other than the loss, for a run that prints no error."""
     streams = [(key, stream.curves) for key, stream in run.streams.items()]
     metrics = {name: [one.value for one in leading_track(name, streams)] for name in OF_TRACKS}
     metrics |= {name: _results(leading_track(name, streams)) for name in OF_EVALUATIONS}
@@ -234,7 +234,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
-    """The results of evaluations of different steps: one may be printed several times."""
+    """Return the results of evaluations at different steps: one may be printed several times."""
     return [
         one.value
         for before, one in zip((None, *readings), readings, strict=False)
@@ -243,12 +243,12 @@ def _results(readings: Sequence[Reading]) -> list[float]:
 
 
 def _not_a_number(one: Found) -> bool:
-    """Whether it says that losses or gradients are not numbers."""
+    """Whether it reports NaN or infinite losses or gradients."""
     return one.tagged("nan-loss") or one.tagged("nan-gradient")
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
-    """What the count of the stream that is furthest says."""
+    """Judge the count of skipped steps of the most advanced stream."""
     counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
     first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
@@ -256,7 +256,7 @@ def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgeme
 
 
 def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """A hang without a message, where nothing else is fatal; that somebody ended it then is no news."""
+    """Conclude a silent hang if nothing else is fatal; that the run was ended afterwards does not count."""
     page = run.catalogue.pages.get(SILENT_HANG)
     if page is None or not page.judged or now.exceptions.fatal:
         return
@@ -271,7 +271,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Say what a stall, a slowdown or a process that failed by itself explains beside its page's list.
+    """Add what a stall, a slowdown or a process that failed by itself explains beside its page's list.
 
     Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
     """

@@ -1,7 +1,7 @@
-"""How the run and its log ended, as its command, its launcher or a signal says.
+"""How the run and its log ended, by its command, its launcher or a signal.
 
-Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they take a node away, and many
-trainers save and leave at it, each in words of its own: that is an end, and no failure that a rule knows.
+Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they reclaim a node, and many
+trainers then save and exit, each with its own message: that is an end, and no failure that a rule knows.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _NOT = lazy(
 
 
 def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the rule that a known ending stands for: the kernel counted an out-of-memory kill.
+    """Add the rule of a known ending: the kernel counted an out-of-memory kill.
 
     Example: the kernel counted an out-of-memory kill: host-oom-sigkill, without a line of the log.
     """
@@ -79,7 +79,7 @@ def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Conclude how the log ends: in a timeout of a collective, or in a failure of a rank's own.
 
-    Example: ``Watchdog caught collective operation timeout`` stands last: timed out, and a peer is lost.
+    Example: ``Watchdog caught collective operation timeout`` is last: timed out, and a peer is lost.
     """
     ends = now.ends
     if run.clock.ended:
@@ -95,12 +95,12 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _is_of_own_work(one: Found) -> bool:
-    """Whether a symptom is of what a rank does by itself: no standstill of the others brings it about."""
+    """Whether a symptom concerns a rank's own work, which no stall of the others causes."""
     return one.role == "symptom" and one.page.family in _OWN_WORK and "timeout" not in one.rule
 
 
 def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
-    """Whether a symptom of a standstill ended the run: a collective's timeout, a watchdog's abort."""
+    """Whether a symptom of a stall ended the run: a collective's timeout, a watchdog's abort."""
     return any(
         _HANGS.search(one.rule) or (one.first is not None and _TIMED_OUT.search(one.first.line.text))
         for one in fatal
@@ -109,7 +109,7 @@ def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Doubt what stands far from the end of its log: it did not end the run, as far as the log shows.
+    """Doubt findings far from the end of their log: as far as it shows, they did not end the run.
 
     Example: ``torch.OutOfMemoryError``, then 600 lines without a step: less sure.
     """
@@ -130,9 +130,9 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add what a signal stands for that ended the run, where nothing in the log explains it.
+    """Add the rule of a signal that ended the run, if nothing in the log explains it.
 
-    That other ranks lost the one that it ended explains nothing.
+    Other ranks that lost the signaled rank explain nothing.
 
     Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
     """
@@ -164,16 +164,16 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _rank_ended_by_signal(ending: Ending) -> int | None:
-    """The rank that failed first, if a signal ended it."""
+    """Return the rank that failed first, if a signal ended it."""
     rank, code = next(iter(ending.codes.items()), (None, None))
     return rank if code is not None and code < 0 else None
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Say what a SIGTERM is beside a failure: a launcher ends the other ranks after the first one failed.
+    """Explain a SIGTERM beside a failure: a launcher ends the other ranks after the first failure.
 
-    The launcher itself ends the other ranks after the first failure. Where ranks have none that does, one
-    that dies is missed by nobody until somebody looks, and its exception counts though others trained on.
+    Without such a launcher, no other process notices that a rank died until a user looks, and its exception
+    counts even if others continued to train.
 
     Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher's.
     """
@@ -190,7 +190,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add that a signal asked the run to end, where it says so itself and nothing failed.
+    """Add that a signal requested the end of the run, if its log shows so and nothing failed.
 
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: asked to end, harmless.
     """
@@ -210,10 +210,10 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _asked(streams: Streams) -> list[Line]:
-    """The lines after the last step, near the end, that say that a signal came.
+    """Return the lines after the last step, near the end, that report a signal.
 
-    One rank may say it, and the steps stand in lines that name none: a source's lines are one text. A step
-    that was begun, and some more, are done before such a rank leaves.
+    One rank may report it while the steps are in lines that name no rank: a source's lines are one text. A
+    step in progress, and some more, may finish before such a rank leaves.
     """
     return [
         line
@@ -226,7 +226,7 @@ def _asked(streams: Streams) -> list[Line]:
 
 
 def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
-    """The lines of one stream that tell of a signal, with its steps and its lines until then."""
+    """Yield the lines of one stream that report a signal, with its steps and lines until then."""
     for entry in stream.templates.entries.values():
         if _ASKED.search(entry.last.text) and not _NOT.search(entry.last.text):
             yield entry.last, entry.advances, entry.last_index
@@ -236,7 +236,7 @@ def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Steps of a stream that were begun below a line of its source, as far as its lines tell them."""
+    """Return how many steps of a stream began below a line of its source, as far as its lines show."""
     main = stream.timelines.main if stream.source == line.source else None
     told = main.intervals if main is not None else []
     return sum(later.span for before, later in pairwise(told) if before.number > line.number)

@@ -1,4 +1,4 @@
-"""A SIGKILL beside what is known of the memory: the kernel for memory, or somebody from outside."""
+"""A SIGKILL beside what is known of the memory: by the kernel for memory, or from outside."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LOCAL = lazy(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 
 
 def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Weigh a SIGKILL without a word of memory: schedulers send it when SIGTERM is not obeyed.
+    """Weigh a SIGKILL without a mention of memory: schedulers send it if SIGTERM is not obeyed.
 
-    Where a scheduler or a launcher is known to have ended the run, or ranks had given up waiting before, the
+    If a scheduler or a launcher is known to have ended the run, or ranks had given up waiting before, the
     kill explains nothing. A scheduler that cancels after the kill only ends what the kill left.
 
     Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: known by its signal only.
@@ -47,7 +47,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Weigh a SIGKILL by what was seen of the memory: far from its limit, somebody else sent it.
+    """Weigh a SIGKILL by the observed memory: far from its limit, another sender is responsible.
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were held: process-killed-from-outside.
     """
@@ -80,7 +80,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _killed_here(ending: Ending) -> bool:
-    """Whether what was watched was killed: no process that a shell or a launcher reports."""
+    """Whether the watched process was killed, rather than one that a shell or a launcher reports."""
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
     own = isinstance(how, Message) and how.has("run.status-signal")
@@ -89,9 +89,9 @@ def _killed_here(ending: Ending) -> bool:
 
 
 def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
-    """Whether the process was killed on the machine whose memory was looked at; ``None``: it is not known.
+    """Whether the process was killed on the machine whose memory was observed; ``None`` if unknown.
 
-    pdsh, mpirun and srun show the lines of all nodes; their own machine's memory says nothing of the rest.
+    pdsh, mpirun and srun show the lines of all nodes; their own machine's memory says nothing about the rest.
     """
     ending = run.context.ending
     if ending is not None and _killed_here(ending):
@@ -115,7 +115,7 @@ def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
 
 
 def _by_another(kill: Found, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
-    """Put the other rule in the place of the kill, with its lines."""
+    """Replace the kill with the other rule, with its lines."""
     yield LeftOut(kill.rule)
     other = now.tagged(FROM_OUTSIDE)
     if other is not None:

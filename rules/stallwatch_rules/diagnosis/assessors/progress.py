@@ -1,4 +1,4 @@
-"""Rules whose harm depends on how the run went on, and warnings from inside the ranks."""
+"""Rules whose harm depends on the later course of the run, and warnings from inside the ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBER = lazy(NUMBER)
 
 
 def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge what only the probe warned of, such as a model that computes gradients in evaluation mode.
+    """Judge warnings that only the probe gave, such as a model that computes gradients in evaluation mode.
 
     Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run goes on.
     """
@@ -60,9 +60,9 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def trace_of(one: Found, streams: Streams) -> Trace:
-    """How often the rule fired between the steps, from the stream where it fired most.
+    """Return how often the rule matched between steps, in the stream with the most matches.
 
-    Where that stream shows no steps itself, the steps of another are taken, if times tell how they lie.
+    If that stream shows no steps itself, the steps of another are used, if times align them.
     """
     key = max(one.hits, key=lambda k: (one.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
     count = one.hits[key].count
@@ -99,7 +99,7 @@ def _scale(streams: Streams, overflow: Found) -> ScaleFacts:
 
 
 def _until_nan(stream: StreamReading, hits: RuleHits) -> Iterator[int]:
-    """The steps known to be good after the last match, where such came to be followed by NaN for good."""
+    """Yield the known good steps after the last match, if NaN then followed to the end."""
     curve = stream.curves.main
     after = [point for point in curve.points if point.mark > hits.mark] if curve is not None else []
     if not after or not after[-1].is_nan:

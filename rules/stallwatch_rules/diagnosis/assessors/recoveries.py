@@ -1,8 +1,7 @@
-"""Failures that training survived, that programs handle, or that only follow when somebody stops a run.
+"""Failures that training survived, that programs handle, or that only follow when a run is stopped.
 
-A reward function parses what a model wrote, a data set skips the lines that it cannot read, a library tries
-whether another one is there: each may print the very traceback that a rank ends with. Only what came after it
-tells which it was.
+A reward function parses a model's answer, a data set skips unreadable lines, a library tests whether another
+is installed: each may print the very traceback that a rank ends with. Only the later lines show which it was.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make fatal what mostly only slows a run down, but was raised here, and nothing survived it.
+    """Make fatal what usually only slows a run down, but was raised here, and nothing survived it.
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values``, then no step: fatal.
     """
@@ -69,11 +68,11 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Take the harm from what follows when a run is stopped by hand, or when the command ended well.
+    """Take the harm from what follows when a run is stopped by hand, or if the command ended well.
 
-    Ranks that are interrupted one after the other lose each other, and say so: where the interrupt came
-    first, that is a symptom of nothing else. Where the interrupt is known to have ended the run, even what
-    would be a cause elsewhere is none after it.
+    Ranks that are interrupted one after the other lose each other, and report it: if the interrupt came
+    first, that is a symptom of nothing else. If the interrupt is known to have ended the run, even what would
+    be a cause elsewhere is none after it.
 
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
@@ -120,12 +119,12 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Take the harm from what processes print while they are torn down, if a failure or a signal explains it.
+    """Take the harm from output during teardown, if a failure or a signal explains it.
 
-    Threads and children say that they lost the process that failed, destructors and exit handlers fail, and
-    their output may come long before that of the failure. If what was lost is all that the main thread says,
-    the last thread or child that died of something else is why. An exception that was handled ended nothing,
-    unless the run is known to have died and nothing else says why.
+    Threads and children report that they lost the failed process, destructors and exit handlers fail, and
+    their output may come long before that of the failure. If the main thread only reports such a loss, the
+    last thread or child that died of something else is the reason. A handled exception ended nothing, unless
+    the run is known to have died and nothing else shows why.
 
     Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended it.
     """
@@ -148,10 +147,10 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge a start that failed, by a shell's word or a usage text: the program may go on, or fail otherwise.
+    """Judge a failed start, by a shell's message or a usage text: the program may continue or fail later.
 
-    Start scripts load modules that a machine lacks, and print the help of programs. What ends a start is the
-    last thing that is printed, and a help that was asked for is nothing that failed.
+    Start scripts load modules that a machine lacks, and print programs' help. The last output ends a start,
+    and a requested help text is no failure.
 
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
@@ -168,7 +167,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _started(one: Found, streams: Streams, context: RunContext) -> bool:
-    """Return whether a program printed something later, or a help that may have been asked for."""
+    """Return whether a program printed something later, or a help that may have been requested."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
@@ -198,14 +197,14 @@ def _outlived(one: Found, exceptions: Exceptions) -> bool:
 
 
 def _answered(one: Found, streams: Streams) -> int:
-    """Answers of an inference server that followed the last match, in the stream where the fewest did."""
+    """Return how many answers of a server followed the last match, in the stream with the fewest."""
     return min((answers_after(key, hits.answers, streams) for key, hits in one.hits.items()), default=0)
 
 
 def _remembered(one: Found, streams: Streams) -> bool:
-    """Whether a loss that was not finite is news still, in steps or in the losses that were printed.
+    """Whether a non-finite loss is still recent, in steps or in printed losses.
 
-    Many steps may lie between two printed losses: one good value after the bad one is little comfort.
+    Many steps may lie between two printed losses: one good value after the bad one proves little.
     """
     if one.followed < FORGOTTEN:
         return True
@@ -224,7 +223,7 @@ def _remembered(one: Found, streams: Streams) -> bool:
 
 
 def _no_number_since(one: Found, streams: Streams) -> bool:
-    """Whether no finite loss was printed after those that were not, in any stream that printed them."""
+    """Whether no finite loss followed the non-finite ones, in any stream that printed them."""
     for key, hits in one.hits.items():
         curve = streams[key].curves.main
         if curve is None or any(point.mark > hits.mark for point in finite_losses(curve.points)):
@@ -233,7 +232,7 @@ def _no_number_since(one: Found, streams: Streams) -> bool:
 
 
 def _never_a_number(one: Found, streams: Streams) -> bool:
-    """Whether each gradient norm that a run printed was NaN: steps that came after did not mend it."""
+    """Whether each gradient norm that a run printed was NaN, so that later steps did not fix it."""
     for key in one.hits:
         curve = streams[key].curves.main
         points = curve.points if curve is not None else []
