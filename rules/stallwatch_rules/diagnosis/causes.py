@@ -40,10 +40,10 @@ def causal_order(findings: Sequence[Found]) -> list[Found]:
 def _by_weight(findings: Sequence[Found]) -> list[Found]:
     """Sort the worst first, causes before symptoms before wrappers before notices, then the earliest."""
     return [
-        one
+        finding
         for harm in _HARMS
         for role in _ROLES
-        for one in _sorted([c for c in findings if c.harm == harm and c.role == role])
+        for finding in _sorted([c for c in findings if c.harm == harm and c.role == role])
     ]
 
 
@@ -54,9 +54,9 @@ def explained(findings: Sequence[Found]) -> Mapping[str, set[str]]:
     """
     present = {c.rule: c for c in findings}
     reach: dict[str, set[str]] = {}
-    for one in findings:
-        if one.harm in ("fatal", "degrading"):
-            reach[one.rule] = _reachable(one, present)
+    for finding in findings:
+        if finding.harm in ("fatal", "degrading"):
+            reach[finding.rule] = _reachable(finding, present)
     return {
         rule: causes
         for rule in present
@@ -97,19 +97,19 @@ def passed_over(findings: Sequence[Found], chosen: Found | None) -> list[PassedO
     under = explained(findings)
     harm, role = (chosen.harm, chosen.role) if chosen is not None else ("fatal", "symptom")
     passed = []
-    for one in causal_order(findings):
-        if one is chosen or one.harm not in ("fatal", "degrading") or one.role == "notice":
+    for finding in causal_order(findings):
+        if finding is chosen or finding.harm not in ("fatal", "degrading") or finding.role == "notice":
             continue
         reason: PassedReason = "order"
-        if chosen is not None and chosen.rule in under.get(one.rule, ()):
+        if chosen is not None and chosen.rule in under.get(finding.rule, ()):
             reason = "explained"
-        elif one.rule in under:
+        elif finding.rule in under:
             reason = "explained-by-others"
-        elif one.harm != harm:
+        elif finding.harm != harm:
             reason = "harm"
-        elif one.role != role:
+        elif finding.role != role:
             reason = "role"
-        passed.append(PassedOver(one.rule, reason))
+        passed.append(PassedOver(finding.rule, reason))
     return passed
 
 
@@ -146,11 +146,11 @@ def _sorted(group: Sequence[Found]) -> list[Found]:
 def _times(group: Sequence[Found]) -> dict[str, float] | None:
     """Return each rule's earliest time, if every place of every rule has a time."""
     times: dict[str, float] = {}
-    for one in group:
-        known = [place.time for place in one.occurrences if place.time is not None]
-        if not known or len(known) < len(one.occurrences):
+    for finding in group:
+        known = [place.time for place in finding.occurrences if place.time is not None]
+        if not known or len(known) < len(finding.occurrences):
             return None
-        times[one.rule] = min(known)
+        times[finding.rule] = min(known)
     return times
 
 
@@ -167,11 +167,11 @@ def _positions(group: Sequence[Found]) -> dict[str, float] | None:
 
 def _steps(group: Sequence[Found]) -> dict[str, float] | None:
     steps: dict[str, float] = {}
-    for one in group:
-        known = [place.step for place in one.occurrences if place.step is not None]
-        if not known or len(known) < len(one.occurrences):
+    for finding in group:
+        known = [place.step for place in finding.occurrences if place.step is not None]
+        if not known or len(known) < len(finding.occurrences):
             return None
-        steps[one.rule] = float(min(known))
+        steps[finding.rule] = float(min(known))
     return steps if len(set(steps.values())) > 1 else None
 
 

@@ -24,11 +24,11 @@ from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T")
 
-MATTERS = 2.0  #: seconds that a clock is off, from which on times are corrected
+MATTERS = 2.0  #: seconds that a clock must be off for times to be corrected
 LEAST = 2  #: events that a host must have in common with others
-STEADY = 1.0  #: seconds that what a host logged may be off by, beside its clock, and
+STEADY = 1.0  #: seconds by which a host's events may vary beside its clock, and
 SHARE = 0.1  #: this share of it
-STREAMS = 4  #: of a host that are asked; its ranks have one clock
+STREAMS = 4  #: streams to read per host; its ranks share one clock
 
 _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
 
@@ -63,12 +63,12 @@ def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
 
 def events_of(streams: Streams, hosts: Mapping[Key, str]) -> Iterator[Event]:
     """Yield the steps that ranks finished, and the collectives that timed out in them."""
-    asked: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for key, stream in sorted(streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         host = hosts.get(key)
-        if host is None or asked.get(host, 0) == STREAMS:
+        if host is None or counts.get(host, 0) == STREAMS:
             continue
-        asked[host] = asked.get(host, 0) + 1
+        counts[host] = counts.get(host, 0) + 1
         main = stream.timelines.main
         if main is not None and not main.backs:
             for interval in main.intervals:

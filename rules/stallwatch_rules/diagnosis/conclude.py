@@ -113,7 +113,7 @@ def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> lis
     return odd
 
 
-_NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts whose cause is named
+_NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts with a named cause
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[Found | None, float]:
@@ -146,7 +146,7 @@ def _snapshot(
         for one in matched
     )
     left, left_line = _left_early(streams, context)
-    # That a process ended well is no sign of a run's end where others never did.
+    # A process that ended well is no sign of the run's end if others never did.
     complete = tracker.told_finished if left else tracker.finished
     known = {one.rule: set(one.hits) for one in matched}
     exceptions = read_exceptions(
@@ -205,8 +205,8 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[Left, ...]
         summaries = [stream.summary for stream in streams.values()]
         left = (one for one in context.left if not any(each.failed_itself(one.rank) for each in summaries))
         return tuple(left), None
-    told = [one for stream in streams.values() for one in stream.summary.left_early]
-    return tuple(Left(rank, step) for rank, step, _ in told), told[0][2] if told else None
+    early = [one for stream in streams.values() for one in stream.summary.left_early]
+    return tuple(Left(rank, step) for rank, step, _ in early), early[0][2] if early else None
 
 
 def _by_hand(found: list[Found], exceptions: Exceptions, context: RunContext) -> bool:

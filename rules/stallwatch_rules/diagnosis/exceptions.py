@@ -19,17 +19,17 @@ from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import shown
 
-SURVIVED = 2  #: so many further steps show that an exception did not end the run
-SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
-SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
+SURVIVED = 2  #: this many further steps show that an exception did not end the run
+SURVIVED_LINES = 1000  #: the same in lines, for logs whose steps are not recognized
+SURVIVED_BUT_DIED = 10  #: the same if the run is known to have failed: its output may be out of order
 
-AT_ONCE = 60  #: lines outside of tracebacks within which a stop by hand is reported by what it ends,
-AT_ONCE_SECONDS = 2.0  #: and the time, if the lines have theirs
-SHORTLY = 300.0  #: seconds before the last step of a run within which an exception may be why it stalled
-BUFFERED_STEPS = 100  #: that a training may do with what a thread or process had prepared before it died
-SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
+AT_ONCE = 60  #: lines outside of tracebacks within which the parts that a stop by hand ends report it,
+AT_ONCE_SECONDS = 2.0  #: and seconds, if the lines have times
+SHORTLY = 300.0  #: seconds before a run's last step within which an exception may be why it stalled
+BUFFERED_STEPS = 100  #: steps that training may make with data prepared by a thread or process before it died
+SNIPPET_LINES = 5  #: lines after which an exception of code without a file was not the program's own
 
-# Or that a collective ended because the communicator did: the words for why stand behind it, or were cut off.
+# Or a collective ended with its communicator: the reason follows the matched words, or was cut off.
 _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
 
 
@@ -38,11 +38,11 @@ class Unknown(msgspec.Struct, frozen=True):
 
     seen: Seen
     stream: Key
-    index: int  #: of its first line in the stream
+    index: int  #: index of its first line in the stream
     time: float | None
     fatal: bool
     after_interrupt: bool
-    followed: int = 0  #: steps after the last of it
+    followed: int = 0  #: number of steps after its last occurrence
 
     @property
     def timed_out(self) -> bool:
@@ -75,9 +75,9 @@ class Exceptions(msgspec.Struct, frozen=True):
 
     unknown: Sequence[Unknown] = ()
     any: bool = False  #: whether there was any exception at all, known or not
-    interrupted: bool = False  #: whether somebody stopped the run with Ctrl-C
-    interrupted_at: float | None = None  #: when the first rank was, Unix seconds, if it was not survived
-    beside: Collection[str] = ()  #: rules that matched in threads of helpers only
+    interrupted: bool = False  #: whether a user stopped the run with Ctrl-C
+    interrupted_at: float | None = None  #: Unix seconds of the first rank's interrupt, if not survived
+    beside: Collection[str] = ()  #: rules that matched only in helpers' threads
     ended_in: Collection[str] = ()  #: rules that matched an exception that nothing survived
 
     @property
@@ -140,9 +140,9 @@ class Exceptions(msgspec.Struct, frozen=True):
         kills = [one for one in harmful if one.role == "cause" and "signal-only" in one.facts]
         if not fatal or any(one.role == "cause" for one in harmful if one not in kills):
             return False
-        # A traceback whose end is missing, or a crash whose words are, may be the symptom's own.
+        # A traceback without its end, or a crash without its message, may be the symptom's own.
         named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
-        # One that lost its peer saw what the symptom saw, whichever spoke first.
+        # One that lost its peer reports the same as the symptom, whichever came first.
         named = [one for one in named if not one.shows_teardown]
         own = [one for one in named if not one.lost_something and not one.seen.raised.beside]
         if not all(_before(own, one) for one in kills):
@@ -180,7 +180,7 @@ def named(one: UnknownException) -> str:
 def read_exceptions(
     streams: Streams,
     known: Mapping[str, set[Key]],
-    interrupt_rules: Collection[str],  # that say that somebody stopped the run
+    interrupt_rules: Collection[str],  # that show that a user stopped the run
     clock: StepClock,
     *,
     symptoms: Collection[str] = (),
@@ -212,10 +212,10 @@ def read_exceptions(
             if s.raised.exception == _INTERRUPT
         ]
         interrupted = interrupted or bool(interrupts)
-        told = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
-        # A launcher says it before its ranks' tracebacks.
+        matched = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
+        # A launcher reports it before its ranks' tracebacks.
         interrupts += [
-            _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line)) for hits in told
+            _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line)) for hits in matched
         ]
         rules = {rule for rule, where in known.items() if key in where}
         for seen in table.seen.values():
@@ -223,8 +223,8 @@ def read_exceptions(
             (beside if helper else main).update(seen.raised.rules)
             named = (seen.last.rules | seen.last.heading) & rules
             if seen.last.kind == "failure" and named:
-                told_by = {rule for rule in named if tells(stream.hits[rule], seen.last)}
-                ended_in |= told_by if ended(seen, key) else set()
+                naming = {rule for rule in named if tells(stream.hits[rule], seen.last)}
+                ended_in |= naming if ended(seen, key) else set()
         for seen in unknown_in(table, rules):
             if seen.raised.heading & (rules - set(symptoms)):
                 continue
@@ -242,7 +242,7 @@ def read_exceptions(
             if first.step is None and fatal:
                 first.step = last_step
             late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
-            # A rank that does not say that it was interrupted may say what it lost by that.
+            # A rank that does not report the interrupt may report what it lost by it.
             lost = first.shows_teardown or (first.lost_something and _below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
@@ -269,11 +269,11 @@ def _ended(
         return False
     if served_on(answers_after(key, last.mark.answers, streams), died=died):
         return False
-    # Of a warning it is no proof that lines follow: some collectors call all that goes to stderr one.
+    # Later lines prove nothing for a warning: some collectors log all of stderr as warnings.
     if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
         return False
     if last.beside and last.shows_teardown:
-        # A tracker's process has gone, which the training can do without, or the program has said more since.
+        # A tracker's process ended, which the training does not need, or the program printed more since.
         tracker = last.setting == "thread" and of_helper(last)
         if tracker or stream.plain - last.mark.plain > AT_ONCE:
             return False
@@ -283,8 +283,8 @@ def _ended(
 def _went_on(stream: StreamReading, index: int) -> bool:
     """Whether more messages below warning level followed a line than are usual at an end."""
     entries = stream.templates.entries.values()
-    told = (entry for entry in entries if entry.last_index > index)
-    return sum(states_info(entry.last.text) for entry in told) > SNIPPET_LINES
+    later = (entry for entry in entries if entry.last_index > index)
+    return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
 
 
 def tells(hits: RuleHits, raised: Raised) -> bool:
@@ -324,8 +324,8 @@ def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
     """Return the lines of all ranks that show that a user stopped the run."""
     tables = (one.exceptions_now().seen.values() for one in streams.values())
     raised = [one.raised.line for table in tables for one in table if one.raised.exception == _INTERRUPT]
-    told = [one.hits[rule].first.line for one in streams.values() for rule in rules if rule in one.hits]
-    return raised + told
+    matched = [one.hits[rule].first.line for one in streams.values() for rule in rules if rule in one.hits]
+    return raised + matched
 
 
 def _below(line: Line, stops: Iterable[Line]) -> bool:
@@ -335,8 +335,8 @@ def _below(line: Line, stops: Iterable[Line]) -> bool:
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
     """Return when the first stream was interrupted (Unix seconds); ``None`` if training continued."""
-    told = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
-    times = [time for stream, hits in told if (time := stream.when(hits.first.line)) is not None]
+    matched = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
+    times = [time for stream, hits in matched if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 

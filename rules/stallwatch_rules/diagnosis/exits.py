@@ -16,13 +16,13 @@ from stallwatch_rules.text.lazy import lazy
 
 SIGTERM: Tag = "sigterm"
 SIGKILL: Tag = "sigkill"
-FROM_OUTSIDE: Tag = "killed-from-outside"  #: what `memory` makes of a SIGKILL that the kernel did not send
+FROM_OUTSIDE: Tag = "killed-from-outside"  #: `memory` tags a SIGKILL not sent by the kernel with it
 BY_SIGTERM = (-15, 143)
 BY_SIGKILL = (-9, 137)
-BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
-MOST_STATUS = 127  #: 128 + n stands for a signal, and so do negative numbers
-#: Of launchers: torchrun's agent, its SignalException, accelerate's main process; of a shell, the program
-#: that it started (bash 5.2, jobs.c), which no launcher had ended.
+BY_SEGFAULT = (-11, 139)  #: codes of a process, and of a shell that ran it
+MOST_STATUS = 127  #: 128 + n and negative numbers mean a signal
+#: From launchers: torchrun's agent, its SignalException, accelerate's main process; from a shell, about the
+#: program that it started (bash 5.2, jobs.c), which no launcher had ended.
 _TOLD_TO_END = lazy(
     r"death signal|got signal|Main process received|closing signal SIGHUP"
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
@@ -30,7 +30,7 @@ _TOLD_TO_END = lazy(
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
 _NOT_RUN = (126, 127)  # POSIX 2018, Shell Command Language, 2.8.2
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
-#: The exit codes that stand for a tag: of a process that a signal ended, and of a shell that ran it.
+#: The exit codes that mean a tag: of a process that a signal ended, and of a shell that ran it.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {
     SIGKILL: BY_SIGKILL,
     FROM_OUTSIDE: BY_SIGKILL,
@@ -51,8 +51,8 @@ def tells_of_memory(one: Found) -> tuple[str, ...]:
 def told_from_outside(sigterm: Found, found: Iterable[Found]) -> bool:
     """Whether the launcher was signaled to end, or the run was ended by a component that can do so."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
-    told = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
-    return told or any(one.tagged("ends-from-outside") and one.harm == "fatal" for one in found)
+    signaled = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
+    return signaled or any(one.tagged("ends-from-outside") and one.harm == "fatal" for one in found)
 
 
 def ended_first(streams: Streams) -> tuple[int, int] | None:
@@ -118,11 +118,11 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
     if first is None or not 0 < first[1] <= MOST_STATUS:
         return ""
     rank, code = first
-    spoke = {seen.stream[1] for seen in now.exceptions.unknown if seen.fatal or seen.stream[1] == rank}
+    reported = {seen.stream[1] for seen in now.exceptions.unknown if seen.fatal or seen.stream[1] == rank}
     for one in now.found:
         if one.is_failure and not one.tagged(SIGTERM):
-            spoke |= {where for _, where in one.hits}
-    if spoke & {rank, None}:
+            reported |= {where for _, where in one.hits}
+    if reported & {rank, None}:
         return ""
     return message("diagnosis.ended-silently", rank=rank, code=code)
 

@@ -43,18 +43,18 @@ class Found(msgspec.Struct, frozen=True):
     """One rule in the run, with its harm."""
 
     page: RulePage
-    hits: Mapping[Key, RuleHits]  #: empty for what was concluded from the run
+    hits: Mapping[Key, RuleHits]  #: empty if it was concluded from the run
     occurrences: tuple[Occurrence, ...]
     followed: int  #: steps after the last match, in the stream where the fewest followed
     harm: Harm
     role: Role
     note: Text = ""
     judged: bool = False  #: the harm was concluded from the run's progress
-    explains: tuple[str, ...] = ()  #: in this run, beside those of its page
+    explains: tuple[str, ...] = ()  #: rules explained in this run, beside those of its page
     count: int = 0
-    facts: frozenset[str] = frozenset()  #: what makes it less sure; see ``confidence``
-    proof: tuple[str, ...] = ()  #: lines that say for certain what others leave open
-    where: Line | None = None  #: for what was concluded: the line it is about
+    facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
+    proof: tuple[str, ...] = ()  #: lines that prove what others leave open
+    where: Line | None = None  #: for a concluded finding: the line it is about
     step: int | None = None
 
     def tagged(self, tag: Tag) -> bool:
@@ -281,7 +281,7 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
         step = step if step is not None else clock.at_restart(match.line)
-        # A rank knows its step better than a log that tells of every tenth; one that was resumed counts anew.
+        # A rank knows its step better than a log that prints every tenth; a resumed rank counts from 0 again.
         if match.line.source == SOURCE and match.step is not None:
             step = max(match.step, step or 0)
         return replace(match, step=step)

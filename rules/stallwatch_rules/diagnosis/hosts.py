@@ -13,7 +13,7 @@ from stallwatch_rules.records import HostRanks
 from stallwatch_rules.stream import Key, StreamReading
 from stallwatch_rules.text.digest import natural_order
 
-LINES = 40  #: of a stream that are searched for its host
+LINES = 40  #: lines of a stream that are searched for its host
 
 
 class RunHosts(msgspec.Struct, frozen=True):
@@ -21,8 +21,8 @@ class RunHosts(msgspec.Struct, frozen=True):
 
     of_streams: Mapping[Key, str] = {}
     of_ranks: Mapping[int, str] = {}
-    order: HostNumbers | None = None  #: by which a rank without a log has its host
-    ahead: Mapping[str, float] = {}  #: host → seconds that its clock is ahead, if that matters
+    order: HostNumbers | None = None  #: numbering that gives a rank without a log its host
+    ahead: Mapping[str, float] = {}  #: host → seconds that its clock is ahead, if relevant
 
     def __bool__(self) -> bool:
         return bool(self.of_ranks)

@@ -20,8 +20,8 @@ from stallwatch_rules.records import Inferred
 from stallwatch_rules.text.reported import earliest
 
 PLACE = "inferred-place"  #: a fact of ``confidence``, and key of a message
-_INSTALLED = ("site-packages", "dist-packages")  # folders of packages
-_WHERE_PARTS = 4  # of a path: a library's file with its package
+_INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
+_WHERE_PARTS = 4  # parts of a path: a library's file with its package
 
 
 def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) -> Found | None:
@@ -33,8 +33,8 @@ def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) 
     fatal = [one for one in exceptions.fatal if not one.timed_out and not one.shows_teardown]
     if not fatal:
         return None
-    told = {one.rule for one in found}  # of these the log has words, and they were weighed
-    pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in told]
+    matched = {one.rule for one in found}  # the log has text for these, and they were weighed
+    pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in matched]
     same = _earliest_kind(fatal)
     if not same:
         return None

@@ -18,7 +18,7 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import fold_ranks, natural_order
 from stallwatch_rules.text.reported import shown
 
-MAX_CLOCKS = 4  #: that are off and named
+MAX_CLOCKS = 4  #: maximum number of named clocks that are off
 
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
@@ -52,8 +52,8 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         progress.behind = sorted(uneven.behind)
         notes.append(uneven.note())
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
-        told = context.failed is None and context.ending is None and not now.found  # no more than that line
-        notes.append(message("diagnosis.ends-in-error" if told else "diagnosis.no-rule"))
+        bare = context.failed is None and context.ending is None and not now.found  # nothing but that line
+        notes.append(message("diagnosis.ends-in-error" if bare else "diagnosis.no-rule"))
         by_itself = ended_by_itself(run, now) if chosen is None else ""
         notes += [by_itself] if by_itself else []
     if diagnosis.verdict in ("failed", "unknown-failure") and progress.finished:
@@ -63,9 +63,9 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         waited = None if progress.finished else _waited(run, now)
         late = stopped_late(waited, tracker.durations(), tracker.step_seconds())
         notes.append(late or message("diagnosis.interrupted"))
-    elif (asked := next((one.where for one in now.found if ASKED in one.facts), None)) is not None:
-        at = f"{asked.source}:{asked.number}"
-        notes.append(message("diagnosis.asked-to-end-line", line=shown(asked.text), at=at))
+    elif (request := next((one.where for one in now.found if ASKED in one.facts), None)) is not None:
+        at = f"{request.source}:{request.number}"
+        notes.append(message("diagnosis.asked-to-end-line", line=shown(request.text), at=at))
     elif fine and _ends_open(diagnosis, context):
         step, total = progress.last_step, progress.total_steps
         known = {"step": step or 0, "total": total} if total else {"step": step or 0}

@@ -29,9 +29,9 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import iso, shown
 
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
-MAX_READ = 16  #: streams that are asked which framework they are of
+MAX_READ = 16  #: maximum number of streams to detect the framework from
 FAULTHANDLER = "-X faulthandler"
-MAX_BEHIND = 8  #: collectives that a late rank may be behind the others'
+MAX_BEHIND = 8  #: maximum number of collectives that a late rank may be behind
 NO_HOSTS = RunHosts()
 #: vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
@@ -68,7 +68,7 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
     if rank is None:
         rank = rank_of_end(one, run.streams)
     if len(failed) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
-        rank = failed[0]  # what was merged into one text names no ranks; its launcher knows who failed
+        rank = failed[0]  # a merged text names no ranks; its launcher knows which rank failed
     served = line is not None and line.rank is None and _is_vllm_server(line.source, run.streams)
     if served:
         rank = None
@@ -152,10 +152,10 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
     """Return the primary, pointing to the ranks that waited in another collective than most."""
     odd = apart(all_flights(streams))
-    if odd is None or not odd.ranks or not odd.others():  # it is not known which of them took another path
+    if odd is None or not odd.ranks or not odd.others():  # it is unknown which of them took another path
         return primary
-    told = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
-    return _with_own_line(named(primary, odd.ranks, told, hosts), odd.ranks, streams)
+    advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
+    return _with_own_line(named(primary, odd.ranks, advice, hosts), odd.ranks, streams)
 
 
 def _odd_one(primary: Primary, run: Snapshot) -> Primary:
@@ -163,8 +163,8 @@ def _odd_one(primary: Primary, run: Snapshot) -> Primary:
     odd = mismatched(all_flights(run.streams))
     if odd is None or len(odd.ranks) > sum(map(len, odd.works.values())) / 8:
         return primary
-    told = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
-    primary = named(primary, odd.ranks, told, run.hosts)
+    advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
+    primary = named(primary, odd.ranks, advice, run.hosts)
     return _with_own_line(primary, odd.ranks, run.streams, run.catalogue.tagged("flight-data"))
 
 
@@ -195,14 +195,14 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
         if source in sources
         for limit, line in stream.summary.limits.items()
     }
-    told = message("diagnosis.oom-killed-first")
-    if len(limits) != 1:  # of several, nobody knows which was this one's
-        return replace(primary, title=message("diagnosis.oom-killed"), fixes=[told, *primary.fixes])
+    advice = message("diagnosis.oom-killed-first")
+    if len(limits) != 1:  # of several, it is unknown which one applied
+        return replace(primary, title=message("diagnosis.oom-killed"), fixes=[advice, *primary.fixes])
     ((limit, text),) = limits.items()
     return replace(
         primary,
         title=message("diagnosis.oom-killed-limit", limit=limit),
-        fixes=[told, *primary.fixes],
+        fixes=[advice, *primary.fixes],
         evidence=[*primary.evidence[:3], shown(text)],
         captures={**primary.captures, "limit": limit},
     )
@@ -214,8 +214,8 @@ def _from_outside(primary: Primary, one: Found, now: Assessment) -> Primary:
     texts = [text for hits in one.hits.values() for text in hits.exemplars]
     if failed or not told_from_outside(one, now.found) or any(map(_HANGUP.search, texts)):
         return primary
-    title, told = message("diagnosis.ended-from-outside"), message("diagnosis.ended-from-outside-ask")
-    return replace(primary, title=title, fixes=[told, *primary.fixes])
+    title, advice = message("diagnosis.ended-from-outside"), message("diagnosis.ended-from-outside-ask")
+    return replace(primary, title=title, fixes=[advice, *primary.fixes])
 
 
 def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
@@ -234,10 +234,10 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
     if not frames:
         return primary
     place = own if own is not None else frames[0]
-    told = message("diagnosis.crashed-at", frame=shown(str(place)), inner=shown(str(frames[0])))
+    advice = message("diagnosis.crashed-at", frame=shown(str(place)), inner=shown(str(frames[0])))
     fixes = [fix for fix in primary.fixes if not contains(fix, FAULTHANDLER)]
     evidence = [*primary.evidence[:1], shown(f"  {place}"), *primary.evidence[1:3]]
-    return replace(primary, fixes=[told, *fixes], evidence=evidence)
+    return replace(primary, fixes=[advice, *fixes], evidence=evidence)
 
 
 def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
@@ -249,7 +249,7 @@ def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
     match = one.shown_match
     if match is None:
         return primary
-    told = [
+    candidates = [
         raised
         for key in one.hits
         for seen in streams[key].exceptions_now().seen.values()
@@ -257,9 +257,9 @@ def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
         if raised.kind == "failure" and not raised.native and raised.frames
         if primary.rule in raised.rules and _says(raised, match.line)
     ]
-    if not told:
+    if not candidates:
         return primary
-    nearest = max(told, key=lambda raised: raised.line.number)
+    nearest = max(candidates, key=lambda raised: raised.line.number)
     frames = [shown(frame) for frame in shown_frames(nearest.frames)]
     own = own_frame(frames)
     evidence = [*primary.evidence[:1], f"  {own}", *primary.evidence[1:]][:MAX_EVIDENCE]
@@ -320,8 +320,8 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
     hosts = run.hosts.of(absent)
     if not hosts:
         return None
-    spoke = any(rank in run.hosts.of_ranks for rank in absent)
-    key = "host-did-not-come" if spoke else "host-left-no-log"
+    logged = any(rank in run.hosts.of_ranks for rank in absent)
+    key = "host-did-not-come" if logged else "host-left-no-log"
     return message(f"diagnosis.{key}", count=len(hosts), hosts=fold_names(hosts), ranks=fold_ranks(absent))
 
 
@@ -337,8 +337,8 @@ def _behind(primary: Primary, run: Snapshot) -> Primary:
     (late, ranks), (number, others) = sorted(waited.items())
     if number - late > MAX_BEHIND or len(ranks) > len(others) / 4:
         return primary
-    told = message("diagnosis.waited-earlier", ranks=f"rank {fold_ranks(ranks)}", own=late, others=number)
-    return _with_own_line(named(primary, sorted(ranks), told, run.hosts), sorted(ranks), run.streams)
+    advice = message("diagnosis.waited-earlier", ranks=f"rank {fold_ranks(ranks)}", own=late, others=number)
+    return _with_own_line(named(primary, sorted(ranks), advice, run.hosts), sorted(ranks), run.streams)
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
@@ -360,16 +360,16 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     own = min((steps[rank] for rank in absent if rank in steps), default=None)
     ranks = f"rank {fold_ranks(absent)}"
     if own is None or others is None:
-        told = message("diagnosis.did-not-come", ranks=ranks)
+        advice = message("diagnosis.did-not-come", ranks=ranks)
     else:
-        told = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
+        advice = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
     if whole := _of_whole_hosts(absent, run):
-        told = whole
-    primary = named(primary, absent, told, run.hosts)
-    spoke = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
-    lines = [line for stream in spoke if (line := last_words(stream) or stream.last_advance) is not None]
+        advice = whole
+    primary = named(primary, absent, advice, run.hosts)
+    logged = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
+    lines = [line for stream in logged if (line := last_words(stream) or stream.last_advance) is not None]
     if len(absent) > 1 and run.hosts:
-        if not spoke:  # without a log, no line shows where it was
+        if not logged:  # without a log, no line shows its position
             return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)
     elif len(absent) > 1:
         return primary

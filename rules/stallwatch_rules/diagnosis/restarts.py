@@ -28,7 +28,7 @@ def restarts_of(streams: Streams) -> list[Restart]:
     failed worker as an error: that the steps go back, and many follow, shows the restart. Buffered output may
     still come after a failure that ended the run, and continues from the former steps.
     """
-    found: dict[tuple[str, int], dict[str, Restart]] = {}  # by attempts left: all nodes' agents tell the same
+    found: dict[tuple[str, int], dict[str, Restart]] = {}  # by attempts left: all nodes report the same
     stops = [stop for stream in streams.values() for stop in stream.summary.stops]
     numbers: dict[str, list[int]] = {}
     for stop in stops:

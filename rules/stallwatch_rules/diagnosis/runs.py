@@ -17,10 +17,10 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
 
-MAX_SOURCES = 200  #: of a run's files that are compared, each with each
-ENOUGH = 8  #: losses that two files must both tell, for their difference to count
-MOST = 256  #: of a file's losses that are compared
-OTHERWISE = 0.001  #: by which part of themselves they must differ
+MAX_SOURCES = 200  #: maximum number of files that are compared pairwise
+ENOUGH = 8  #: losses that two files must both print for their difference to count
+MOST = 256  #: maximum number of losses compared per file
+OTHERWISE = 0.001  #: the relative difference that counts
 
 _JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123456.log
 _SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
@@ -58,7 +58,7 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
             first, second = (one.job, other.job) if sign == "job" else (one.total or 0, other.total or 0)
             return message(f"diagnosis.other-run-{sign}", **names, first=first, second=second)
     losses = [found for key, stream in streams.items() if (found := _losses(key, stream)) is not None]
-    for mine, theirs in combinations(sorted(losses, key=lambda told: told.source)[:MAX_SOURCES], 2):
+    for mine, theirs in combinations(sorted(losses, key=lambda each: each.source)[:MAX_SOURCES], 2):
         if _train_apart(mine, theirs):
             return message("diagnosis.other-run-losses", one=mine.source, other=theirs.source)
     return ""
@@ -82,15 +82,15 @@ def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None
     curve = stream.curves.by_series.get("dict")
     if curve is None or stream.in_part:
         return None
-    told = {
-        one.epoch: (one.loss, one.grad_norm)
-        for one in islice(curve.points, MOST)
-        if one.epoch is not None
-        and one.learning_rate is not None
-        and one.loss is not None
-        and one.grad_norm is not None
+    values = {
+        point.epoch: (point.loss, point.grad_norm)
+        for point in islice(curve.points, MOST)
+        if point.epoch is not None
+        and point.learning_rate is not None
+        and point.loss is not None
+        and point.grad_norm is not None
     }
-    return Losses(*key, next(iter(told)), told) if len(told) >= ENOUGH else None
+    return Losses(*key, next(iter(values)), values) if len(values) >= ENOUGH else None
 
 
 def _train_apart(one: Losses, other: Losses) -> bool:
@@ -102,7 +102,7 @@ def _train_apart(one: Losses, other: Losses) -> bool:
         return False
     if one.first != other.first or (one.rank is not None and other.rank is not None):
         return False
-    both = [(*told, *other.at[epoch]) for epoch, told in one.at.items() if epoch in other.at]
+    both = [(*values, *other.at[epoch]) for epoch, values in one.at.items() if epoch in other.at]
     both = [numbers for numbers in both if all(map(math.isfinite, numbers))]
     if len(both) < ENOUGH:
         return False

@@ -33,9 +33,9 @@ class RunContext(msgspec.Struct, frozen=True):
     left: Sequence[Left] = ()
     elsewhere: bool = False
     watched: bool = False
-    alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
+    alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources that print the same
     sources: Mapping[str, str] = {}  #: source → the host in its name
-    ranks_on: Mapping[int, str] = {}  #: rank → host, also of sources that were not read
+    ranks_on: Mapping[int, str] = {}  #: rank → host, including sources that were not read
 
     @property
     def kind(self) -> str:
@@ -61,11 +61,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     catalogue: Catalogue
     context: RunContext
     clock: RunClock
-    died: bool  #: its exit code or its launcher says that it failed
-    by_hand: bool  #: somebody stopped it
+    died: bool  #: its exit code or its launcher shows that it failed
+    by_hand: bool  #: a user stopped it
     left: tuple[Left, ...]  #: ranks that ended by themselves, without an error, before the others
-    left_line: Line | None  #: where the log says so
-    restarts: Sequence[Restart]  #: of all its workers by their launcher
+    left_line: Line | None  #: the line that shows it
+    restarts: Sequence[Restart]  #: restarts of all its workers by their launcher
     hosts: RunHosts
 
     @property
@@ -93,7 +93,7 @@ class Ends(NamedTuple):
     rules: frozenset[str]
 
 
-#: What an assessor gives: a finding that is new or changed, or one of the other parts of an assessment.
+#: An assessor's output: a new or changed finding, or another part of an assessment.
 Change = Found | LeftOut | Ends | Exceptions | RunFacts
 
 
@@ -103,29 +103,29 @@ class Assessment(msgspec.Struct, frozen=True):
     found: Sequence[Found]
     exceptions: Exceptions
     facts: RunFacts
-    ends: frozenset[str] = frozenset()  #: rules of how a run was ended after it had stalled
+    ends: frozenset[str] = frozenset()  #: rules that show how a run was ended after it had stalled
 
     @property
     def fatal(self) -> list[Found]:
         """The findings that ended the run."""
-        return [one for one in self.found if one.harm == "fatal"]
+        return [finding for finding in self.found if finding.harm == "fatal"]
 
     def get(self, rule: str) -> Found | None:
         """Return the finding of this rule."""
-        return next((one for one in self.found if one.rule == rule), None)
+        return next((finding for finding in self.found if finding.rule == rule), None)
 
     def tagged(self, tag: Tag) -> Found | None:
         """Return the first finding of a rule with this tag."""
-        return next((one for one in self.found if one.tagged(tag)), None)
+        return next((finding for finding in self.found if finding.tagged(tag)), None)
 
     def harmful(self, rule: str) -> bool:
         """Return whether the rule matched, or was concluded, and does harm."""
-        one = self.get(rule)
-        return one is not None and one.harm != "harmless"
+        finding = self.get(rule)
+        return finding is not None and finding.harm != "harmless"
 
     def after(self, changes: Iterable[Change]) -> Assessment:
         """Return the assessment with these changes: findings keep their places, new ones come last."""
-        found = {one.rule: one for one in self.found}
+        found = {finding.rule: finding for finding in self.found}
         exceptions, facts, ends = self.exceptions, self.facts, self.ends
         for change in changes:
             if isinstance(change, Found):

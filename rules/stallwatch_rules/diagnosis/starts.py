@@ -51,7 +51,7 @@ def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) ->
 def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Part) -> None:
     """Add the starts to the diagnosis of the newest start, and how many of the others failed."""
     if diagnosis.verdict == "no-training-log" and starts.is_of_training:
-        diagnosis.verdict = "no-evidence"  # it began as those did
+        diagnosis.verdict = "no-evidence"  # it began like those
     newest = start_of(diagnosis, streams, part.first, part.last)
     newest.number, newest.reported = starts.count + 1, True
     diagnosis.starts = [newest, *reversed(list(starts))]

@@ -20,7 +20,7 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest
 
-FEW = 0.25  #: share of the ranks that may stand apart, beside one
+FEW = 0.25  #: share of the ranks that may differ, if it is more than one rank
 
 
 def told_end(found: list[Found], streams: Streams) -> End | None:
@@ -29,16 +29,16 @@ def told_end(found: list[Found], streams: Streams) -> End | None:
     Not every line of an end has a time: srun's first lines have none, slurmstepd's next to them do.
     """
     ends = [one for one in found if _ended_from_outside(one) and one.followed < SURVIVED]
-    told = [
+    times = [
         (time, line.text)
         for one in ends
         for key, hits in one.hits.items()
         for line in (hits.first.line, hits.last.line)
         if (time := streams[key].when(line)) is not None
     ]
-    if not told:
+    if not times:
         return None
-    time, text = min(told)
+    time, text = min(times)
     return End(time, CANCELLED in text)
 
 
@@ -74,12 +74,12 @@ def last_words(stream: StreamReading) -> Line | None:
 
 def apart(streams: Streams) -> Line | None:
     """Return the last words of the rank, or the few ranks, whose last line differs from all others'."""
-    said = {key: last_words(stream) for key, stream in streams.items() if stream.last_advance is not None}
-    if len({rank for _, rank in said}) < 2:
-        known = [line for line in said.values() if line is not None]
+    last = {key: last_words(stream) for key, stream in streams.items() if stream.last_advance is not None}
+    if len({rank for _, rank in last}) < 2:
+        known = [line for line in last.values() if line is not None]
         return latest(known) if known else None
-    wordings = Counter(masked(line.text) if line is not None else "" for line in said.values())
+    wordings = Counter(masked(line.text) if line is not None else "" for line in last.values())
     usual, count = wordings.most_common(1)[0]
-    others = [line for line in said.values() if line is not None and masked(line.text) != usual]
-    few = len(said) - count == 1 < count or len(said) - count <= FEW * len(said)
+    others = [line for line in last.values() if line is not None and masked(line.text) != usual]
+    few = len(last) - count == 1 < count or len(last) - count <= FEW * len(last)
     return earliest(others) if others and few else None

@@ -15,11 +15,11 @@ from stallwatch_rules.progress.timeline import StepClock, Timeline
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 
-ENOUGH = 8  #: steps that a rank must have printed, for its rhythm to be known
-BEYOND = 10  #: times its own last gaps that the others went on, each with as many lines
-ALIKE = 2.0  #: a rank's last gaps may be so many times as wide as the others', its lines so many times as few
-MOST = 0.6  #: share of the ranks that must have gone on to the same end
-LATE = 4  #: gaps that show the rhythm at the end; of long logs the middle is not read
+ENOUGH = 8  #: steps that a rank must have printed for its pace to be known
+BEYOND = 10  #: times its own last gaps that the others continued, each with as many lines
+ALIKE = 2.0  #: a rank's last gaps may be this many times the others', its lines this many times fewer
+MOST = 0.6  #: share of the ranks that must have continued to the same end
+LATE = 4  #: gaps that show the pace at the end; the middle of long logs is not read
 
 
 class _Course(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class _Course(msgspec.Struct, frozen=True):
     timeline: Timeline
     series: str
     steps: list[int]
-    clocks: list[StepClock] = []  #: when its steps were done, once that was asked for
+    clocks: list[StepClock] = []  #: the clock of its steps, once it was needed
 
     @property
     def clock(self) -> StepClock:
@@ -48,7 +48,7 @@ class Uneven(msgspec.Struct, frozen=True):
     """Ranks whose steps ended before the others'."""
 
     behind: Mapping[int, int]  #: rank → its last step
-    usual: int  #: where most others ended
+    usual: int  #: the last step of most others
 
     def note(self) -> Message:
         """Return ``rank 2 ended at step 29, before the others (400): look there first.``"""
@@ -105,7 +105,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
             continue
         steps = [one.step for one in main.intervals if one.step is not None]
         if len(steps) < max(2, len(main.intervals)) or steps != sorted(set(steps)):
-            continue  # losses without step numbers, or a counter that began anew
+            continue  # losses without step numbers, or a counter that restarted
         series = next(name for name, one in stream.timelines.by_series.items() if one is main)
         if rank not in found or found[rank].steps[-1] < steps[-1]:
             found[rank] = _Course(stream, main, series, steps)
@@ -124,6 +124,6 @@ def _ended_before(course: _Course, peer: _Course) -> bool:
     usual = median(later - earlier for earlier, later in pairwise(beside))
     if course.gap > ALIKE * usual or abs(peer.steps[0] - own[0]) > ALIKE * max(usual, course.gap):
         return False
-    # What a rank said later than its last step shows that it was there and printed no more steps.
+    # A rank's output after its last step shows that it was alive and printed no more steps.
     reached = peer.clock.at(course.stream.last_time)
     return reached is None or reached <= (last + peer.steps[-1]) / 2

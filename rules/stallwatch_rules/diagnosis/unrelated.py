@@ -14,7 +14,7 @@ from stallwatch_rules.failures.raised import Raised, found_in
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.lazy import lazy
 
-#: Bash and zsh (which say the signal and the command), make (the target), compose (the container), systemd.
+#: Bash and zsh (which name the signal and the command), make (the target), compose (the container), systemd.
 _NAMED = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
     r"(?:[A-Z][a-z]+(?:/[a-z]+)?|Real-time|[a-z-]+|[^\x00-\x7f]+)(?: ?(?:defined|time|size|limit|exceeded"
@@ -25,7 +25,7 @@ _NAMED = lazy(
     r"|^(?:container )?(?P<container>[\w.-]{1,80})(?: +\|)? exited with code \d+\W*$"
     r"|(?P<unit>[\w.@:-]{1,80})\.service: Main process exited, code="
 )
-#: Programs that stand beside a training, and never are one.
+#: Programs that run beside a training, and never are one.
 _HELPER = lazy(
     r"(?i)^(?:\S*/)?(?:nvidia-\w+|dcgm\w*|dcgmi|nvtop|nvitop|gpustat|h?top|iostat|vmstat|sar|tail|sleep|watch|tee"
     r"|(?:auto)?sshd?|tensorboard|mlflow|jupyter\w*|redis(?:-server)?|minio|prometheus|grafana|telegraf|cron|dbus"
@@ -33,14 +33,14 @@ _HELPER = lazy(
     r"(?![a-zA-Z_])"
     r"|^(?:\S*/)?python[\d.]* (?:-[mu] ?)*(?:\S*[/_-])?(?:tensorboard|monitor|exporter|http\.server|jupyter)"
 )
-#: What starts a training; and what such a program serves beside it.
+#: Programs that start a training; and services that such programs run beside it.
 _TRAINS = lazy(
     r"(?i)python|torchrun|accelerate|deepspeed|srun|mpirun|horovodrun|swift|llamafactory|tun(?:e|ing)|train|sft|dpo|ppo"
 )
 _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|proxy")
-#: What a program prints of one that it ran, without a name: a reward's sandbox does so again and again.
+#: A program's unnamed report on a program that it ran: a reward's sandbox prints it repeatedly.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-MOST_RESTARTS = 5  #: a run that ended more often did not: something that it calls did
+MOST_RESTARTS = 5  #: with more ends, it was not the run that ended, but a program that it calls
 
 
 def without_helpers(found: list[Found]) -> list[Found]:
@@ -58,7 +58,7 @@ def told_in_passing(one: Found) -> bool:
     if not one.tagged("any-process") or one.count <= MOST_RESTARTS:
         return False
     for hits in one.hits.values():
-        spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)  # other lines came in between
+        spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)  # other lines lie in between
         if not (spread and 4 * hits.count >= hits.mark > MOST_RESTARTS):
             return False
     return all(_NAMELESS.search(text) and not _named(text) for text in one.texts())
@@ -76,8 +76,8 @@ def _is_another(text: str) -> bool:
 
 def _named(text: str) -> str:
     """Return the program that a line reports as ended; empty if it names none."""
-    told = _NAMED.search(text)
-    return next(filter(None, told.groups()), "") if told else ""
+    match = _NAMED.search(text)
+    return next(filter(None, match.groups()), "") if match else ""
 
 
 _STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: in code, which hold the words themselves: row["RANK"]
@@ -108,14 +108,14 @@ def _own(one: Found, streams: Streams) -> Found:
 
 def _of_others(page: RulePage, raised: Raised) -> bool:
     """Whether the exception's text is ambiguous, and its calls do not belong to the page."""
-    said = f"{raised.exception}: {raised.message}"
-    for one in page.said_by:
-        if not raised.frames or not found_in(one.words, said):
+    text = f"{raised.exception}: {raised.message}"
+    for entry in page.said_by:
+        if not raised.frames or not found_in(entry.words, text):
             continue
         calls = [f"{call.path} in {call.name}".replace("\\", "/") for call in raised.frames]
-        told = [*calls, _STRINGS.sub("", raised.source)]
-        if one.calls and not any(found_in(one.calls, part) for part in told):
+        places = [*calls, _STRINGS.sub("", raised.source)]
+        if entry.calls and not any(found_in(entry.calls, part) for part in places):
             return True
-        if one.never and any(found_in(one.never, call) for call in calls):
+        if entry.never and any(found_in(entry.never, call) for call in calls):
             return True
     return False

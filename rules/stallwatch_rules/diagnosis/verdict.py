@@ -13,12 +13,12 @@ from stallwatch_rules.judgements.facts import SERVED, RunFacts
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
 
-LAST_LINES = 3  #: of a log in which nothing else is recognised; an error among them is what it is about
-WITH_STATUS = "left-with-status"  #: the fact of a rank that ended with an exit status, without a word
+LAST_LINES = 3  #: last lines of a log without other recognized text; an error among them decides the verdict
+WITH_STATUS = "left-with-status"  #: the fact of a rank that ended with an exit status, without a message
 AT_EXIT = "aborted-at-exit"  #: the fact of an abort after a run had finished
-ASKED = "asked-to-end"  #: the fact of an end that a signal asked for, and the key of its message
+ASKED = "asked-to-end"  #: the fact of an end that a signal requested, and the key of its message
 
-#: Who stopped a run, by the tag of the rule that says so.
+#: Who stopped a run, by the tag of the rule that shows it.
 _STOPPED_BY: Mapping[Tag, Interrupter] = {
     "time-limit": "time-limit",
     "preempted": "preempted",
@@ -54,14 +54,14 @@ def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | 
     """Return the verdict on a run that does not train as it should, whoever stopped it."""
     context = run.context
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
-        return "unknown-failure"  # a launcher says that something failed, and not what
+        return "unknown-failure"  # a launcher reports a failure, but not its cause
     if chosen is not None and chosen.harm == "fatal":
         standing = stands(chosen) and not now.facts.timed_out
         if context.failed is None and (standing or (context.stalled and not _ended_stall(chosen, now.facts))):
             return "stalled"
         return "failed"
     if chosen is not None and AT_EXIT in chosen.facts:
-        return None  # the run itself had come to its end
+        return None  # the run itself had finished
     if now.exceptions.fatal:
         return "unknown-failure"
     if context.stalled and context.failed is None:
@@ -101,7 +101,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
     serves = any(one.answers >= SERVED for one in run.streams.values())
     if not (tracker.trained or tracker.last_loss is not None or serves):
         return "no-evidence"
-    # Of a run that is watched, or was when somebody stopped watching it, the end is still to come.
+    # The end of a run that is watched, or was still running at the end of the watch, is yet to come.
     watched = context.now is not None or context.ending is not None or context.watched
     return "healthy" if watched or serves else "unfinished"
 

@@ -47,7 +47,7 @@ class Assessor(NamedTuple):
     assess: Assess
 
 
-#: In the order in which they are asked.
+#: In the order in which they run.
 ASSESSORS: tuple[Assessor, ...] = (
     Assessor("recoveries", (), recoveries),
     Assessor("raised", ("recoveries",), raised),
@@ -91,15 +91,15 @@ def assess(
 
 def changes_of(before: Sequence[Found], after: Sequence[Found]) -> list[FindingChange]:
     """Return the visible difference: findings that are new or gone, or have another harm, role or note."""
-    known = {one.rule: one for one in before}
+    known = {finding.rule: finding for finding in before}
     changes = []
-    for one in after:
-        old = known.pop(one.rule, None)
+    for finding in after:
+        old = known.pop(finding.rule, None)
         if old is None:
-            changes.append(FindingChange(one.rule, None, one.harm, None, one.role, one.note))
-        elif (old.harm, old.role, old.note) != (one.harm, one.role, one.note):
-            note = one.note if one.note != old.note else ""
-            changes.append(FindingChange(one.rule, old.harm, one.harm, old.role, one.role, note))
+            changes.append(FindingChange(finding.rule, None, finding.harm, None, finding.role, finding.note))
+        elif (old.harm, old.role, old.note) != (finding.harm, finding.role, finding.note):
+            note = finding.note if finding.note != old.note else ""
+            changes.append(FindingChange(finding.rule, old.harm, finding.harm, old.role, finding.role, note))
     changes += [FindingChange(old.rule, old.harm, None, old.role, None) for old in known.values()]
     return changes
 

@@ -31,13 +31,13 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
-#: Signals whose reason stands elsewhere, where anything tells it.
+#: Signals whose reason, if any is shown, is elsewhere.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
-UNCAUGHT = 1  #: the status of every exception that nobody catches; its traceback may stand in another log
+UNCAUGHT = 1  #: the status of every uncaught exception; its traceback may be in another log
 
-#: glibc's words before it aborts (malloc/malloc.c), which alone do not say whose process it was.
+#: glibc's message before an abort (malloc/malloc.c), which alone does not show whose process it was.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
-#: A shell's, a container's or systemd's words for a process that a signal ended, which may be a helper's.
+#: A shell's, container's or systemd's message on a process that a signal ended, perhaps a helper's.
 _SOMEBODYS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
@@ -84,8 +84,8 @@ def _requests(now: Assessment) -> Iterator[Found]:
     """
     if any(one.tagged("scheduler-decides") for one in now.fatal):
         for one in now.found:
-            said = all("srun: Job step aborted" in text for text in one.texts())
-            if one.tagged("cancelled") and one.hits and said:
+            only_srun = all("srun: Job step aborted" in text for text in one.texts())
+            if one.tagged("cancelled") and one.hits and only_srun:
                 yield one
 
 

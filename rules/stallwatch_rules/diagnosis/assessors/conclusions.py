@@ -61,7 +61,7 @@ from stallwatch_rules.progress.timeline import Timeline, leading
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
 
-NEARLY_DONE = 0.9  #: of the steps, from where a schedule has nearly ended
+NEARLY_DONE = 0.9  #: share of the steps from which a schedule has nearly ended
 
 Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgement, and other fields of the finding
 
@@ -92,7 +92,7 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     facts = now.facts
     left = with_steps(went_on_without(run.left, facts) or run.left, run.tracker.steps)
     gone = judge_left(left, facts)
-    if gone is not None:  # it was seen
+    if gone is not None:  # it was observed
         where = run.left_line or Line(render(gone.note), SOURCE, 0, left[0].rank)
         step = min((one.step for one in left if one.step is not None), default=None)
         fields = {"seen": True, "facts": frozenset(["left-early"]), "where": where, "step": step}
@@ -126,7 +126,7 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     odd = mismatched(all_flights(run.streams))
     if odd is None or now.harmful(MOE_HANG) or now.harmful(LEFT_EARLY):
         return
-    lines: dict[str, Line] = {}  # by operation: the line by which one of the ranks in it says so
+    lines: dict[str, Line] = {}  # by operation: a line from one of its ranks that names it
     for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         for rule in sorted(run.catalogue.tagged("flight-data") & stream.hits.keys()):
             line = stream.hits[rule].first.line
@@ -224,7 +224,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         points = lead[0].points
         metrics["loss"] = [point.loss for point in points if point.loss is not None]
         metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
-        if lead[0].exact and now.tagged("no-gradient") is None:  # else a small rate is printed as 0
+        if lead[0].exact and now.tagged("no-gradient") is None:  # else a small rate may be printed as 0
             rates = [point.learning_rate for point in points if point.learning_rate is not None]
             metrics["learning_rate"] = rates
     last, total = run.tracker.last_step, run.tracker.total_steps
@@ -276,17 +276,17 @@ def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
     """
     by_itself = any(stream.summary.failed_by_itself for stream in run.streams.values())
-    symptoms = tuple(one.rule for one in now.found if one.role in ("symptom", "wrapper"))
-    for one in now.found:
-        explains = one.explains
-        if not one.hits and one.harm == "fatal" and one.rule in STANDSTILLS:  # a judged one
-            others = (rule for rule in symptoms if rule != one.rule)
+    symptoms = tuple(finding.rule for finding in now.found if finding.role in ("symptom", "wrapper"))
+    for finding in now.found:
+        explains = finding.explains
+        if not finding.hits and finding.harm == "fatal" and finding.rule in STANDSTILLS:  # a judged stall
+            others = (rule for rule in symptoms if rule != finding.rule)
             explains = (*others, STEP_TIME, TRACE_CACHE, *now.ends)
-        if one.tagged("loss-diverged"):
+        if finding.tagged("loss-diverged"):
             explains = tuple(other.rule for other in now.found if _not_a_number(other))
-        if one.role == "wrapper" and by_itself:
+        if finding.role == "wrapper" and by_itself:
             explains = tuple(run.catalogue.tagged(SIGTERM))
-        if one.rule == TRACE_CACHE and one.judged and one.harm in ("fatal", "degrading"):
-            explains = (*(symptoms if one.harm == "fatal" else ()), STEP_TIME)
-        if explains != one.explains:
-            yield replace(one, explains=explains)
+        if finding.rule == TRACE_CACHE and finding.judged and finding.harm in ("fatal", "degrading"):
+            explains = (*(symptoms if finding.harm == "fatal" else ()), STEP_TIME)
+        if explains != finding.explains:
+            yield replace(finding, explains=explains)

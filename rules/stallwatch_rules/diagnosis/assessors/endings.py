@@ -29,14 +29,14 @@ from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest
 
-FAR = 500  #: lines after which a failure is not what the log ended with
-_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of what a rank does by itself
+FAR = 500  #: lines after which a failure did not end the log
+_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of a rank's own work
 _HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
-#: Kinds of endings that the agent knows for certain.
+#: Kinds of endings of which the agent is certain.
 _ENDINGS: dict[str, Tag] = {"oom-killed": SIGKILL, "time-limit": "time-limit"}
-#: Signals that a process brings upon itself, and the tags of the rules that they are.
+#: Signals that a process causes itself, and the tags of their rules.
 SIGNALS: dict[str, Tag] = {
     "SIGSEGV": "sigsegv",
     "SIGBUS": "sigbus",
@@ -44,17 +44,17 @@ SIGNALS: dict[str, Tag] = {
     "SIGFPE": "sigfpe",
     "SIGILL": "sigill",
 }
-#: All others that end who does not handle them; the rule is tagged "other-signal".
+#: Other signals that end a process unless it handles them; the rule is tagged "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
-NEAR = 500  #: lines before the end of a stream within which it must stand
-GRACE = 5  #: steps that other ranks' lines may still tell below it
+NEAR = 500  #: lines before the end of a stream within which the report must be
+GRACE = 5  #: steps that other ranks' lines may still show below it
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
 _ASKED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
-#: Of what a program means to do at a signal, or does not do.
+#: Text on what a program will do, or does not do, at a signal.
 _NOT = lazy(
     r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
     r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
@@ -113,10 +113,10 @@ def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: ``torch.OutOfMemoryError``, then 600 lines without a step: less sure.
     """
-    for one in now.found if not run.died else ():
-        after = [run.streams[key].index - 1 - hits.last_index for key, hits in one.hits.items()]
+    for finding in now.found if not run.died else ():
+        after = [run.streams[key].index - 1 - hits.last_index for key, hits in finding.hits.items()]
         if min(after, default=0) > FAR:
-            yield one.with_facts("long-before-the-end")
+            yield finding.with_facts("long-before-the-end")
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -124,9 +124,9 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: no step for 7 hours, then ``CANCELLED AT … DUE TO TIME LIMIT``: a symptom.
     """
-    if run.clock.ended and any(one.rule in STANDSTILLS for one in now.fatal):
+    if run.clock.ended and any(finding.rule in STANDSTILLS for finding in now.fatal):
         note = message("diagnosis.ended-a-stall")
-        yield from (replace(one, role="symptom", note=note) for one in now.fatal if is_end(one))
+        yield from (replace(finding, role="symptom", note=note) for finding in now.fatal if is_end(finding))
 
 
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -144,7 +144,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     lost = wreckage(now.found, (rank, None)) if rank is not None else set()
     if any(one.role != "wrapper" and one.rule not in lost for one in now.fatal):
         return
-    # A signal that came from elsewhere first: what the command did then is no news of its own.
+    # A signal from outside came first: the command's reaction is no finding of its own.
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
     if signal == "SIGTERM" or says(ending.detail, "run.passed-on"):
@@ -198,7 +198,7 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if context.failed or context.now is not None or tracker.told_finished or not rule:
         return
     if not tracker.progressed:
-        return  # servers and other programs are asked to end, too
+        return  # servers and other programs receive such signals, too
     failed = now.exceptions.fatal or any(one.role != "notice" for one in now.fatal)
     lines = _asked(run.streams)
     if failed or not lines or now.tagged(SIGTERM) is not None:
@@ -238,5 +238,5 @@ def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 def _steps_below(stream: StreamReading, line: Line) -> int:
     """Return how many steps of a stream began below a line of its source, as far as its lines show."""
     main = stream.timelines.main if stream.source == line.source else None
-    told = main.intervals if main is not None else []
-    return sum(later.span for before, later in pairwise(told) if before.number > line.number)
+    intervals = main.intervals if main is not None else []
+    return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)
