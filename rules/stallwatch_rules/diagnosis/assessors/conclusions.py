@@ -158,7 +158,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _placed(slow: Judgement, lead: Timeline | None, run: Snapshot) -> Conclusion:
-    """Return the slowdown with the place where steps became slower and the last of them, if known."""
+    """Return the slowdown with the step from which steps were slower and the last of them, if known."""
     slowed = slowdown(run.tracker.step_seconds())
     last = run.clock.last_advance
     paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []

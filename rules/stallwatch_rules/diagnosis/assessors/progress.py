@@ -23,7 +23,7 @@ _NUMBER = lazy(NUMBER)
 def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge warnings that only the probe gave, such as a model that computes gradients in evaluation mode.
 
-    Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run goes on.
+    Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run continues.
     """
     ended_well = run.context.failed is False
     for finding in now.found:
@@ -41,7 +41,7 @@ def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge rules by the steps around them: trace-cache messages while the loss stops moving.
+    """Judge rules by the steps around them: trace-cache messages are harmless while steps advance.
 
     Example: ``Invalidate trace cache @ step 0`` and 60 steps after it: harmless.
     """
