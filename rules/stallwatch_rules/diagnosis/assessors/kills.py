@@ -91,8 +91,7 @@ def _killed_here(ending: Ending) -> bool:
 def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
     """Whether the process was killed on the machine whose memory was observed; ``None`` if unknown.
 
-    pdsh, mpirun and srun show the lines of all nodes; their own machine's memory shows nothing about the
-    rest.
+    pdsh, mpirun and srun show the lines of all nodes; their machine's memory proves nothing about the rest.
     """
     ending = run.context.ending
     if ending is not None and _killed_here(ending):
