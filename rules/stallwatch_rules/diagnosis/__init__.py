@@ -1,1 +1,1 @@
-"""From what was read to the diagnosis: findings, their order, the primary cause and the verdict."""
+"""Build the diagnosis from what was read: findings, their order, the primary cause and the verdict."""

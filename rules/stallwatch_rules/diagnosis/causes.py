@@ -1,7 +1,7 @@
-"""Which of several findings is the cause: causes before symptoms before wrappers before notices.
+"""Select the cause among several findings: causes before symptoms before wrappers before notices.
 
-Nothing in here looks at the order in which ranks were read, so that another interleaving of the same logs
-cannot give another answer.
+Nothing here depends on the order in which ranks were read, so another interleaving of the same logs cannot
+give another result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
 def causal_order(findings: Sequence[Found]) -> list[Found]:
-    """Worst and most causal first; what a finding explains stands directly under it."""
+    """Sort the worst and most causal first; place what a finding explains directly under it."""
     by_rule = {one.rule: one for one in findings}
     under = explained(findings)
     order: dict[str, Found] = {}
@@ -38,25 +38,25 @@ def causal_order(findings: Sequence[Found]) -> list[Found]:
 
 
 def _by_weight(findings: Sequence[Found]) -> list[Found]:
-    """Worst first, causes before symptoms before wrappers before notices, then the earliest."""
+    """Sort the worst first, causes before symptoms before wrappers before notices, then the earliest."""
     return [
-        one
+        finding
         for harm in _HARMS
         for role in _ROLES
-        for one in _sorted([c for c in findings if c.harm == harm and c.role == role])
+        for finding in _sorted([c for c in findings if c.harm == harm and c.role == role])
     ]
 
 
 def explained(findings: Sequence[Found]) -> Mapping[str, set[str]]:
-    """Rule → the present rules that explain it, directly or through others.
+    """Map each explained rule to the present rules that explain it, directly or through others.
 
-    Only what did harm explains anything, and two rules that explain each other explain nothing.
+    Only harmful rules explain anything, and two rules that explain each other explain nothing.
     """
     present = {c.rule: c for c in findings}
     reach: dict[str, set[str]] = {}
-    for one in findings:
-        if one.harm in ("fatal", "degrading"):
-            reach[one.rule] = _reachable(one, present)
+    for finding in findings:
+        if finding.harm in ("fatal", "degrading"):
+            reach[finding.rule] = _reachable(finding, present)
     return {
         rule: causes
         for rule in present
@@ -76,7 +76,7 @@ def _reachable(start: Found, present: Mapping[str, Found]) -> set[str]:
 
 
 def primary(findings: Sequence[Found], unknown_beside: bool = False) -> tuple[Found, float] | None:
-    """The one finding to act on first, and how sure that is; ``None`` where nothing did harm."""
+    """Return the finding to act on first and its confidence; ``None`` if no finding is harmful."""
     under = explained(findings)
     for harm in ("fatal", "degrading"):
         harmful = [c for c in findings if c.harm == harm and c.role != "notice"]
@@ -90,31 +90,31 @@ def primary(findings: Sequence[Found], unknown_beside: bool = False) -> tuple[Fo
 
 
 def passed_over(findings: Sequence[Found], chosen: Found | None) -> list[PassedOver]:
-    """The harmful findings that are not the root cause, and why; ``None`` stands for an unknown exception.
+    """Return the harmful findings that are not the root cause, and why; ``None``: an unknown exception is.
 
-    An exception is the cause only where no cause is known, and no symptom came before it.
+    An exception is the cause only if no cause is known and no symptom came before it.
     """
     under = explained(findings)
     harm, role = (chosen.harm, chosen.role) if chosen is not None else ("fatal", "symptom")
     passed = []
-    for one in causal_order(findings):
-        if one is chosen or one.harm not in ("fatal", "degrading") or one.role == "notice":
+    for finding in causal_order(findings):
+        if finding is chosen or finding.harm not in ("fatal", "degrading") or finding.role == "notice":
             continue
         reason: PassedReason = "order"
-        if chosen is not None and chosen.rule in under.get(one.rule, ()):
+        if chosen is not None and chosen.rule in under.get(finding.rule, ()):
             reason = "explained"
-        elif one.rule in under:
+        elif finding.rule in under:
             reason = "explained-by-others"
-        elif one.harm != harm:
+        elif finding.harm != harm:
             reason = "harm"
-        elif one.role != role:
+        elif finding.role != role:
             reason = "role"
-        passed.append(PassedOver(one.rule, reason))
+        passed.append(PassedOver(finding.rule, reason))
     return passed
 
 
 def sure_of(first: Found, rivals: Sequence[Found] = (), unknown_beside: bool = False) -> float:
-    """How sure it is that a finding is the cause, beside these rivals."""
+    """Return the confidence that a finding is the cause, given these rivals."""
     facts = set(first.facts)
     concluded = first.judged and first.harm in ("fatal", "degrading")
     if concluded and not any(fact.startswith("ending-") for fact in facts):
@@ -125,7 +125,7 @@ def sure_of(first: Found, rivals: Sequence[Found] = (), unknown_beside: bool = F
 
 
 def _order(first: Found, rivals: Sequence[Found]) -> Rivals:
-    """What the rivals' places tell."""
+    """Return what the rivals' places show about their order."""
     if not rivals:
         return "none"
     group = [first, *rivals]
@@ -135,25 +135,27 @@ def _order(first: Found, rivals: Sequence[Found]) -> Rivals:
 
 
 def _sorted(group: Sequence[Found]) -> list[Found]:
-    """Earliest first: by time where all know it, else by their order in a stream that has them all, else by
-    step; then the more specific, then the lowest rank."""
+    """Sort the earliest first, then the more specific, then the lowest rank.
+
+    The order is by time if all have one, else by position in a stream that has them all, else by step.
+    """
     when = _times(group) or _positions(group) or _steps(group) or {}
     return sorted(group, key=lambda c: (when.get(c.rule, 0.0), -c.specificity, _lowest_rank(c), c.rule))
 
 
 def _times(group: Sequence[Found]) -> dict[str, float] | None:
-    """Each rule's earliest time, if every place of every rule knows its time."""
+    """Return each rule's earliest time, if every place of every rule has a time."""
     times: dict[str, float] = {}
-    for one in group:
-        known = [place.time for place in one.occurrences if place.time is not None]
-        if not known or len(known) < len(one.occurrences):
+    for finding in group:
+        known = [place.time for place in finding.occurrences if place.time is not None]
+        if not known or len(known) < len(finding.occurrences):
             return None
-        times[one.rule] = min(known)
+        times[finding.rule] = min(known)
     return times
 
 
 def _positions(group: Sequence[Found]) -> dict[str, float] | None:
-    """Each rule's position in a stream that has them all."""
+    """Return each rule's position in a stream that has them all."""
     if not group:
         return None
     streams = set.intersection(*({place.stream for place in c.occurrences} for c in group))
@@ -165,16 +167,16 @@ def _positions(group: Sequence[Found]) -> dict[str, float] | None:
 
 def _steps(group: Sequence[Found]) -> dict[str, float] | None:
     steps: dict[str, float] = {}
-    for one in group:
-        known = [place.step for place in one.occurrences if place.step is not None]
-        if not known or len(known) < len(one.occurrences):
+    for finding in group:
+        known = [place.step for place in finding.occurrences if place.step is not None]
+        if not known or len(known) < len(finding.occurrences):
             return None
-        steps[one.rule] = float(min(known))
+        steps[finding.rule] = float(min(known))
     return steps if len(set(steps.values())) > 1 else None
 
 
 def _same_place(one: Found, other: Found) -> bool:
-    """Whether two rules fired on the same line: then they name one event, not two."""
+    """Whether two rules matched on the same line: then they name one event, not two."""
     places = {(p.stream, p.position) for p in one.occurrences}
     return any((p.stream, p.position) in places for p in other.occurrences)
 

@@ -1,4 +1,4 @@
-"""From what was read of each stream to the diagnosis: harm, causal order, primary, verdict."""
+"""Conclude the diagnosis from what was read of each stream: harm, causal order, primary cause, verdict."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def conclude(
     conditional: Collection[str],
     context: RunContext,
 ) -> Diagnosis:
-    """The diagnosis of these streams."""
+    """Return the diagnosis of these streams."""
     hosts = hosts_of(streams, context.sources, context.ranks_on)
     if hosts:
         hosts = replace(hosts, ahead=clocks_ahead(events_of(streams, hosts.of_streams)))
@@ -97,7 +97,7 @@ def conclude(
 
 
 def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[int]:
-    """Add the hosts of a run over several, and that of the rank that is named.
+    """Add the hosts of a run over several hosts, and that of the named rank.
 
     Returns:
         The ranks for which the others waited, if they did.
@@ -113,11 +113,11 @@ def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> lis
     return odd
 
 
-_NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts whose cause is named
+_NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts with a named cause
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[Found | None, float]:
-    """The finding that is the cause, perhaps inferred from an unknown exception, and how sure that is."""
+    """Return the finding that is the cause, or one inferred from an unknown exception, and its confidence."""
     beside = bool(now.exceptions.fatal)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
@@ -135,7 +135,7 @@ def _snapshot(
     context: RunContext,
     hosts: RunHosts,
 ) -> tuple[Snapshot, Assessment]:
-    """The facts that assessors judge by, and the assessment before any of them: what matched."""
+    """Return the facts that assessors use, and the assessment before any of them: the matches."""
     lead = leading({key: stream.timelines for key, stream in streams.items()})
     restarts = restarts_of(streams)
     steps = StepClock(lead, restarts)
@@ -146,7 +146,7 @@ def _snapshot(
         for one in matched
     )
     left, left_line = _left_early(streams, context)
-    # That a process ended well is no sign of a run's end where others never did.
+    # A process that ended well is no sign of the run's end if others never did.
     complete = tracker.told_finished if left else tracker.finished
     known = {one.rule: set(one.hits) for one in matched}
     exceptions = read_exceptions(
@@ -190,27 +190,27 @@ def _snapshot(
 
 
 def _silence(clock: RunClock, context: RunContext) -> float | None:
-    """Seconds without a step: of a stall, whoever saw it may know of more than its log."""
+    """Return the seconds without a step; for a stall, its observer may know of more than the log."""
     if not context.stalled or context.waited is None:
         return clock.silence
     return max(clock.silence or 0.0, context.waited)
 
 
 def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[Left, ...], Line | None]:
-    """The ranks that ended by themselves before the others, and the line of a launcher that says so.
+    """Return the ranks that ended by themselves before the others, and the launcher's line that shows it.
 
-    A rank's own word is worth less than a launcher's: it does not know every code that it ends with.
+    A rank's own report is less reliable than a launcher's: it does not know every code that it ends with.
     """
     if context.left:
         summaries = [stream.summary for stream in streams.values()]
         left = (one for one in context.left if not any(each.failed_itself(one.rank) for each in summaries))
         return tuple(left), None
-    told = [one for stream in streams.values() for one in stream.summary.left_early]
-    return tuple(Left(rank, step) for rank, step, _ in told), told[0][2] if told else None
+    early = [one for stream in streams.values() for one in stream.summary.left_early]
+    return tuple(Left(rank, step) for rank, step, _ in early), early[0][2] if early else None
 
 
 def _by_hand(found: list[Found], exceptions: Exceptions, context: RunContext) -> bool:
-    """Whether somebody stopped the run; of an earlier start in the same log, the next one's steps follow."""
+    """Whether a user stopped the run; an interrupt that many steps follow is of an earlier start."""
     interrupts = [one for one in found if one.tagged("interrupt")]
     last = any(one.followed < RECOVERED_BUT_DIED for one in interrupts)
     return context.kind == "interrupted" or (last if interrupts else exceptions.interrupted)

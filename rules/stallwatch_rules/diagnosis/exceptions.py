@@ -1,4 +1,4 @@
-"""The exceptions of a run that no rule knows: which of them ended it, and whether one is the cause."""
+"""Exceptions of a run that no rule knows: which of them ended it, and whether one is the cause."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import shown
 
-SURVIVED = 2  #: so many further steps show that an exception did not end the run
-SURVIVED_LINES = 1000  #: the same, for logs whose steps are not understood
-SURVIVED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
+SURVIVED = 2  #: this many further steps show that an exception did not end the run
+SURVIVED_LINES = 1000  #: the same in lines, for logs whose steps are not recognized
+SURVIVED_BUT_DIED = 10  #: the same if the run is known to have failed: its output may be out of order
 
-AT_ONCE = 60  #: lines outside of tracebacks within which a stop by hand is reported by what it ends,
-AT_ONCE_SECONDS = 2.0  #: and the time, if the lines have theirs
-SHORTLY = 300.0  #: seconds before the last step of a run within which an exception may be why it stalled
-BUFFERED_STEPS = 100  #: that a training may do with what a thread or process had prepared before it died
-SNIPPET_LINES = 5  #: lines after which the exception of code without a file was not the program's own
+AT_ONCE = 60  #: lines outside of tracebacks within which the parts that a stop by hand ends report it,
+AT_ONCE_SECONDS = 2.0  #: and seconds, if the lines have times
+SHORTLY = 300.0  #: seconds before a run's last step within which an exception may be why it stalled
+BUFFERED_STEPS = 100  #: steps that training may make with data prepared by a thread or process before it died
+SNIPPET_LINES = 5  #: lines after which an exception of code without a file was not the program's own
 
-# Or that a collective ended because the communicator did: the words for why stand behind it, or were cut off.
+# Or a collective ended with its communicator: the reason follows the matched words, or was cut off.
 _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
 
 
@@ -38,20 +38,20 @@ class Unknown(msgspec.Struct, frozen=True):
 
     seen: Seen
     stream: Key
-    index: int  #: of its first line in the stream
+    index: int  #: index of its first line in the stream
     time: float | None
     fatal: bool
     after_interrupt: bool
-    followed: int = 0  #: steps after the last of it
+    followed: int = 0  #: number of steps after its last occurrence
 
     @property
     def timed_out(self) -> bool:
-        """Whether it only says that a wait for other ranks took too long, or was ended."""
+        """Whether it only shows that a wait for other ranks took too long, or was ended."""
         return bool(_TIMED_OUT.search(self.seen.raised.message))
 
     @property
     def shows_teardown(self) -> bool:
-        """Whether it only says that somebody else has ended."""
+        """Whether it only shows that another part has ended."""
         return self.seen.raised.shows_teardown
 
     @property
@@ -61,37 +61,37 @@ class Unknown(msgspec.Struct, frozen=True):
 
     @property
     def of_tracker(self) -> bool:
-        """Whether it was raised in a tracker's thread, which the training can do without."""
+        """Whether it was raised in a tracker's thread, which the training does not need."""
         return self.of_thread and of_helper(self.seen.raised)
 
     @property
     def of_thread(self) -> bool:
-        """Whether it was raised in a thread beside the main one."""
+        """Whether it was raised in a thread other than the main one."""
         return self.seen.raised.setting == "thread"
 
 
 class Exceptions(msgspec.Struct, frozen=True):
-    """All of a run."""
+    """All exceptions of a run."""
 
     unknown: Sequence[Unknown] = ()
     any: bool = False  #: whether there was any exception at all, known or not
-    interrupted: bool = False  #: whether somebody stopped the run with Ctrl-C
-    interrupted_at: float | None = None  #: when the first rank was, Unix seconds, if it was not survived
-    beside: Collection[str] = ()  #: rules that matched in threads of helpers only
+    interrupted: bool = False  #: whether a user stopped the run with Ctrl-C
+    interrupted_at: float | None = None  #: Unix seconds of the first rank's interrupt, if not survived
+    beside: Collection[str] = ()  #: rules that matched only in helpers' threads
     ended_in: Collection[str] = ()  #: rules that matched an exception that nothing survived
 
     @property
     def fatal(self) -> list[Unknown]:
-        """Those that nothing survived."""
+        """Exceptions that nothing survived."""
         return [one for one in self.unknown if one.fatal]
 
     @property
     def timed_out(self) -> bool:
-        """Whether one of them is a timeout."""
+        """Whether one of the fatal exceptions is a timeout."""
         return any(one.timed_out for one in self.fatal)
 
     def excused(self, *, only_interrupted: bool) -> Exceptions:
-        """Return them with none fatal, or none of those that came when the run was stopped by hand."""
+        """Return them with none fatal, or none of those raised when the run was stopped by hand."""
         unknown = [
             replace(one, fatal=one.fatal and only_interrupted and not one.after_interrupt)
             for one in self.unknown
@@ -99,10 +99,10 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return them without those fatal that only say that somebody else has ended, if that is explained.
+        """Return them without fatal ones that only show that another part has ended, if that is explained.
 
-        It is `otherwise`, or by another one: not by a tracker's thread, nor by a thread that died after the
-        main thread had.
+        It is explained `otherwise`, or by another exception: not by a tracker's thread, nor by a thread that
+        died after the main thread.
         """
         own = [one for one in self.fatal if not one.of_tracker]
         reasons = [one for one in own if not one.shows_teardown and not one.lost_something]
@@ -113,7 +113,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         )
 
     def of_helpers(self) -> Exceptions:
-        """Return them with the last failure fatal that a thread or child died of while training went on."""
+        """Return them with the last failure fatal that ended a thread or child while training continued."""
         main = [one for one in self.fatal if not one.seen.raised.beside]
         helpers = [
             one
@@ -131,18 +131,18 @@ class Exceptions(msgspec.Struct, frozen=True):
     def are_the_cause(self, findings: Sequence[Found]) -> bool:
         """Return whether one of them, rather than one of the findings, is the cause.
 
-        It is, where no cause is known and no known symptom came before it. A kill of which only the signal is
-        known is no cause beside an exception of the main thread that came before: ranks that wait in vain for
-        the one that failed are killed, too.
+        It is if no cause is known and no known symptom came before it. A kill of which only the signal is
+        known is no cause if an exception of the main thread came before: ranks that wait in vain for the
+        failed rank are killed, too.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
         harmful = [one for one in findings if one.harm == "fatal"]
         kills = [one for one in harmful if one.role == "cause" and "signal-only" in one.facts]
         if not fatal or any(one.role == "cause" for one in harmful if one not in kills):
             return False
-        # A traceback whose end is missing, or a crash whose words are, may be the symptom's own.
+        # A traceback without its end, or a crash without its message, may be the symptom's own.
         named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
-        # One that lost its peer saw what the symptom saw, whichever spoke first.
+        # One that lost its peer reports the same as the symptom, whichever came first.
         named = [one for one in named if not one.shows_teardown]
         own = [one for one in named if not one.lost_something and not one.seen.raised.beside]
         if not all(_before(own, one) for one in kills):
@@ -150,9 +150,9 @@ class Exceptions(msgspec.Struct, frozen=True):
         return all(_before(named, one) for one in harmful if one.role == "symptom")
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
-        """Return the last exception that training survived, if it is about as late as the last sign of life.
+        """Return the last exception that training survived, if it came near the last sign of life.
 
-        An actor that dies leaves its learner without data: that trains on for a while, and then waits.
+        An actor that dies leaves its learner without data: the learner continues for a while, then waits.
         """
         recent = [
             one
@@ -163,13 +163,13 @@ class Exceptions(msgspec.Struct, frozen=True):
         return fold([last.seen])[0] if last is not None else None
 
     def records(self) -> list[UnknownException]:
-        """For the diagnosis: the fatal ones first."""
+        """Return the records for the diagnosis, the fatal ones first."""
         fatal = fold(one.seen for one in self.fatal)
         return fatal + fold(one.seen for one in self.unknown if not one.fatal)
 
 
 def named(one: UnknownException) -> str:
-    """Return the exception in a line, with its ranks, its place and its step."""
+    """Return the exception in one line, with its ranks, its place and its step."""
     text = shown(f"{one.exception or 'Traceback'}: {one.message}".removesuffix(": "))
     places = [f"rank {fold_ranks(one.ranks)}"] if one.ranks else []
     places += [f"{one.first.file}:{one.first.line}"]
@@ -180,7 +180,7 @@ def named(one: UnknownException) -> str:
 def read_exceptions(
     streams: Streams,
     known: Mapping[str, set[Key]],
-    interrupt_rules: Collection[str],  # that say that somebody stopped the run
+    interrupt_rules: Collection[str],  # that show that a user stopped the run
     clock: StepClock,
     *,
     symptoms: Collection[str] = (),
@@ -188,10 +188,10 @@ def read_exceptions(
     complete: bool = False,
     last_step: int | None = None,
 ) -> Exceptions:
-    """The exceptions of these streams; ``known`` are the rules that fired, with their streams.
+    """Return the exceptions of these streams; ``known`` are the rules that matched, with their streams.
 
-    ``symptoms``: those of them that name no exception whose traceback their words only introduce.
-    ``died`` and ``complete``: the run is known to have failed, or to have reached its end.
+    ``symptoms``: those of them that name no exception, but whose words may introduce its traceback. ``died``
+    and ``complete``: the run is known to have failed, or to have reached its end.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
@@ -212,10 +212,10 @@ def read_exceptions(
             if s.raised.exception == _INTERRUPT
         ]
         interrupted = interrupted or bool(interrupts)
-        told = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
-        # A launcher says it before its ranks' tracebacks.
+        matched = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
+        # A launcher reports it before its ranks' tracebacks.
         interrupts += [
-            _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line)) for hits in told
+            _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line)) for hits in matched
         ]
         rules = {rule for rule, where in known.items() if key in where}
         for seen in table.seen.values():
@@ -223,8 +223,8 @@ def read_exceptions(
             (beside if helper else main).update(seen.raised.rules)
             named = (seen.last.rules | seen.last.heading) & rules
             if seen.last.kind == "failure" and named:
-                told_by = {rule for rule in named if tells(stream.hits[rule], seen.last)}
-                ended_in |= told_by if ended(seen, key) else set()
+                naming = {rule for rule in named if tells(stream.hits[rule], seen.last)}
+                ended_in |= naming if ended(seen, key) else set()
         for seen in unknown_in(table, rules):
             if seen.raised.heading & (rules - set(symptoms)):
                 continue
@@ -242,7 +242,7 @@ def read_exceptions(
             if first.step is None and fatal:
                 first.step = last_step
             late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
-            # A rank that does not say that it was interrupted may say what it lost by that.
+            # A rank that does not report the interrupt may report what it lost by it.
             lost = first.shows_teardown or (first.lost_something and _below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
@@ -260,7 +260,7 @@ def _ended(
     died: bool,
     complete: bool,
 ) -> bool:
-    """Whether nothing survived an exception; ``with_steps`` are the sources that show a training's steps."""
+    """Whether nothing survived an exception; ``with_steps`` are the sources that show training steps."""
     stream, last = streams[key], seen.last
     enough = SURVIVED_BUT_DIED if died else 1 if last.setting == "thread" and of_helper(last) else SURVIVED
     if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
@@ -269,11 +269,11 @@ def _ended(
         return False
     if served_on(answers_after(key, last.mark.answers, streams), died=died):
         return False
-    # Of a warning it is no proof that lines follow: some collectors call all that goes to stderr one.
+    # Later lines prove nothing for a warning: some collectors log all of stderr as warnings.
     if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
         return False
     if last.beside and last.shows_teardown:
-        # A tracker's process has gone, which the training can do without, or the program has said more since.
+        # A tracker's process ended, which the training does not need, or the program printed more since.
         tracker = last.setting == "thread" and of_helper(last)
         if tracker or stream.plain - last.mark.plain > AT_ONCE:
             return False
@@ -281,24 +281,24 @@ def _ended(
 
 
 def _went_on(stream: StreamReading, index: int) -> bool:
-    """Whether messages that a logger calls no warning followed a line, more than are said at an end."""
+    """Whether more messages below warning level followed a line than are usual at an end."""
     entries = stream.templates.entries.values()
-    told = (entry for entry in entries if entry.last_index > index)
-    return sum(states_info(entry.last.text) for entry in told) > SNIPPET_LINES
+    later = (entry for entry in entries if entry.last_index > index)
+    return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
 
 
 def tells(hits: RuleHits, raised: Raised) -> bool:
-    """Whether a rule's last match is the exception itself, not a line that came between its calls."""
+    """Whether a rule's last match is the exception itself, not a line between its calls."""
     line = hits.last.line
     return line.number == raised.line.number or bool(raised.root and raised.root in line.text)
 
 
 def _at_once(seen: Seen, time: float | None, stop: _Interrupt) -> bool:
-    """Whether Ctrl-C ended what the exception of a thread or child says has gone.
+    """Whether Ctrl-C ended what a thread's or child's exception reports as lost.
 
     Its lines may come before the interrupt's. But a thread that fetches batches may also have lost its peer
-    long before somebody stopped the run that waited for it: then other lines, or the times, lie between them.
-    Of the thread that pins batches no time tells that: its workers end first, and it is slow to notice.
+    long before a user stopped the waiting run: then other lines, or the times, separate them. For a thread
+    that pins batches, times cannot show this: its workers end first, and it is slow to notice.
     """
     first = seen.raised
     beside = first.beside or of_helper(first)
@@ -310,7 +310,7 @@ def _at_once(seen: Seen, time: float | None, stop: _Interrupt) -> bool:
 
 
 class _Interrupt(NamedTuple):
-    """Where a stream says that it was interrupted."""
+    """Position at which a stream shows that it was interrupted."""
 
     at: int
     plain: int  #: lines outside of tracebacks before it
@@ -321,32 +321,32 @@ _INTERRUPT = "KeyboardInterrupt"
 
 
 def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
-    """Return the lines that say that somebody stopped the run, of all ranks."""
+    """Return the lines of all ranks that show that a user stopped the run."""
     tables = (one.exceptions_now().seen.values() for one in streams.values())
     raised = [one.raised.line for table in tables for one in table if one.raised.exception == _INTERRUPT]
-    told = [one.hits[rule].first.line for one in streams.values() for rule in rules if rule in one.hits]
-    return raised + told
+    matched = [one.hits[rule].first.line for one in streams.values() for rule in rules if rule in one.hits]
+    return raised + matched
 
 
 def _below(line: Line, stops: Iterable[Line]) -> bool:
-    """Whether a line stands below one of the others in the same file."""
+    """Whether a line is below one of the others in the same file."""
     return any(stop.source == line.source and stop.number < line.number for stop in stops)
 
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
-    """When the first stream was interrupted, Unix seconds; ``None`` where the training went on after it."""
-    told = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
-    times = [time for stream, hits in told if (time := stream.when(hits.first.line)) is not None]
+    """Return when the first stream was interrupted (Unix seconds); ``None`` if training continued."""
+    matched = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
+    times = [time for stream, hits in matched if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 
 def _wordless(raised: Raised) -> bool:
-    """Whether it is a crash of compiled code without its message, which stands in another rank's lines."""
+    """Whether it is a crash of compiled code without its message, which is among another rank's lines."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 
 def _explains(why: Unknown, echo: Unknown) -> bool:
-    """Whether a failure explains another exception, which says that somebody else has ended."""
+    """Whether a failure explains another exception, which shows that another part has ended."""
     if why.stream == echo.stream:
         later = why.of_thread and not echo.seen.raised.beside and why.index > echo.index
         return (echo.shows_teardown or (echo.lost_something and why.seen.raised.beside)) and not later
@@ -354,7 +354,7 @@ def _explains(why: Unknown, echo: Unknown) -> bool:
 
 
 def _before(fatal: Iterable[Unknown], symptom: Found) -> bool:
-    """Whether one of the exceptions came before a symptom, as far as that can be told."""
+    """Whether one of the exceptions came before a symptom, as far as the log shows."""
     for one in fatal:
         if symptom.rule in one.seen.raised.heading:
             return True

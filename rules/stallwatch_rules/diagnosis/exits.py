@@ -1,7 +1,7 @@
-"""How processes ended, by their launchers' exit codes: the ranks that a signal or a status of its own ended.
+"""How processes ended, by launchers' exit codes: ranks that ended by a signal or a status of their own.
 
-Who loses a connection says so at once; the launcher tells of the process that ended only when it has ended
-all the others. So neither the order of these lines nor their times tell which of them came first.
+A rank that loses a connection reports it at once; the launcher reports the process that ended only after it
+has ended all others. So neither the order of these lines nor their times show which of them ended first.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from stallwatch_rules.text.lazy import lazy
 
 SIGTERM: Tag = "sigterm"
 SIGKILL: Tag = "sigkill"
-FROM_OUTSIDE: Tag = "killed-from-outside"  #: what `memory` makes of a SIGKILL that the kernel did not send
+FROM_OUTSIDE: Tag = "killed-from-outside"  #: `memory` tags a SIGKILL not sent by the kernel with it
 BY_SIGTERM = (-15, 143)
 BY_SIGKILL = (-9, 137)
-BY_SEGFAULT = (-11, 139)  #: of a process, and of a shell that ran it
-MOST_STATUS = 127  #: 128 + n stands for a signal, and so do negative numbers
-#: Of launchers: torchrun's agent, its SignalException, accelerate's main process; of a shell, the program
-#: that it started (bash 5.2, jobs.c), which no launcher had ended.
+BY_SEGFAULT = (-11, 139)  #: codes of a process, and of a shell that ran it
+MOST_STATUS = 127  #: 128 + n and negative numbers mean a signal
+#: From launchers: torchrun's agent, its SignalException, accelerate's main process; from a shell, about the
+#: program that it started (bash 5.2, jobs.c), which no launcher had ended.
 _TOLD_TO_END = lazy(
     r"death signal|got signal|Main process received|closing signal SIGHUP"
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
@@ -30,7 +30,7 @@ _TOLD_TO_END = lazy(
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
 _NOT_RUN = (126, 127)  # POSIX 2018, Shell Command Language, 2.8.2
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
-#: The exit codes that stand for a tag: of a process that a signal ended, and of a shell that ran it.
+#: The exit codes that mean a tag: of a process that a signal ended, and of a shell that ran it.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {
     SIGKILL: BY_SIGKILL,
     FROM_OUTSIDE: BY_SIGKILL,
@@ -44,19 +44,19 @@ ENDED_WITH: dict[Tag, tuple[int, ...]] = {
 
 
 def tells_of_memory(one: Found) -> tuple[str, ...]:
-    """The lines of the finding that say themselves that it was about memory."""
+    """Return the lines of the finding that mention memory themselves."""
     return tuple(text for text in dict.fromkeys(one.texts()) if _MEMORY.search(text))
 
 
 def told_from_outside(sigterm: Found, found: Iterable[Found]) -> bool:
-    """Whether the launcher was told to end, or the run was ended by who can tell it so."""
+    """Whether the launcher was signaled to end, or the run was ended by a component that can do so."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
-    told = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
-    return told or any(one.tagged("ends-from-outside") and one.harm == "fatal" for one in found)
+    signaled = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
+    return signaled or any(one.tagged("ends-from-outside") and one.harm == "fatal" for one in found)
 
 
 def ended_first(streams: Streams) -> tuple[int, int] | None:
-    """The rank that the launchers saw fail first, and its exit code; ``None`` where they do not agree."""
+    """Return the rank that launchers saw fail first and its exit code; ``None`` if they disagree."""
     first: set[tuple[int, int]] = set()
     for stream in streams.values():
         summary, culprits = stream.summary, stream.summary.culprits
@@ -68,10 +68,10 @@ def ended_first(streams: Streams) -> tuple[int, int] | None:
 
 
 def ended_well(streams: Streams) -> int | None:
-    """The one rank that made steps and that torchrun's list of failures does not name beside all others.
+    """Return the only rank that made steps and is missing in torchrun's list of failures of all others.
 
-    The list names each process of its node with another status than 0, those that torchrun ended itself too
-    (`SubprocessContext._poll`, torch 2.13). Of several that it leaves out, another node's list may tell.
+    The list names each process of its node with a status other than 0, including those that torchrun ended
+    itself (`SubprocessContext._poll`, torch 2.13). If several are missing, another node's list may name them.
     """
     codes = {rank for stream in streams.values() for rank in stream.summary.codes}
     summed = any(stream.summary.first is not None for stream in streams.values())
@@ -83,13 +83,13 @@ def ended_well(streams: Streams) -> int | None:
 
 
 def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
-    """The ranks that launchers saw end with one of these exit codes."""
+    """Return the ranks that launchers saw end with one of these exit codes."""
     summaries = (stream.summary for stream in streams.values())
     return {rank for summary in summaries for rank, code in summary.codes.items() if code in codes}
 
 
 def rank_of_end(one: Found, streams: Streams) -> int | None:
-    """The rank whose end by a signal the finding is, as launchers tell: of several, the first."""
+    """Return the rank whose end by a signal the finding is, by launchers' reports: of several, the first."""
     codes = [code for tag, every in ENDED_WITH.items() if one.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
     first = ended_first(streams)
@@ -99,36 +99,36 @@ def rank_of_end(one: Found, streams: Streams) -> int | None:
 
 
 def lost_peers(found: Iterable[Found], own: Collection[int | None]) -> list[Found]:
-    """The findings that ranks lost a peer, where none of the ranks `own` says so."""
+    """Return the findings that ranks lost a peer, if none of the ranks in `own` reports it."""
     gone = [one for one in found if one.tagged("peer-gone") and one.harm == "fatal" and one.role == "symptom"]
     return [one for one in gone if one.hits and not {rank for _, rank in one.hits} & set(own)]
 
 
 def wreckage(found: Iterable[Found], own: Collection[int | None]) -> set[str]:
-    """The rules of what peers of the ranks `own` printed when they lost them, and of what comes of that."""
+    """Return the rules that peers of the ranks `own` matched on losing them, and the rules these explain."""
     return {rule for one in lost_peers(found, own) for rule in (one.rule, *one.page.explains)}
 
 
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
-    """Name the rank that ended first, with a status of its own (``sys.exit(1)``) and no error that was read.
+    """Name the first rank to end, if by a status of its own (``sys.exit(1)``) and without an error.
 
-    Empty where there is none, or an error may be its own.
+    Empty if there is no such rank, or an error may be its own.
     """
     first = ended_first(run.streams)
     if first is None or not 0 < first[1] <= MOST_STATUS:
         return ""
     rank, code = first
-    spoke = {seen.stream[1] for seen in now.exceptions.unknown if seen.fatal or seen.stream[1] == rank}
+    reported = {seen.stream[1] for seen in now.exceptions.unknown if seen.fatal or seen.stream[1] == rank}
     for one in now.found:
         if one.is_failure and not one.tagged(SIGTERM):
-            spoke |= {where for _, where in one.hits}
-    if spoke & {rank, None}:
+            reported |= {where for _, where in one.hits}
+    if reported & {rank, None}:
         return ""
     return message("diagnosis.ended-silently", rank=rank, code=code)
 
 
 def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
-    """The same of a command without a launcher: no signal ended it, and nothing was raised."""
+    """Return the note for a command without a launcher that failed without a signal or exception."""
     summaries = [stream.summary for stream in run.streams.values()]
     launched = any(summary.codes or summary.spawned for summary in summaries)
     ending = run.context.ending

@@ -1,7 +1,7 @@
-"""A rule's matches in all streams put together, and what they mean for this run.
+"""Combine a rule's matches in all streams, with what they mean for this run.
 
-Only facts that do not depend on how ranks were interleaved go in: the order within a stream, and times that
-are a line's own.
+Only facts that do not depend on the interleaving of ranks are used: the order within a stream, and times of a
+line's own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Streams = Mapping[Key, StreamReading]
 
 
 class Occurrence(msgspec.Struct, frozen=True):
-    """The first time that a rule fired in one stream."""
+    """The first match of a rule in one stream."""
 
     stream: Key
     position: int  #: the line's index in its stream
@@ -43,18 +43,18 @@ class Found(msgspec.Struct, frozen=True):
     """One rule in the run, with its harm."""
 
     page: RulePage
-    hits: Mapping[Key, RuleHits]  #: empty for what was concluded from the run
+    hits: Mapping[Key, RuleHits]  #: empty if it was concluded from the run
     occurrences: tuple[Occurrence, ...]
     followed: int  #: steps after the last match, in the stream where the fewest followed
     harm: Harm
     role: Role
     note: Text = ""
     judged: bool = False  #: the harm was concluded from the run's progress
-    explains: tuple[str, ...] = ()  #: in this run, beside those of its page
+    explains: tuple[str, ...] = ()  #: rules explained in this run, beside those of its page
     count: int = 0
-    facts: frozenset[str] = frozenset()  #: what makes it less sure; see ``confidence``
-    proof: tuple[str, ...] = ()  #: lines that say for certain what others leave open
-    where: Line | None = None  #: for what was concluded: the line it is about
+    facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
+    proof: tuple[str, ...] = ()  #: lines that prove what others leave open
+    where: Line | None = None  #: for a concluded finding: the line it is about
     step: int | None = None
 
     def tagged(self, tag: Tag) -> bool:
@@ -68,17 +68,17 @@ class Found(msgspec.Struct, frozen=True):
 
     @property
     def is_failure(self) -> bool:
-        """Whether it ended the run, and is more than a launcher's word for that."""
+        """Whether it ended the run, and is more than a launcher's report of that."""
         return self.harm == "fatal" and self.role in ("cause", "symptom")
 
     @property
     def shows_teardown(self) -> bool:
-        """Whether all its matches are in what processes printed while they were torn down."""
+        """Whether all its matches are in the output of processes during teardown."""
         return bool(self.hits) and all(hits.teardown == hits.count for hits in self.hits.values())
 
     @property
     def handled(self) -> bool:
-        """Whether all its matches are in exceptions that the program says it goes on without."""
+        """Whether all its matches are in exceptions that the program reports as handled."""
         return bool(self.hits) and all(hits.handled == hits.count for hits in self.hits.values())
 
     @property
@@ -95,15 +95,15 @@ class Found(msgspec.Struct, frozen=True):
 
     @property
     def shown_match(self) -> Match | None:
-        """The match to point to: the first, but the last of what counts by what follows, or came again.
+        """The match to point to: the first, or the last if judged by later lines or if it recurred.
 
-        A log may hold several starts of which each ended so: the last is the one that ended the run.
+        A log may hold several starts that each ended this way: the last match ended the run.
         """
         return self.last if self.harm == "fatal" and (self.judged or self._survived) else self.first
 
     @property
     def _survived(self) -> bool:
-        """Whether training went on after the first match, until another."""
+        """Whether training continued after the first match, until another."""
         steps = ((hits.own_step, hits.last_own_step) for hits in self.hits.values())
         return any(a is not None and b is not None and abs(b - a) >= RECOVERED_BUT_DIED for a, b in steps)
 
@@ -112,7 +112,7 @@ class Found(msgspec.Struct, frozen=True):
         return replace(self, harm=harm, note=note)
 
     def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> Found:
-        """Return it with a judgement of the harm, which was concluded, or `seen` by somebody."""
+        """Return it with a judgement of the harm, which was concluded, or observed (`seen`)."""
         role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
         return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
 
@@ -121,7 +121,7 @@ class Found(msgspec.Struct, frozen=True):
         return replace(self, facts=self.facts.union(facts))
 
     def step_of(self, match: Match, last_step: int | None) -> int | None:
-        """The step of a match."""
+        """Return the step of a match."""
         return last_step if match.step is None and self.harm == "fatal" else match.step
 
     @property
@@ -131,18 +131,18 @@ class Found(msgspec.Struct, frozen=True):
 
     @property
     def specificity(self) -> int:
-        """How much literal text its pattern asks for."""
+        """The length of the literal text that its pattern requires."""
         return max((len(_LITERAL.sub("", pattern)) for pattern in self.page.patterns), default=0)
 
     def texts(self) -> Iterator[str]:
-        """Yield the lines that are known of it."""
+        """Yield its known lines."""
         for hits in self.hits.values():
             yield from hits.exemplars
             yield hits.first.line.text
             yield hits.last.line.text
 
     def evidence(self) -> list[str]:
-        """The matched lines: the one to point to, then different ones, redacted."""
+        """Return the matched lines, redacted: first the line to point to, then different ones."""
         match = self.shown_match
         if match is None:
             lines = [self.where.text, *self.proof] if self.where is not None else []
@@ -152,12 +152,12 @@ class Found(msgspec.Struct, frozen=True):
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
 
     def _find(self, text: str) -> int:
-        """The offset of its rule's first match in a long line, so that a report shows that part."""
+        """Return the offset of its rule's first match in a long line, so that a report shows that part."""
         found = (cached_re2(pattern, encoded=False).search(text) for pattern in self.page.patterns)
         return min((match.start() for match in found if match is not None), default=0)
 
     def record(self, title: Text, last_step: int | None, alike: Collection[str] = ()) -> Finding:
-        """The finding of the diagnosis; what ended the run came at its last step, unless told otherwise.
+        """Return the record for the diagnosis; a fatal match without a step is placed at the last step.
 
         ``alike`` are sources that stand for others, which were not read.
         """
@@ -195,9 +195,9 @@ def _stream_order(item: tuple[Key, RuleHits]) -> tuple[bool, int, str]:
 
 
 def _in_context(rule: str, key: Key, streams: Streams) -> bool:
-    """Whether what the rule requires was found, too.
+    """Whether the rule's required context was found, too.
 
-    A line that names no rank (NCCL's own, a frame that lost its prefix) may be of any rank of its source.
+    A line that names no rank (NCCL's own, a frame that lost its prefix) may belong to any rank of its source.
     """
     source, rank = key
     return any(
@@ -209,7 +209,7 @@ def _in_context(rule: str, key: Key, streams: Streams) -> bool:
 def collect(
     streams: Streams, catalogue: Catalogue, conditional: Collection[str], clock: StepClock
 ) -> list[Found]:
-    """The rules that fired, in the catalogue's order, each with the harm that its page says."""
+    """Return the rules that matched, in the catalogue's order, each with the harm of its page."""
     by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():
         for rule, hits in stream.hits.items():
@@ -233,17 +233,17 @@ def collect(
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> Found:
-    """A finding without a matched line, concluded or `seen` by somebody; `known` are others of its fields."""
+    """Return a finding without a matched line, concluded or observed (`seen`); `known`: its other fields."""
     found = Found(page, {}, (), 0, page.harm, page.role, count=1, **known)
     return found.with_judgement(judgement, seen=seen)
 
 
 def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
-    """Steps that followed a line of a stream which had made so many ``advances`` by then.
+    """Return the steps that followed a line of a stream with this many ``advances`` before it.
 
-    The order of lines in one stream is certain, their times are not: loggers of one process may write local
-    time, UTC or no date. So a line that claims to be older than a step above it is judged by its order alone.
-    After a restart of all workers the run's steps are every rank's.
+    The order of lines in one stream is certain, their times are not: loggers of one process may print local
+    time, UTC or no date. So a line with a time older than a step above it is judged by its order alone. After
+    a restart of all workers, the run's steps count for every rank.
     """
     own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
@@ -255,7 +255,7 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
 
 
 def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
-    """When the last step known to be within so many advances was done."""
+    """Return the time of the last step known to be within this many advances."""
     found, done = None, 0
     for interval in timeline.intervals if timeline is not None else ():
         done += interval.span
@@ -266,9 +266,9 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 
 
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
-    """Answers that an inference server gave after a line before which there were so many.
+    """Return how many answers an inference server gave after the first ``answers``.
 
-    None in a trainer's log: the server beside it may go on answering when the trainer has died.
+    0 in a trainer's log: the server beside it may continue to answer after the trainer has died.
     """
     if any(name == key[0] and stream.last_advance is not None for (name, _), stream in streams.items()):
         return 0
@@ -276,12 +276,12 @@ def answers_after(key: Key, answers: int, streams: Streams) -> int:
 
 
 def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
-    """The hits with the steps at which they came, whatever other streams were read before."""
+    """Return the hits with the steps at which they occurred, whatever other streams were read before."""
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
         step = step if step is not None else clock.at_restart(match.line)
-        # A rank knows its step better than a log that tells of every tenth; one that was resumed counts anew.
+        # A rank knows its step better than a log that prints every tenth; a resumed rank counts from 0 again.
         if match.line.source == SOURCE and match.step is not None:
             step = max(match.step, step or 0)
         return replace(match, step=step)

@@ -1,4 +1,4 @@
-"""Hosts of a run's ranks, also of ranks that are missing."""
+"""Hosts of a run's ranks, including ranks that are missing."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from stallwatch_rules.records import HostRanks
 from stallwatch_rules.stream import Key, StreamReading
 from stallwatch_rules.text.digest import natural_order
 
-LINES = 40  #: of a stream that are searched for its host
+LINES = 40  #: lines of a stream that are searched for its host
 
 
 class RunHosts(msgspec.Struct, frozen=True):
-    """The hosts of a run; empty if they are not known, or if there is one."""
+    """The hosts of a run; empty if they are unknown, or if there is only one."""
 
     of_streams: Mapping[Key, str] = {}
     of_ranks: Mapping[int, str] = {}
-    order: HostNumbers | None = None  #: by which a rank without a log has its host
-    ahead: Mapping[str, float] = {}  #: host → seconds that its clock is ahead, if that matters
+    order: HostNumbers | None = None  #: numbering that gives a rank without a log its host
+    ahead: Mapping[str, float] = {}  #: host → seconds that its clock is ahead, if relevant
 
     def __bool__(self) -> bool:
         return bool(self.of_ranks)
 
     def host(self, rank: int | None) -> str:
-        """Return the host of a rank; empty if it is not known."""
+        """Return the host of a rank; empty if it is unknown."""
         if rank is None or not self.of_ranks:
             return ""
         known = self.of_ranks.get(rank, "")
@@ -44,7 +44,7 @@ class RunHosts(msgspec.Struct, frozen=True):
         return bool(hosts) and {rank for rank, host in self.of_ranks.items() if host in hosts} <= set(ranks)
 
     def records(self, missing: Collection[int] = ()) -> list[HostRanks]:
-        """Return the hosts with their ranks, also those of ranks that are ``missing`` from all logs."""
+        """Return the hosts with their ranks, including ranks that are ``missing`` from all logs."""
         ranks: dict[str, list[int]] = {}
         for rank in sorted({*self.of_ranks, *missing}) if self else ():
             if host := self.host(rank):
@@ -76,7 +76,7 @@ def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int
 
 
 def _named_by(stream: StreamReading) -> str:
-    """The host that a stream's lines name."""
+    """Return the host that a stream's lines name."""
     if stream.rank is None:
         return ""
     lines = (entry.first.text for entry in islice(stream.templates.entries.values(), LINES))

@@ -1,9 +1,8 @@
-"""A page for an exception that no rule knows, by the code that raised it.
+"""Infer a page for an exception that no rule knows, by the code that raised it.
 
-Asked only where such an exception ended the run and no rule names a cause. What is found says so: its
-confidence is low, its note says from what it was concluded, and the exception stays among the unknown.
-Likeness of words names no cause, as it is right too seldom (docs/rules.md): it is shown as what looks most
-like it.
+Used only if such an exception ended the run and no rule names a cause. The result is marked: its confidence
+is low, its note names its basis, and the exception stays among the unknown. Similar words name no cause, as
+they are right too seldom (docs/rules.md): such a page is shown as the nearest match only.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from stallwatch_rules.records import Inferred
 from stallwatch_rules.text.reported import earliest
 
 PLACE = "inferred-place"  #: a fact of ``confidence``, and key of a message
-_INSTALLED = ("site-packages", "dist-packages")  # folders of packages
-_WHERE_PARTS = 4  # of a path: a library's file with its package
+_INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
+_WHERE_PARTS = 4  # parts of a path: a library's file with its package
 
 
 def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) -> Found | None:
-    """The finding of the page that the earliest unknown exception belongs to, if its place says so.
+    """Return the finding of the page that names the place of the earliest unknown exception.
 
-    Later ones are not asked: what fails while a program that has failed is taken down is mostly its echo.
-    Where nothing tells which of different ones came first, none is.
+    Later exceptions are ignored: failures during the teardown of a failed program are mostly its echo. If
+    nothing shows which of different exceptions came first, no page is inferred.
     """
     fatal = [one for one in exceptions.fatal if not one.timed_out and not one.shows_teardown]
     if not fatal:
         return None
-    told = {one.rule for one in found}  # of these the log has words, and they were weighed
-    pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in told]
+    matched = {one.rule for one in found}  # the log has text for these, and they were weighed
+    pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in matched]
     same = _earliest_kind(fatal)
     if not same:
         return None
@@ -49,19 +48,21 @@ def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) 
 
 
 def inferred_from(one: Found) -> Inferred:
-    """From what a finding was concluded, for the report."""
+    """Return the basis of a finding's conclusion, for the report."""
     return "place" if PLACE in one.facts else ""
 
 
 def _may_be(page: RulePage) -> bool:
-    """Whether an exception can be this page's: what ends a run, and is no standstill."""
+    """Whether an exception can belong to this page: it ends a run, and is no stall."""
     ends = page.harm == "fatal" and page.role in ("cause", "symptom")
     return ends and page.status != "retired" and bool(page.patterns) and page.id not in STANDSTILLS
 
 
 def _earliest_kind(fatal: list[Unknown]) -> list[Unknown]:
-    """The earliest exception, and the same one on other ranks behind it, whatever was read first; none where
-    neither times nor one file's lines tell which of different ones it is."""
+    """Return the earliest exception, then the same one on other ranks, whatever was read first.
+
+    Empty if neither times nor one file's lines show which of different exceptions it is.
+    """
     lines = [one.seen.raised.line for one in fatal]
     line = earliest(lines)
     if any(each.time is None for each in lines):

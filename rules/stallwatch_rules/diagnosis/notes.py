@@ -1,4 +1,4 @@
-"""What the reader of a diagnosis should know beside its verdict: whom to suspect, what is unsure."""
+"""Notes for the reader of a diagnosis beside its verdict: suspects and uncertainties."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import fold_ranks, natural_order
 from stallwatch_rules.text.reported import shown
 
-MAX_CLOCKS = 4  #: that are off and named
+MAX_CLOCKS = 4  #: maximum number of named clocks that are off
 
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
-    """The notes, in the order in which they help; which ranks are behind, the progress is told."""
+    """Return the notes in order of usefulness; record in the progress which ranks are behind."""
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress
@@ -52,8 +52,8 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         progress.behind = sorted(uneven.behind)
         notes.append(uneven.note())
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
-        told = context.failed is None and context.ending is None and not now.found  # no more than that line
-        notes.append(message("diagnosis.ends-in-error" if told else "diagnosis.no-rule"))
+        bare = context.failed is None and context.ending is None and not now.found  # nothing but that line
+        notes.append(message("diagnosis.ends-in-error" if bare else "diagnosis.no-rule"))
         by_itself = ended_by_itself(run, now) if chosen is None else ""
         notes += [by_itself] if by_itself else []
     if diagnosis.verdict in ("failed", "unknown-failure") and progress.finished:
@@ -63,9 +63,9 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         waited = None if progress.finished else _waited(run, now)
         late = stopped_late(waited, tracker.durations(), tracker.step_seconds())
         notes.append(late or message("diagnosis.interrupted"))
-    elif (asked := next((one.where for one in now.found if ASKED in one.facts), None)) is not None:
-        at = f"{asked.source}:{asked.number}"
-        notes.append(message("diagnosis.asked-to-end-line", line=shown(asked.text), at=at))
+    elif (request := next((one.where for one in now.found if ASKED in one.facts), None)) is not None:
+        at = f"{request.source}:{request.number}"
+        notes.append(message("diagnosis.asked-to-end-line", line=shown(request.text), at=at))
     elif fine and _ends_open(diagnosis, context):
         step, total = progress.last_step, progress.total_steps
         known = {"step": step or 0, "total": total} if total else {"step": step or 0}
@@ -79,7 +79,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
 
 
 def _clocks_note(hosts: RunHosts) -> Text:
-    """That hosts' clocks are off, the farthest off first."""
+    """Return the note on hosts whose clocks are off, the farthest off first."""
     farthest = sorted(hosts.ahead.items(), key=lambda item: (-abs(item[1]), natural_order(item[0])))
     clocks: list[str | Message] = [
         message("diagnosis.clock-ahead" if by > 0 else "diagnosis.clock-behind", host=host, by=abs(by))
@@ -91,7 +91,7 @@ def _clocks_note(hosts: RunHosts) -> Text:
 
 
 def _waited(run: Snapshot, now: Assessment) -> float | None:
-    """Seconds from the last step until somebody stopped the run: what came then is no wait of the run's."""
+    """Return the seconds from the last step until the run was stopped; later time is no wait of its own."""
     if run.tracker.phase != "train":
         return None
     if run.context.waited is not None:
@@ -104,7 +104,7 @@ def _waited(run: Snapshot, now: Assessment) -> float | None:
 
 
 def _ends_open(diagnosis: Diagnosis, context: RunContext) -> bool:
-    """Whether the log of a run that nobody watches shows steps and no end of them."""
+    """Whether the log of an unwatched run shows steps but no end of them."""
     progress = diagnosis.progress
     if context.ending is not None or context.now is not None:
         return False

@@ -1,4 +1,4 @@
-"""What the log itself tells of a primary cause whose page can only say how to find it out."""
+"""Details from the log for a primary cause whose page can only describe how to find them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import iso, shown
 
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
-MAX_READ = 16  #: streams that are asked which framework they are of
+MAX_READ = 16  #: maximum number of streams to detect the framework from
 FAULTHANDLER = "-X faulthandler"
-MAX_BEHIND = 8  #: collectives that a late rank may be behind the others'
+MAX_BEHIND = 8  #: maximum number of collectives that a late rank may be behind
 NO_HOSTS = RunHosts()
 #: vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 
 def primary_of(one: Found, confidence: float, run: Snapshot, now: Assessment) -> Primary:
-    """The primary cause: its page's words, with what the log tells of ranks, limits, senders and frames."""
+    """Return the primary cause: its page's text, with the log's ranks, limits, senders and frames."""
     primary = _primary(one, confidence, run)
     if run.context.crash is not None and primary.rank is None:
         primary.rank = run.context.crash.rank
@@ -68,7 +68,7 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
     if rank is None:
         rank = rank_of_end(one, run.streams)
     if len(failed) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
-        rank = failed[0]  # what was merged into one text names no ranks; its launcher knows who failed
+        rank = failed[0]  # a merged text names no ranks; its launcher knows which rank failed
     served = line is not None and line.rank is None and _is_vllm_server(line.source, run.streams)
     if served:
         rank = None
@@ -97,7 +97,7 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
 
 
 def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], run: Snapshot) -> Evidence:
-    """What the page's fixes are chosen by; a page without conditions needs nothing."""
+    """Return the facts that select the page's fixes; a page without conditions needs none."""
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
     own = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
@@ -116,7 +116,7 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
 
 
 def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
-    """What was kept of the lines of streams."""
+    """Yield the lines that were kept of streams."""
     for stream in streams:
         yield from (entry.first.text for entry in stream.templates.entries.values())
         yield from (text for hits in stream.hits.values() for text in hits.exemplars)
@@ -125,22 +125,22 @@ def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
 
 
 def environment_of(run: Snapshot) -> dict[str, str]:
-    """The versions that the run's streams agree on."""
+    """Return the versions that the run's streams agree on."""
     return agreed(stream.versions for stream in run.streams.values())
 
 
 def culprits(streams: Streams) -> list[int]:
-    """The ranks that launchers saw fail by themselves."""
+    """Return the ranks that launchers saw fail by themselves."""
     return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
 
 
 def title_of(page: RulePage) -> Message:
-    """The page's title in both languages."""
+    """Return the page's title in both languages."""
     return bilingual(page.title, page.title_zh)
 
 
 def _is_vllm_server(source: str, streams: Streams) -> bool:
-    """Whether a source is the log of a vLLM server: what fails there is no rank's, and came at no step."""
+    """Whether a source is a vLLM server's log: its failures belong to no rank and no step."""
     own = [stream for (name, _), stream in streams.items() if name == source]
     if len(own) == len(streams) or any(stream.last_advance is not None for stream in own):
         return False
@@ -150,21 +150,21 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
-    """The ranks that waited in another collective than most."""
+    """Return the primary, pointing to the ranks that waited in another collective than most."""
     odd = apart(all_flights(streams))
-    if odd is None or not odd.ranks or not odd.others():  # it is not known which of them took another path
+    if odd is None or not odd.ranks or not odd.others():  # it is unknown which of them took another path
         return primary
-    told = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
-    return _with_own_line(named(primary, odd.ranks, told, hosts), odd.ranks, streams)
+    advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
+    return _with_own_line(named(primary, odd.ranks, advice, hosts), odd.ranks, streams)
 
 
 def _odd_one(primary: Primary, run: Snapshot) -> Primary:
-    """A mismatch of collectives, pointing to the ranks that called another one, if they are very few."""
+    """Return the primary of a mismatch, pointing to the ranks with another call if they are very few."""
     odd = mismatched(all_flights(run.streams))
     if odd is None or len(odd.ranks) > sum(map(len, odd.works.values())) / 8:
         return primary
-    told = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
-    primary = named(primary, odd.ranks, told, run.hosts)
+    advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
+    primary = named(primary, odd.ranks, advice, run.hosts)
     return _with_own_line(primary, odd.ranks, run.streams, run.catalogue.tagged("flight-data"))
 
 
@@ -187,7 +187,7 @@ def _with_own_line(
 
 
 def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
-    """A container that the kernel ended for its memory, with the limit that `kubectl describe` tells."""
+    """Return the primary of an OOM-killed container, with the limit that `kubectl describe` shows."""
     sources = {source for source, _ in one.hits}
     limits = {
         limit: line.text
@@ -195,31 +195,31 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
         if source in sources
         for limit, line in stream.summary.limits.items()
     }
-    told = message("diagnosis.oom-killed-first")
-    if len(limits) != 1:  # of several, nobody knows which was this one's
-        return replace(primary, title=message("diagnosis.oom-killed"), fixes=[told, *primary.fixes])
+    advice = message("diagnosis.oom-killed-first")
+    if len(limits) != 1:  # of several, it is unknown which one applied
+        return replace(primary, title=message("diagnosis.oom-killed"), fixes=[advice, *primary.fixes])
     ((limit, text),) = limits.items()
     return replace(
         primary,
         title=message("diagnosis.oom-killed-limit", limit=limit),
-        fixes=[told, *primary.fixes],
+        fixes=[advice, *primary.fixes],
         evidence=[*primary.evidence[:3], shown(text)],
         captures={**primary.captures, "limit": limit},
     )
 
 
 def _from_outside(primary: Primary, one: Found, now: Assessment) -> Primary:
-    """A SIGTERM that the launcher itself got, where nothing failed before it."""
+    """Return the primary, as ended from outside if the launcher got the SIGTERM and nothing failed before."""
     failed = any(other is not one and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in one.hits.values() for text in hits.exemplars]
     if failed or not told_from_outside(one, now.found) or any(map(_HANGUP.search, texts)):
         return primary
-    title, told = message("diagnosis.ended-from-outside"), message("diagnosis.ended-from-outside-ask")
-    return replace(primary, title=title, fixes=[told, *primary.fixes])
+    title, advice = message("diagnosis.ended-from-outside"), message("diagnosis.ended-from-outside-ask")
+    return replace(primary, title=title, fixes=[advice, *primary.fixes])
 
 
 def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
-    """Where a crash of compiled code was called from, as faulthandler shows it: innermost frame first."""
+    """Return the primary with a native crash's caller, as faulthandler shows it: innermost frame first."""
     dumps = [
         (rank is None, rank or 0, source, seen.raised)
         for (source, rank), stream in streams.items()
@@ -234,22 +234,22 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
     if not frames:
         return primary
     place = own if own is not None else frames[0]
-    told = message("diagnosis.crashed-at", frame=shown(str(place)), inner=shown(str(frames[0])))
+    advice = message("diagnosis.crashed-at", frame=shown(str(place)), inner=shown(str(frames[0])))
     fixes = [fix for fix in primary.fixes if not contains(fix, FAULTHANDLER)]
     evidence = [*primary.evidence[:1], shown(f"  {place}"), *primary.evidence[1:3]]
-    return replace(primary, fixes=[told, *fixes], evidence=evidence)
+    return replace(primary, fixes=[advice, *fixes], evidence=evidence)
 
 
 def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
-    """The primary with the calls of its exception, the user's own innermost one under the matched line.
+    """Return the primary with its exception's calls, the user's innermost call under the matched line.
 
-    Only where the line that it points to is that exception's own: another one of the same rule may have come
-    elsewhere. A crash of compiled code has its calls told by its own page.
+    Only if the primary points to a line of that exception: another exception of the same rule may have been
+    raised elsewhere. For a crash of compiled code, its own page shows the calls.
     """
     match = one.shown_match
     if match is None:
         return primary
-    told = [
+    candidates = [
         raised
         for key in one.hits
         for seen in streams[key].exceptions_now().seen.values()
@@ -257,9 +257,9 @@ def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
         if raised.kind == "failure" and not raised.native and raised.frames
         if primary.rule in raised.rules and _says(raised, match.line)
     ]
-    if not told:
+    if not candidates:
         return primary
-    nearest = max(told, key=lambda raised: raised.line.number)
+    nearest = max(candidates, key=lambda raised: raised.line.number)
     frames = [shown(frame) for frame in shown_frames(nearest.frames)]
     own = own_frame(frames)
     evidence = [*primary.evidence[:1], f"  {own}", *primary.evidence[1:]][:MAX_EVIDENCE]
@@ -267,19 +267,19 @@ def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
 
 
 def _says(raised: Raised, line: Line) -> bool:
-    """Whether a line is the exception's final one, or of the message right under it."""
+    """Whether a line is the exception's final line, or part of the message directly under it."""
     if (raised.line.source, raised.line.rank) != (line.source, line.rank):
         return False
     return 0 <= line.number - raised.line.number <= MORE_LINES
 
 
 def waited_in_vain(primary: Primary) -> bool:
-    """Whether the primary is only what ranks say that waited for another."""
+    """Whether the primary is only the report of ranks that waited for another rank."""
     return primary.role == "symptom" and primary.harm == "fatal" and "timeout" in primary.rule
 
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
-    """The ranks of which a rule fired, or whose flight data such lines hold."""
+    """Return the ranks for which a rule matched, or that the flight data in its lines names."""
     one = now.get(rule)
     if one is None:
         return set()
@@ -289,7 +289,7 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 
 
 def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """The ranks that did not report what all others did, if they are few."""
+    """Return the ranks that did not report what all others did, if they are few."""
     reported = _reported(rule, run, now)
     known = {rank for _, rank in run.streams if rank is not None} | reported
     if len(reported) < 2:
@@ -314,19 +314,19 @@ def is_named(primary: Primary) -> bool:
 
 
 def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
-    """That ranks are all those of their hosts, of which the logs end early, or are missing."""
+    """Return a note if ranks are all those of their hosts, whose logs end early or are missing."""
     if not run.hosts.whole(absent) and any(rank in run.hosts.of_ranks for rank in absent):
         return None
     hosts = run.hosts.of(absent)
     if not hosts:
         return None
-    spoke = any(rank in run.hosts.of_ranks for rank in absent)
-    key = "host-did-not-come" if spoke else "host-left-no-log"
+    logged = any(rank in run.hosts.of_ranks for rank in absent)
+    key = "host-did-not-come" if logged else "host-left-no-log"
     return message(f"diagnosis.{key}", count=len(hosts), hosts=fold_names(hosts), ranks=fold_ranks(absent))
 
 
 def _behind(primary: Primary, run: Snapshot) -> Primary:
-    """The primary, pointing to the few ranks that waited in an earlier collective than all others."""
+    """Return the primary, pointing to the few ranks that waited in an earlier collective than all others."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
     for (group, rank), flight in all_flights(run.streams).items():
         if flight.work is not None:
@@ -337,14 +337,15 @@ def _behind(primary: Primary, run: Snapshot) -> Primary:
     (late, ranks), (number, others) = sorted(waited.items())
     if number - late > MAX_BEHIND or len(ranks) > len(others) / 4:
         return primary
-    told = message("diagnosis.waited-earlier", ranks=f"rank {fold_ranks(ranks)}", own=late, others=number)
-    return _with_own_line(named(primary, sorted(ranks), told, run.hosts), sorted(ranks), run.streams)
+    advice = message("diagnosis.waited-earlier", ranks=f"rank {fold_ranks(ranks)}", own=late, others=number)
+    return _with_own_line(named(primary, sorted(ranks), advice, run.hosts), sorted(ranks), run.streams)
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """The primary, pointing to the rank that a collective waited for in vain, where that is known.
+    """Return the primary, pointing to the rank that a collective waited for in vain, if it is known.
 
-    The ranks that print a timeout are those that came. What helps is the other one: its last step and words.
+    The ranks that print a timeout reached the collective. The missing rank's last step and lines are what
+    helps.
     """
     if not waited_in_vain(primary):
         return primary
@@ -359,16 +360,16 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     own = min((steps[rank] for rank in absent if rank in steps), default=None)
     ranks = f"rank {fold_ranks(absent)}"
     if own is None or others is None:
-        told = message("diagnosis.did-not-come", ranks=ranks)
+        advice = message("diagnosis.did-not-come", ranks=ranks)
     else:
-        told = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
+        advice = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
     if whole := _of_whole_hosts(absent, run):
-        told = whole
-    primary = named(primary, absent, told, run.hosts)
-    spoke = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
-    lines = [line for stream in spoke if (line := last_words(stream) or stream.last_advance) is not None]
+        advice = whole
+    primary = named(primary, absent, advice, run.hosts)
+    logged = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
+    lines = [line for stream in logged if (line := last_words(stream) or stream.last_advance) is not None]
     if len(absent) > 1 and run.hosts:
-        if not spoke:  # without a log, no line shows where it was
+        if not logged:  # without a log, no line shows its position
             return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)
     elif len(absent) > 1:
         return primary
@@ -389,9 +390,9 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
 def _busy(
     rule: str, absent: list[int], run: Snapshot, now: Assessment
 ) -> tuple[list[int], StreamReading] | None:
-    """The one rank that reported nothing and was busy with something else, and its stream.
+    """Return the ranks that reported nothing and were busy with other work, and the first one's stream.
 
-    They may be several, if all that reported nothing were busy with the same.
+    There may be several only if all ranks that reported nothing were busy with the same work.
 
     Lines that name no rank are the main process's, as the others of a launcher print nothing meanwhile.
     """
@@ -415,7 +416,7 @@ def _busy(
 
 
 def _went_on(activity: Activity, waited: list[Line]) -> bool:
-    """Whether something else followed an activity, and not only after the timeouts of the others."""
+    """Whether other output followed an activity, and not only after the timeouts of the others."""
     after = activity.after
     if after is None:
         return False
@@ -427,7 +428,7 @@ def _went_on(activity: Activity, waited: list[Line]) -> bool:
 
 
 def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: Snapshot) -> Primary:
-    """The primary, saying what the rank that the others waited for was busy with, and for how long."""
+    """Return the primary with the activity of the awaited ranks, and its duration."""
     rank, activity = ranks[0], stream.activity_now
     assert activity is not None
     until = min(

@@ -1,7 +1,7 @@
-"""Failures after which a launcher started its workers again, and what a reader is told of them.
+"""Failures after which a launcher restarted its workers, and the note about them.
 
-Only one rank prints steps, as a rule. Of another rank's failure its own lines never tell that training went
-on; that all workers were started anew after it, and that the run's steps follow, does.
+Usually only one rank prints steps. After another rank's failure, its own lines never show that training
+continued; a later restart of all workers, followed by the run's steps, does.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from stallwatch_rules.text.reported import shown
 
 
 def restarts_of(streams: Streams) -> list[Restart]:
-    """The restarts in all sources, in the order of their lines.
+    """Return the restarts in all sources, in the order of their lines.
 
-    torchrun (2.13, `elastic/agent/server/api.py`) says that it restarts at level INFO, off by default,
-    but it says who failed as an error: that the steps go back, and many follow, tells the rest. What was held
-    back in a buffer may still come after a failure that ended the run, and goes on where the steps were.
+    torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, off by default, but the
+    failed worker as an error: that the steps go back, and many follow, shows the restart. Buffered output may
+    still come after a failure that ended the run, and continues from the former steps.
     """
-    found: dict[tuple[str, int], dict[str, Restart]] = {}  # by attempts left: all nodes' agents tell the same
+    found: dict[tuple[str, int], dict[str, Restart]] = {}  # by attempts left: all nodes report the same
     stops = [stop for stream in streams.values() for stop in stream.summary.stops]
     numbers: dict[str, list[int]] = {}
     for stop in stops:
@@ -63,7 +63,7 @@ def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) ->
 def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
     """Whether the steps went back under the same torchrun, which ends with ``ChildFailedError``.
 
-    A restart before that failed itself, and the launcher said so.
+    A restart before that failed itself, and the launcher reported it.
     """
     number = stop.line.number
     before = sum(one.span for one in lead.intervals if one.number < number)
@@ -76,7 +76,7 @@ def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
 
 
 def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
-    """How often the workers were started again, and of the last time where, which rank and why."""
+    """Return the number of restarts, and the place, rank and reason of the last one."""
     if not restarts:
         return ""
     last = restarts[-1]
@@ -90,7 +90,7 @@ def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
 
 
 def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
-    """The line of the failure before a restart: a cause's, else a symptom's, else an unknown exception."""
+    """Return the line of the failure before a restart: a cause, else a symptom, else an unknown exception."""
     told: list[tuple[str, Line]] = []
     for one in now.found:
         if one.role in ("cause", "symptom"):

@@ -1,4 +1,4 @@
-"""Whether logs that were given together are of different runs, and so of no use as one.
+"""Detect logs given together that belong to different runs, and so cannot be read as one.
 
 Only clear signs count: most folders hold one run's ranks, and two nodes' logs are much alike.
 """
@@ -17,10 +17,10 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
 
-MAX_SOURCES = 200  #: of a run's files that are compared, each with each
-ENOUGH = 8  #: losses that two files must both tell, for their difference to count
-MOST = 256  #: of a file's losses that are compared
-OTHERWISE = 0.001  #: by which part of themselves they must differ
+MAX_SOURCES = 200  #: maximum number of files that are compared pairwise
+ENOUGH = 8  #: losses that two files must both print for their difference to count
+MOST = 256  #: maximum number of losses compared per file
+OTHERWISE = 0.001  #: the relative difference that counts
 
 _JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123456.log
 _SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
@@ -39,13 +39,13 @@ class Course(msgspec.Struct, frozen=True):
 
     @property
     def job(self) -> str:
-        """The scheduler's number in the file's name, or nothing."""
+        """The scheduler's number in the file's name, or empty."""
         found = _JOB.search(re.split(r"[/\\]", self.source)[-1])
         return found[1] if found is not None else ""
 
 
 def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
-    """A sentence that names two files of different runs and says why; empty where no two are."""
+    """Return a sentence that names two files of different runs and why; empty if there are none."""
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]
@@ -58,14 +58,14 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
             first, second = (one.job, other.job) if sign == "job" else (one.total or 0, other.total or 0)
             return message(f"diagnosis.other-run-{sign}", **names, first=first, second=second)
     losses = [found for key, stream in streams.items() if (found := _losses(key, stream)) is not None]
-    for mine, theirs in combinations(sorted(losses, key=lambda told: told.source)[:MAX_SOURCES], 2):
+    for mine, theirs in combinations(sorted(losses, key=lambda each: each.source)[:MAX_SOURCES], 2):
         if _train_apart(mine, theirs):
             return message("diagnosis.other-run-losses", one=mine.source, other=theirs.source)
     return ""
 
 
 class Losses(msgspec.Struct, frozen=True):
-    """What the transformers Trainer told of its losses in one file: by epoch, with the gradients' norm."""
+    """Losses that the transformers Trainer printed in one file: by epoch, with the gradient norm."""
 
     source: str
     rank: int | None
@@ -74,32 +74,35 @@ class Losses(msgspec.Struct, frozen=True):
 
 
 def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None:
-    """Its dicts have norm, rate and epoch beside the loss, which is the mean over all ranks (transformers
-    5.23.0, trainer.py, ``nested_gather``): files of one training that both print it print the same."""
+    """Return the losses of dicts that also have norm, rate and epoch, if there are enough.
+
+    Their loss is the mean over all ranks (transformers 5.23.0, trainer.py, ``nested_gather``): files of one
+    training that both print it print the same.
+    """
     curve = stream.curves.by_series.get("dict")
     if curve is None or stream.in_part:
         return None
-    told = {
-        one.epoch: (one.loss, one.grad_norm)
-        for one in islice(curve.points, MOST)
-        if one.epoch is not None
-        and one.learning_rate is not None
-        and one.loss is not None
-        and one.grad_norm is not None
+    values = {
+        point.epoch: (point.loss, point.grad_norm)
+        for point in islice(curve.points, MOST)
+        if point.epoch is not None
+        and point.learning_rate is not None
+        and point.loss is not None
+        and point.grad_norm is not None
     }
-    return Losses(*key, next(iter(told)), told) if len(told) >= ENOUGH else None
+    return Losses(*key, next(iter(values)), values) if len(values) >= ENOUGH else None
 
 
 def _train_apart(one: Losses, other: Losses) -> bool:
-    """Whether both began at the same epoch, and told other losses from then on.
+    """Whether both began at the same epoch, and printed different losses from then on.
 
-    Ranks that print dicts of their own, each with the loss of its own batch, still share the norm.
+    Ranks that print their own dicts, each with the loss of its own batch, still share the norm.
     """
     if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
         return False
     if one.first != other.first or (one.rank is not None and other.rank is not None):
         return False
-    both = [(*told, *other.at[epoch]) for epoch, told in one.at.items() if epoch in other.at]
+    both = [(*values, *other.at[epoch]) for epoch, values in one.at.items() if epoch in other.at]
     both = [numbers for numbers in both if all(map(math.isfinite, numbers))]
     if len(both) < ENOUGH:
         return False
@@ -109,7 +112,7 @@ def _train_apart(one: Losses, other: Losses) -> bool:
 
 
 def _apart(pairs: Sequence[tuple[float, float]]) -> bool:
-    """Whether most of these pairs are of two numbers."""
+    """Whether most of these pairs hold two different numbers."""
     return median(abs(one - other) / max(abs(one), abs(other), 1e-9) for one, other in pairs) > OTHERWISE
 
 
@@ -121,7 +124,7 @@ def _course(key: tuple[str, int | None], stream: StreamReading) -> Course | None
 
 
 def _differ(one: Course, other: Course) -> str:
-    """By what they are of different runs: ``job``, ``total`` or ``time``; empty where they may be one."""
+    """Return the sign of different runs: ``job``, ``total`` or ``time``; empty if they may be one run."""
     if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
         return ""
     if one.job and other.job and one.job != other.job:

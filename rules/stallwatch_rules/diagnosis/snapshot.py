@@ -1,4 +1,4 @@
-"""What a diagnosis is made from: the facts of a run, which nobody changes, and the assessment so far."""
+"""Inputs of a diagnosis: the immutable facts of a run, and the assessment so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stallwatch_rules.records import Line
 
 
 class RunContext(msgspec.Struct, frozen=True):
-    """What is known of a run beside its log; see ``RunReading.diagnose``."""
+    """Knowledge of a run beside its log; see ``RunReading.diagnose``."""
 
     ending: Ending | None = None
     now: float | None = None
@@ -33,13 +33,13 @@ class RunContext(msgspec.Struct, frozen=True):
     left: Sequence[Left] = ()
     elsewhere: bool = False
     watched: bool = False
-    alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
+    alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources that print the same
     sources: Mapping[str, str] = {}  #: source → the host in its name
-    ranks_on: Mapping[int, str] = {}  #: rank → host, also of sources that were not read
+    ranks_on: Mapping[int, str] = {}  #: rank → host, including sources that were not read
 
     @property
     def kind(self) -> str:
-        """The kind of the ending; empty if nothing is known of it."""
+        """The kind of the ending; empty if it is unknown."""
         return self.ending.kind if self.ending is not None else ""
 
     @property
@@ -49,28 +49,28 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def crash(self) -> Crash | None:
-        """What failed although the command returned 0."""
+        """The process that failed although the command returned 0."""
         return self.ending.crash if self.ending is not None else None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What was read of a run, and what is known beside it."""
+    """The data read of a run, and the knowledge beside it."""
 
     streams: Streams
     tracker: ProgressTracker
     catalogue: Catalogue
     context: RunContext
     clock: RunClock
-    died: bool  #: its exit code or its launcher says that it failed
-    by_hand: bool  #: somebody stopped it
+    died: bool  #: its exit code or its launcher shows that it failed
+    by_hand: bool  #: a user stopped it
     left: tuple[Left, ...]  #: ranks that ended by themselves, without an error, before the others
-    left_line: Line | None  #: where the log says so
-    restarts: Sequence[Restart]  #: of all its workers by their launcher
+    left_line: Line | None  #: the line that shows it
+    restarts: Sequence[Restart]  #: restarts of all its workers by their launcher
     hosts: RunHosts
 
     @property
     def last_steps(self) -> dict[int | None, int]:
-        """The last step of each rank; of one that was not read, that of the rank that prints the same."""
+        """The last step of each rank; for an unread rank, that of the rank that prints the same."""
         known, alike = self.tracker.steps, self.context.alike
         others: dict[int | None, int] = {
             other: known[rank]
@@ -82,50 +82,50 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class LeftOut(NamedTuple):
-    """A finding that is none of this run."""
+    """A finding that does not belong to this run."""
 
     rule: str
 
 
 class Ends(NamedTuple):
-    """Rules of how a run was ended after it had stalled."""
+    """Rules that show how a run was ended after it had stalled."""
 
     rules: frozenset[str]
 
 
-#: What an assessor gives: a finding that is new or changed, or one of the other parts of an assessment.
+#: An assessor's output: a new or changed finding, or another part of an assessment.
 Change = Found | LeftOut | Ends | Exceptions | RunFacts
 
 
 class Assessment(msgspec.Struct, frozen=True):
-    """What is known after some of the assessors."""
+    """The results after some of the assessors."""
 
     found: Sequence[Found]
     exceptions: Exceptions
     facts: RunFacts
-    ends: frozenset[str] = frozenset()  #: rules of how a run was ended after it had stalled
+    ends: frozenset[str] = frozenset()  #: rules that show how a run was ended after it had stalled
 
     @property
     def fatal(self) -> list[Found]:
         """The findings that ended the run."""
-        return [one for one in self.found if one.harm == "fatal"]
+        return [finding for finding in self.found if finding.harm == "fatal"]
 
     def get(self, rule: str) -> Found | None:
         """Return the finding of this rule."""
-        return next((one for one in self.found if one.rule == rule), None)
+        return next((finding for finding in self.found if finding.rule == rule), None)
 
     def tagged(self, tag: Tag) -> Found | None:
         """Return the first finding of a rule with this tag."""
-        return next((one for one in self.found if one.tagged(tag)), None)
+        return next((finding for finding in self.found if finding.tagged(tag)), None)
 
     def harmful(self, rule: str) -> bool:
-        """Return whether the rule fired, or was concluded, and does harm."""
-        one = self.get(rule)
-        return one is not None and one.harm != "harmless"
+        """Return whether the rule matched, or was concluded, and does harm."""
+        finding = self.get(rule)
+        return finding is not None and finding.harm != "harmless"
 
     def after(self, changes: Iterable[Change]) -> Assessment:
         """Return the assessment with these changes: findings keep their places, new ones come last."""
-        found = {one.rule: one for one in self.found}
+        found = {finding.rule: finding for finding in self.found}
         exceptions, facts, ends = self.exceptions, self.facts, self.ends
         for change in changes:
             if isinstance(change, Found):

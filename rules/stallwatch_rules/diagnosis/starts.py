@@ -1,4 +1,4 @@
-"""The starts of a program whose log holds several: how each ended, and what a reader should know of them."""
+"""Starts of a program whose log holds several: how each ended, and notes for the reader."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stallwatch_rules.text.reported import iso
 
 
 def ended_in_trouble(diagnosis: Diagnosis) -> bool:
-    """Return whether a part of a log ends in a failure, or because somebody stopped the run."""
+    """Return whether a part of a log ends in a failure, or because the run was stopped."""
     return diagnosis.in_trouble or diagnosis.verdict == "interrupted"
 
 
 def came_after(head: Head, diagnosis: Diagnosis) -> bool:
-    """Return whether all that went wrong did so after a head: errors that a program repeats end none."""
+    """Return whether all failures came after a head: errors that a program repeats end none."""
     fatal = [one for one in diagnosis.findings if one.harm == "fatal"]
     unknown = [one.first.line for one in diagnosis.unknown]
     firsts = [*unknown, *(one.first.line for one in fatal)]
@@ -25,7 +25,7 @@ def came_after(head: Head, diagnosis: Diagnosis) -> bool:
 
 
 def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) -> Start:
-    """Return the record of a start, whose lines are those from the first to the last."""
+    """Return the record of a start that spans the lines from the first to the last."""
     own = streams.values()
     began = min((one.first_time for one in own if one.first_time is not None), default=None)
     ended = max((one.last_time for one in own if one.last_time is not None), default=None)
@@ -49,9 +49,9 @@ def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) ->
 
 
 def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Part) -> None:
-    """Add the starts to the diagnosis of the newest, and how many of the others failed."""
+    """Add the starts to the diagnosis of the newest start, and how many of the others failed."""
     if diagnosis.verdict == "no-training-log" and starts.is_of_training:
-        diagnosis.verdict = "no-evidence"  # it began as those did
+        diagnosis.verdict = "no-evidence"  # it began like those
     newest = start_of(diagnosis, streams, part.first, part.last)
     newest.number, newest.reported = starts.count + 1, True
     diagnosis.starts = [newest, *reversed(list(starts))]

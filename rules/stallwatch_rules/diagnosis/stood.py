@@ -1,7 +1,7 @@
-"""A run that stood silently until somebody ended it: the stall is the cause, and how it was ended is not.
+"""Runs that stalled silently until they were ended: the stall is the cause, and the way of the end is not.
 
-Only the log is asked: how long it was silent before a scheduler, a SIGTERM or a time limit ended the run, by
-the run's own rhythm.
+Only the log is used: how long it was silent before a scheduler, a SIGTERM or a time limit ended the run,
+relative to the run's own pace.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest
 
-FEW = 0.25  #: share of the ranks that may stand apart, beside one
+FEW = 0.25  #: share of the ranks that may differ, if it is more than one rank
 
 
 def told_end(found: list[Found], streams: Streams) -> End | None:
-    """When the run was ended from outside, as the log tells; `None` where it went on or tells no time.
+    """Return when the run was ended from outside, by its log; `None` if it continued or no time is shown.
 
-    Not every line of an end has a time: srun's first words have none, slurmstepd's next to it have.
+    Not every line of an end has a time: srun's first lines have none, slurmstepd's next to them do.
     """
     ends = [one for one in found if _ended_from_outside(one) and one.followed < SURVIVED]
-    told = [
+    times = [
         (time, line.text)
         for one in ends
         for key, hits in one.hits.items()
         for line in (hits.first.line, hits.last.line)
         if (time := streams[key].when(line)) is not None
     ]
-    if not told:
+    if not times:
         return None
-    time, text = min(told)
+    time, text = min(times)
     return End(time, CANCELLED in text)
 
 
 def _ended_from_outside(one: Found) -> bool:
-    """Whether it says that the run was ended from outside; a failed node is what the others stood for."""
+    """Whether it shows an end from outside; a failed node is rather what the others waited for."""
     return one.tagged(SIGTERM) or (one.tagged("ends-from-outside") and not one.tagged("node-failed"))
 
 
 def is_end(one: Found) -> bool:
-    """Whether a finding is only how a standing run was ended: a kill without a word of memory, too."""
+    """Whether a finding is only how a stalled run was ended, including a kill that mentions no memory."""
     return _ended_from_outside(one) or (one.tagged(SIGKILL) and not tells_of_memory(one))
 
 
 def shown_apart(one: Found, streams: Streams) -> Found:
-    """The standstill, pointing to the last words of the rank that stands apart, beside the last step."""
+    """Return the stall, pointing to the last words of the rank that differs, beside the last step."""
     words = apart(streams)
     if words is None:
         return one
@@ -62,7 +62,7 @@ def shown_apart(one: Found, streams: Streams) -> Found:
 
 
 def last_words(stream: StreamReading) -> Line | None:
-    """The last line that a stream says after its last step and that no rule knows."""
+    """Return the last line that a stream printed after its last step and that no rule knows."""
     entries = [
         entry
         for entry in stream.templates.entries.values()
@@ -73,13 +73,13 @@ def last_words(stream: StreamReading) -> Line | None:
 
 
 def apart(streams: Streams) -> Line | None:
-    """The last words of the one rank, or of a few, that said something else last than all others."""
-    said = {key: last_words(stream) for key, stream in streams.items() if stream.last_advance is not None}
-    if len({rank for _, rank in said}) < 2:
-        known = [line for line in said.values() if line is not None]
+    """Return the last words of the rank, or the few ranks, whose last line differs from all others'."""
+    last = {key: last_words(stream) for key, stream in streams.items() if stream.last_advance is not None}
+    if len({rank for _, rank in last}) < 2:
+        known = [line for line in last.values() if line is not None]
         return latest(known) if known else None
-    wordings = Counter(masked(line.text) if line is not None else "" for line in said.values())
+    wordings = Counter(masked(line.text) if line is not None else "" for line in last.values())
     usual, count = wordings.most_common(1)[0]
-    others = [line for line in said.values() if line is not None and masked(line.text) != usual]
-    few = len(said) - count == 1 < count or len(said) - count <= FEW * len(said)
+    others = [line for line in last.values() if line is not None and masked(line.text) != usual]
+    few = len(last) - count == 1 < count or len(last) - count <= FEW * len(last)
     return earliest(others) if others and few else None

@@ -1,4 +1,4 @@
-"""Ranks whose steps ended before the others': what the last step of each rank tells, and its way there."""
+"""Ranks whose steps ended before the others', by the last step of each rank and its course until then."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from stallwatch_rules.progress.timeline import StepClock, Timeline
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 
-ENOUGH = 8  #: steps that a rank must have printed, for its rhythm to be known
-BEYOND = 10  #: times its own last gaps that the others went on, each with as many lines
-ALIKE = 2.0  #: a rank's last gaps may be so many times as wide as the others', its lines so many times as few
-MOST = 0.6  #: share of the ranks that must have gone on to the same end
-LATE = 4  #: gaps that show the rhythm at the end; of long logs the middle is not read
+ENOUGH = 8  #: steps that a rank must have printed for its pace to be known
+BEYOND = 10  #: times its own last gaps that the others continued, each with as many lines
+ALIKE = 2.0  #: a rank's last gaps may be this many times the others', its lines this many times fewer
+MOST = 0.6  #: share of the ranks that must have continued to the same end
+LATE = 4  #: gaps that show the pace at the end; the middle of long logs is not read
 
 
 class _Course(msgspec.Struct, frozen=True):
-    """The steps that one rank printed, in their order."""
+    """The steps that one rank printed, in order."""
 
     stream: StreamReading
     timeline: Timeline
     series: str
     steps: list[int]
-    clocks: list[StepClock] = []  #: when its steps were done, once that was asked for
+    clocks: list[StepClock] = []  #: the clock of its steps, once it was needed
 
     @property
     def clock(self) -> StepClock:
-        """When its steps were done."""
+        """Clock that maps times to its steps."""
         if not self.clocks:
             self.clocks.append(StepClock(self.timeline))
         return self.clocks[0]
@@ -48,16 +48,16 @@ class Uneven(msgspec.Struct, frozen=True):
     """Ranks whose steps ended before the others'."""
 
     behind: Mapping[int, int]  #: rank → its last step
-    usual: int  #: where most others ended
+    usual: int  #: the last step of most others
 
     def note(self) -> Message:
-        """``rank 2 ended at step 29, before the others (400): look there first.``"""
+        """Return ``rank 2 ended at step 29, before the others (400): look there first.``"""
         ranks, step = f"rank {fold_ranks(self.behind)}", min(self.behind.values())
         return message("diagnosis.uneven-end", ranks=ranks, step=step, others=self.usual)
 
 
 def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
-    """The ranks of a run that failed or stands whose steps ended before nearly all others': look there."""
+    """Return the ranks of a failed or stalled run whose steps ended before nearly all others'."""
     known = {rank: step for rank, step in steps.items() if rank is not None}
     if len(known) < 4:
         return None
@@ -69,10 +69,10 @@ def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
 
 
 def went_on_without(streams: Streams) -> Uneven | None:
-    """The ranks that printed as regularly as the others and then no more, while those went on for long.
+    """Return the ranks that printed as regularly as others, then stopped while those continued for long.
 
-    Most ranks of a healthy run print little, or only at the start: so it takes the same counter, the same
-    rhythm until then, and most of the ranks beyond it. A log that begins late was cut, and tells nothing.
+    Most ranks of a healthy run print little, or only at the start: so the same counter, the same pace until
+    then, and most of the ranks beyond it are required. A log that begins late was cut, and shows nothing.
     """
     mains = [stream.timelines.main for (_, rank), stream in streams.items() if rank is not None]
     lasts = [main.intervals[-1].step or 0 for main in mains if main is not None and main.intervals]
@@ -97,7 +97,7 @@ def went_on_without(streams: Streams) -> Uneven | None:
 
 
 def _courses(streams: Streams) -> dict[int, _Course]:
-    """The course of each rank in the log where it came farthest: logs are rotated, runs are restarted."""
+    """Return the course of each rank in the log where it came farthest: logs rotate, runs restart."""
     found: dict[int, _Course] = {}
     for (_, rank), stream in streams.items():
         main = stream.timelines.main
@@ -105,7 +105,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
             continue
         steps = [one.step for one in main.intervals if one.step is not None]
         if len(steps) < max(2, len(main.intervals)) or steps != sorted(set(steps)):
-            continue  # losses without step numbers, or a counter that began anew
+            continue  # losses without step numbers, or a counter that restarted
         series = next(name for name, one in stream.timelines.by_series.items() if one is main)
         if rank not in found or found[rank].steps[-1] < steps[-1]:
             found[rank] = _Course(stream, main, series, steps)
@@ -113,7 +113,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
 
 
 def _ended_before(course: _Course, peer: _Course) -> bool:
-    """Whether one rank kept the other's rhythm until its log ended, and the other went on for long."""
+    """Whether one rank kept the other's pace until its log ended, and the other continued for long."""
     own, last = course.steps, course.steps[-1]
     if course.series != peer.series or course.timeline.total != peer.timeline.total or len(own) < ENOUGH:
         return False
@@ -124,6 +124,6 @@ def _ended_before(course: _Course, peer: _Course) -> bool:
     usual = median(later - earlier for earlier, later in pairwise(beside))
     if course.gap > ALIKE * usual or abs(peer.steps[0] - own[0]) > ALIKE * max(usual, course.gap):
         return False
-    # What a rank said later than its last step shows that it was there and printed no more steps.
+    # A rank's output after its last step shows that it was alive and printed no more steps.
     reached = peer.clock.at(course.stream.last_time)
     return reached is None or reached <= (last + peer.steps[-1]) / 2

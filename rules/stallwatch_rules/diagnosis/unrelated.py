@@ -1,7 +1,7 @@
-"""What fired on words of others: of another program that ended, or of exceptions that say the same.
+"""Filter out unrelated matches: of another program that ended, or of exceptions with the same text.
 
 A script that watches the GPUs, shows curves or serves a model beside the training ends by a signal or with an
-exit status whenever it likes. A shell, a container or systemd mostly names it.
+exit status at any time. A shell, a container or systemd usually names it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stallwatch_rules.failures.raised import Raised, found_in
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.lazy import lazy
 
-#: Bash and zsh (which say the signal and the command), make (the target), compose (the container), systemd.
+#: Bash and zsh (which name the signal and the command), make (the target), compose (the container), systemd.
 _NAMED = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
     r"(?:[A-Z][a-z]+(?:/[a-z]+)?|Real-time|[a-z-]+|[^\x00-\x7f]+)(?: ?(?:defined|time|size|limit|exceeded"
@@ -25,7 +25,7 @@ _NAMED = lazy(
     r"|^(?:container )?(?P<container>[\w.-]{1,80})(?: +\|)? exited with code \d+\W*$"
     r"|(?P<unit>[\w.@:-]{1,80})\.service: Main process exited, code="
 )
-#: Programs that stand beside a training, and never are one.
+#: Programs that run beside a training, and never are one.
 _HELPER = lazy(
     r"(?i)^(?:\S*/)?(?:nvidia-\w+|dcgm\w*|dcgmi|nvtop|nvitop|gpustat|h?top|iostat|vmstat|sar|tail|sleep|watch|tee"
     r"|(?:auto)?sshd?|tensorboard|mlflow|jupyter\w*|redis(?:-server)?|minio|prometheus|grafana|telegraf|cron|dbus"
@@ -33,18 +33,18 @@ _HELPER = lazy(
     r"(?![a-zA-Z_])"
     r"|^(?:\S*/)?python[\d.]* (?:-[mu] ?)*(?:\S*[/_-])?(?:tensorboard|monitor|exporter|http\.server|jupyter)"
 )
-#: What starts a training; and what such a program serves beside it.
+#: Programs that start a training; and services that such programs run beside it.
 _TRAINS = lazy(
     r"(?i)python|torchrun|accelerate|deepspeed|srun|mpirun|horovodrun|swift|llamafactory|tun(?:e|ing)|train|sft|dpo|ppo"
 )
 _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|proxy")
-#: What a program prints of one that it ran, without a name: a reward's sandbox does so again and again.
+#: A program's unnamed report on a program that it ran: a reward's sandbox prints it repeatedly.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-MOST_RESTARTS = 5  #: a run that ended more often did not: something that it calls did
+MOST_RESTARTS = 5  #: with more ends, it was not the run that ended, but a program that it calls
 
 
 def without_helpers(found: list[Found]) -> list[Found]:
-    """Leave out what only says that a helper ended."""
+    """Leave out findings that only show that a helper ended."""
     return [one for one in found if not one.hits or not all(map(_is_helper, one.texts()))]
 
 
@@ -54,11 +54,11 @@ def of_another(one: Found) -> bool:
 
 
 def told_in_passing(one: Found) -> bool:
-    """Whether its lines name no program, and come in so many steps that they do not tell of the end."""
+    """Whether its lines name no program, and recur over so many steps that they do not show the end."""
     if not one.tagged("any-process") or one.count <= MOST_RESTARTS:
         return False
     for hits in one.hits.values():
-        spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)  # other lines came in between
+        spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)  # other lines lie in between
         if not (spread and 4 * hits.count >= hits.mark > MOST_RESTARTS):
             return False
     return all(_NAMELESS.search(text) and not _named(text) for text in one.texts())
@@ -75,27 +75,27 @@ def _is_another(text: str) -> bool:
 
 
 def _named(text: str) -> str:
-    """The program that a line says to have ended; empty where it names none."""
-    told = _NAMED.search(text)
-    return next(filter(None, told.groups()), "") if told else ""
+    """Return the program that a line reports as ended; empty if it names none."""
+    match = _NAMED.search(text)
+    return next(filter(None, match.groups()), "") if match else ""
 
 
 _STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: in code, which hold the words themselves: row["RANK"]
 
 
 def without_others(found: list[Found], streams: Streams) -> list[Found]:
-    """Leave out what fired on exceptions that are none of the page's, by the code that raised them.
+    """Leave out matches of exceptions that do not belong to the page, by the code that raised them.
 
-    ``KeyError: 'optimizer'`` is a checkpoint's where something loads one, and a configuration's elsewhere. A
-    page says so (``said_by``), and it counts only where the exception's calls are shown. Where a script does
-    all in ``main``, the innermost call's line of code says it (``load_state_dict(…)``).
+    ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised in loading one, and a configuration
+    elsewhere. A page declares this (``said_by``), and it applies only if the exception's calls are shown. If
+    a script does everything in ``main``, the innermost call's line of code decides (``load_state_dict(…)``).
     """
     own = [_own(one, streams) if one.page.said_by and one.hits else one for one in found]
     return [one for one, before in zip(own, found, strict=True) if one.hits or not before.hits]
 
 
 def _own(one: Found, streams: Streams) -> Found:
-    """The finding without the streams in which all its exceptions are others'."""
+    """Return the finding without the streams in which all its exceptions belong to others."""
     hits = dict(one.hits)
     for key in one.hits:
         table = streams[key].exceptions_now().seen.values()
@@ -107,15 +107,15 @@ def _own(one: Found, streams: Streams) -> Found:
 
 
 def _of_others(page: RulePage, raised: Raised) -> bool:
-    """Whether the exception's words are those of several, and its calls are none of the page's."""
-    said = f"{raised.exception}: {raised.message}"
-    for one in page.said_by:
-        if not raised.frames or not found_in(one.words, said):
+    """Whether the exception's text is ambiguous, and its calls do not belong to the page."""
+    text = f"{raised.exception}: {raised.message}"
+    for entry in page.said_by:
+        if not raised.frames or not found_in(entry.words, text):
             continue
         calls = [f"{call.path} in {call.name}".replace("\\", "/") for call in raised.frames]
-        told = [*calls, _STRINGS.sub("", raised.source)]
-        if one.calls and not any(found_in(one.calls, part) for part in told):
+        places = [*calls, _STRINGS.sub("", raised.source)]
+        if entry.calls and not any(found_in(entry.calls, part) for part in places):
             return True
-        if one.never and any(found_in(one.never, call) for call in calls):
+        if entry.never and any(found_in(entry.never, call) for call in calls):
             return True
     return False

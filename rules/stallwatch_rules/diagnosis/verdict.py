@@ -13,12 +13,12 @@ from stallwatch_rules.judgements.facts import SERVED, RunFacts
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
 
-LAST_LINES = 3  #: of a log in which nothing else is recognised; an error among them is what it is about
-WITH_STATUS = "left-with-status"  #: the fact of a rank that ended with an exit status, without a word
+LAST_LINES = 3  #: last lines of a log without other recognized text; an error among them decides the verdict
+WITH_STATUS = "left-with-status"  #: the fact of a rank that ended with an exit status, without a message
 AT_EXIT = "aborted-at-exit"  #: the fact of an abort after a run had finished
-ASKED = "asked-to-end"  #: the fact of an end that a signal asked for, and the key of its message
+ASKED = "asked-to-end"  #: the fact of an end that a signal requested, and the key of its message
 
-#: Who stopped a run, by the tag of the rule that says so.
+#: Who stopped a run, by the tag of the rule that shows it.
 _STOPPED_BY: Mapping[Tag, Interrupter] = {
     "time-limit": "time-limit",
     "preempted": "preempted",
@@ -27,12 +27,12 @@ _STOPPED_BY: Mapping[Tag, Interrupter] = {
 
 
 def stands(chosen: Found) -> bool:
-    """Whether a finding is that the run stands, and not that it died."""
+    """Whether a finding means that the run is stalled, rather than that it died."""
     return chosen.rule in STANDSTILLS and WITH_STATUS not in chosen.facts
 
 
 def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> tuple[Verdict, Interrupter | None]:
-    """Return the verdict on a run of which `chosen` is the primary cause, and who stopped it from outside."""
+    """Return the verdict on a run whose primary cause is `chosen`, and who stopped it from outside."""
     verdict = _trouble(chosen, run, now)
     if verdict == "failed" and chosen is not None:
         by = _stopped_by(chosen, run, now)
@@ -51,17 +51,17 @@ def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> tuple[Ve
 
 
 def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | None:
-    """Return the verdict on a run that does not train on as it should, whoever stopped it."""
+    """Return the verdict on a run that does not train as it should, whoever stopped it."""
     context = run.context
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
-        return "unknown-failure"  # a launcher says that something failed, and not what
+        return "unknown-failure"  # a launcher reports a failure, but not its cause
     if chosen is not None and chosen.harm == "fatal":
         standing = stands(chosen) and not now.facts.timed_out
         if context.failed is None and (standing or (context.stalled and not _ended_stall(chosen, now.facts))):
             return "stalled"
         return "failed"
     if chosen is not None and AT_EXIT in chosen.facts:
-        return None  # the run itself had come to its end
+        return None  # the run itself had finished
     if now.exceptions.fatal:
         return "unknown-failure"
     if context.stalled and context.failed is None:
@@ -83,7 +83,7 @@ def _stopped_by(chosen: Found, run: Snapshot, now: Assessment) -> Interrupter | 
 
 
 def _asked_by(run: Snapshot, now: Assessment) -> Interrupter | None:
-    """Return who stopped a run that is not in trouble: it ended because it was asked to."""
+    """Return who stopped a run that is not in trouble: it ended on request."""
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
     if run.by_hand and (how == "left" or not run.tracker.surely_finished):
@@ -94,20 +94,20 @@ def _asked_by(run: Snapshot, now: Assessment) -> Interrupter | None:
 
 
 def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
-    """Return the verdict on a run in which nothing is wrong and that nobody stopped."""
+    """Return the verdict on a run that has no problem and was not stopped."""
     context, tracker = run.context, run.tracker
     if now.facts.complete or context.failed is False:
         return "finished"
     serves = any(one.answers >= SERVED for one in run.streams.values())
     if not (tracker.trained or tracker.last_loss is not None or serves):
         return "no-evidence"
-    # Of a run that is watched, or was when somebody stopped watching it, the end is still to come.
+    # The end of a run that is watched, or was still running at the end of the watch, is yet to come.
     watched = context.now is not None or context.ending is not None or context.watched
     return "healthy" if watched or serves else "unfinished"
 
 
 def _recognised(run: Snapshot, now: Assessment) -> bool:
-    """Whether anything in the text is what a training run prints."""
+    """Whether any of the text is output of a training run."""
     tracker = run.tracker
     return bool(
         now.found
@@ -120,7 +120,7 @@ def _recognised(run: Snapshot, now: Assessment) -> bool:
 
 
 def _ended_stall(chosen: Found, facts: RunFacts) -> bool:
-    """Whether the cause showed only after the run had been standing: then it died of it."""
+    """Whether the cause appeared only after the run had stalled: then it ended the stall."""
     first = chosen.first
     if first is None or first.line.time is None or facts.last_sign is None or chosen.role != "cause":
         return False
@@ -128,9 +128,9 @@ def _ended_stall(chosen: Found, facts: RunFacts) -> bool:
 
 
 def parted(diagnosis: Diagnosis, run: Snapshot) -> bool:
-    """Whether ranks stopped in mid-run while the others went on, and nobody says that the run ended well.
+    """Whether ranks stopped in mid-run while others continued, and nothing shows that the run ended well.
 
-    Ranks of one run make the same steps: whatever it is, it is not well.
+    Ranks of one run make the same steps, so such a run has a problem, whatever it is.
     """
     known = run.context.failed is not None or run.context.now is not None or run.by_hand
     fine = not diagnosis.in_trouble and diagnosis.verdict not in ("degraded", "no-training-log")
@@ -138,7 +138,7 @@ def parted(diagnosis: Diagnosis, run: Snapshot) -> bool:
 
 
 def _ends_in_error(streams: Streams) -> bool:
-    """Whether the last that a stream says is an error by its logger's level."""
+    """Whether the last output of a stream is an error by its logger's level."""
     return any(
         entry.last_index >= stream.index - LAST_LINES and states_error(entry.last.text)
         for stream in streams.values()

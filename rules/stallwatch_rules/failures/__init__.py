@@ -1,1 +1,1 @@
-"""Failures as programs print them, and what helps a reader where no rule knows them."""
+"""Failures as programs print them, and hints for failures that no rule knows."""

@@ -1,6 +1,6 @@
-"""Ends that are no Python traceback: a C++ exception, a fatal signal, an Ascend error block, an error file.
+"""Crashes without a Python traceback: C++ exceptions, fatal signals, Ascend error blocks and error files.
 
-A ``CrashReader`` is fed the lines of one source and rank in order, beside the ``TracebackReader``.
+A ``CrashReader`` takes the lines of one source and rank in order, beside the ``TracebackReader``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.foreign_json import NOT_JSON
 from stallwatch_rules.text.lazy import lazy
 
-BLOCK_LINES = 80  #: how far the stack under a crash may go on
-STRAY_LINES = 3  #: lines in a row that belong to no stack, after which the block has ended
+BLOCK_LINES = 80  #: maximum length of the stack under a crash
+STRAY_LINES = 3  #: consecutive lines outside of any stack after which the block has ended
 
-ASKED = ("SIGTERM", "SIGINT")  #: signals by which a process is asked to end: Ray's tell of each
+ASKED = ("SIGTERM", "SIGINT")  #: signals that request a graceful end: Ray's reports name each
 
-#: One of these stands in every line with which a crash begins; for a quick look at many lines.
+#: Every first line of a crash contains one of these; for a fast scan of many lines.
 WORDS = (
     "terminate called",
     "libc++abi",
@@ -48,12 +48,12 @@ _SIGNAL = lazy(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
 _MPI = lazy(r"\*\*\* Process received signal \*\*\*")
 _CHECK = lazy(r"(?:^|\s)F\d{4} .{0,300}?\] (?P<name>Check failed): (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
-#: Of glibc (assert/assert.c); CUDA's quotes end otherwise, and a rule knows them.
+#: From glibc (assert/assert.c); CUDA's quotes end differently, and a rule knows them.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
-#: Of Lua (torch 7), and of Julia.
+#: From Lua (torch 7), and from Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
 _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
-#: Of Hydra, which leaves its traceback out (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
+#: From Hydra, which omits its traceback (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
 _HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
 _BEGINNINGS = (
     *(_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _ASCEND),
@@ -79,21 +79,21 @@ class CrashReader:
 
     def __init__(self) -> None:
         self._open: Raised | None = None
-        self._lines = 0  # of the block so far
+        self._lines = 0  # lines of the block so far
         self._stray = 0
-        self._threads = 0  # stacks of threads in it
+        self._threads = 0  # threads' stacks in it
 
     @property
     def busy(self) -> bool:
-        """Whether the next line matters whatever it says."""
+        """Whether the next line matters whatever its text."""
         return self._open is not None
 
     def feed(
         self, line: Line, rules: Collection[str], mark: Mark, *, in_message: bool = False
     ) -> Raised | None:
-        """Take the next line and the rules that matched it; gives the crash that has ended, if one has.
+        """Take the next line and the rules that matched it; return the crash that has ended, if any.
 
-        ``in_message``: the line may be a part of a Python exception's message, as Ascend's error blocks are.
+        ``in_message``: the line may be part of a Python exception's message, as Ascend's error blocks are.
         """
         ended: Raised | None = None
         if self._open is not None:
@@ -108,7 +108,7 @@ class CrashReader:
         return ended
 
     def skip(self, lines: int) -> Raised | None:
-        """So many lines of the stream are left out; gives the crash that ended in them."""
+        """Skip lines of the stream; return the crash that ended in them, if any."""
         self._stray += lines
         if self._open is None or self._stray <= STRAY_LINES:
             return None
@@ -116,19 +116,19 @@ class CrashReader:
         return ended
 
     def left(self) -> list[Raised]:
-        """The crash that stands unfinished if the stream ended here."""
+        """Return the crash that would be unfinished if the stream ended here."""
         return [self._open] if self._open is not None else []
 
     def _goes_on(self, crash: Raised, text: str) -> bool:
         self._lines += 1
         if self._lines > BLOCK_LINES or not crash.native:
             return False
-        said = _WHAT.match(text) or (_MPI_SIGNAL.match(text) if crash.exception == "signal" else None)
-        if said is not None:
-            crash.message = crash.message or said["m"][:MAX_MESSAGE]
+        reason = _WHAT.match(text) or (_MPI_SIGNAL.match(text) if crash.exception == "signal" else None)
+        if reason is not None:
+            crash.message = crash.message or reason["m"][:MAX_MESSAGE]
             self._stray = 0
             return True
-        if "Current thread 0x" in text:  # of several, which faulthandler lists as they were started
+        if "Current thread 0x" in text:  # one of several, which faulthandler lists by their start
             crash.frames.clear()
             self._threads = 1
         elif "hread 0x" in text:
@@ -142,7 +142,7 @@ class CrashReader:
         return self._stray <= STRAY_LINES
 
     def _frame(self, crash: Raised, text: str) -> bool:
-        """Whether the line is a frame; the first thread's are kept, the innermost last."""
+        """Whether the line is a frame; the first thread's frames are kept, the innermost last."""
         python = _PYTHON_FRAME.match(text)
         native = _NATIVE_FRAME.match(text) if python is None and "#" in text else None
         if python is not None:
@@ -178,15 +178,15 @@ _NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 
 
 def read_error_file(line: Line, mark: Mark) -> Raised | None:
-    """The exception in ``{"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "…"}}}``."""
+    """Parse ``{"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "…"}}}``."""
     try:
         record = msgspec.json.decode(line.text)
-    except NOT_JSON:  # cut, or no error file at all
+    except NOT_JSON:  # truncated, or no error file at all
         return None
     inner = _entry(record, "message")
-    told = _entry(inner, "message")
+    summary = _entry(inner, "message")
     stack = _entry(_entry(inner, "extraInfo"), "py_callstack")
-    found = _NAME.match(told.strip()) if isinstance(told, str) else None
+    found = _NAME.match(summary.strip()) if isinstance(summary, str) else None
     if found is None or not isinstance(stack, str):
         return None
     frames = [frame for text in stack.splitlines() if (frame := frame_in(text)) is not None]

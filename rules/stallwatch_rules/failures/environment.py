@@ -1,4 +1,4 @@
-"""Which versions a log names: the packages that decide what a fix must say."""
+"""Versions that a log names, of the packages that decide what a fix must say."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CANONICAL = {name.replace("-", ""): name for name in PACKAGES}
 _VERSION = r"(?P<version>\d+\.\d+(?:\.\d+)*(?:[._-]?(?:rc|a|b|dev|post)\.?\d+)*(?:\+[\w.]+)?)"
 _NAMES = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in PACKAGES)
 
-# Each with the groups name and version, or version alone for the package that the key names.
+# Each has the groups ``name`` and ``version``.
 _BY_NAME = (
     # pip freeze, our own and other scripts' "versions torch=2.6.0 deepspeed=0.16.3"
     re.compile(rf"(?:^|[\s,(\[{{'\"])(?P<name>{_NAMES})['\"]?(?:==?|@| ?: ?['\"]?){_VERSION}", re.IGNORECASE),
@@ -54,9 +54,9 @@ _BY_NAME = (
     # site-packages/deepspeed-0.16.3.dist-info
     re.compile(rf"(?P<name>{_NAMES})-{_VERSION}(?:\.dist-info|-py\d)", re.IGNORECASE),
 )
-# What every version of _BY_NAME stands behind: a look for it saves five searches in most lines.
+# The text before every version of _BY_NAME: searching for it saves five searches in most lines.
 _ANY_VERSION = lazy(r"[\s=@:'\"v.-]\d+\.\d")
-# Package, a word that must stand in the line, and the pattern.
+# Package, a word that the line must contain, and the pattern.
 _BY_KEY = (
     ("deepspeed", "DeepSpeed info: ", re.compile(rf"DeepSpeed info: version={_VERSION}")),
     ("deepspeed", "deepspeed/", re.compile(rf"\bdeepspeed/{_VERSION}/")),
@@ -67,7 +67,7 @@ _BY_KEY = (
 )
 
 
-# What launchers, DeepSpeed, NCCL and trainers print around a training.
+# Output of launchers, DeepSpeed, NCCL and trainers around a training.
 _RUN = lazy(
     r"DeepSpeed info: version=|Setting ds_accelerator to |Initializing TorchBackend|:see_memory_usage\]"
     r"|\[launch(?:er)?\.py:\d+:|\bNCCL (?:INFO|version) |Setting OMP_NUM_THREADS environment variable"
@@ -94,12 +94,12 @@ RUN_WORDS: tuple[str, ...] = (
 
 
 def tells_of_a_run(text: str) -> bool:
-    """Whether the line is one that belongs to a training, though it holds no step."""
+    """Whether the line belongs to a training, though it shows no step."""
     return _RUN.search(text[:2000]) is not None
 
 
 def versions_in(text: str) -> dict[str, str]:
-    """The versions that one line names."""
+    """Return the versions that one line names."""
     text = text[:2000]
     found: dict[str, str] = {}
     for key, word, pattern in _BY_KEY:
@@ -122,9 +122,9 @@ def _canonical(name: str) -> str | None:
 
 
 def agreed(found: Iterable[dict[str, str]]) -> dict[str, str]:
-    """One environment from several streams' findings, whatever their order.
+    """Merge the findings of several streams into one environment, whatever their order.
 
-    Where streams name different versions, the most precise one stands, then the one that sorts last.
+    If streams name different versions, the most precise version wins, then the one that sorts last.
     """
     merged: dict[str, set[str]] = {}
     for versions in found:

@@ -1,7 +1,7 @@
-"""What is printed below a message that a start failed, and whether it shows that a program went on.
+"""Output below a message that a start failed, and whether it shows that a program continued.
 
-Shells, launchers and usage texts need no traceback to end a start; but scripts ask for tools that a machine
-lacks, and go on. What ended the start is the last thing that was printed, beside what this module lists.
+Shells, launchers and usage texts need no traceback to end a start; but scripts also call tools that a machine
+lacks, and continue. The failure ended the start if nothing follows it but the output that this module lists.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal
 
 from stallwatch_rules.text.lazy import lazy
 
-#: No start failed; one did, and nothing else was printed; all its help was; it went on.
+#: No start failed; a start failed and nothing, or only its help, followed; the program continued.
 Below = Literal["", "nothing", "help", "output"]
 
 _HELP = lazy(r"(?i)^\s+-h,? --help\b|show this (?:help )?message and exit")
@@ -19,19 +19,19 @@ _MEANT = lazy(
     # Indented parts of a usage text or of a list, headings, and rules between paragraphs.
     r"^\s|(?i:^[\w ]{0,30}(?:options|arguments|commands|flags|examples?|usage|shells are|failures):$)"
     r"|^[-=*_+~#]{3,}$"
-    # Further messages of a shell's script, and of launchers.
+    # Further messages of shell scripts and launchers.
     r"|^[\w.+~/-]{1,200}[:：] ?(?:line |行 ?|第 ?)?\d+(?: ?行)?[:：]|^-?(?:ba|z|da|k)?sh: "
     r"|^(?:srun|sbatch|salloc|slurmstepd(?:-\S{1,60})?|mpirun|mpiexec|prterun|docker|make(?:\[\d+\])?"
     r"|conda|sudo|env|kubectl): |^ERROR conda\.cli\.|^Primary job +terminated|\bFAILED$"
-    r"|^Root Cause \(first|^\[\d+\]:$|\[launch\.py:\d+:sigkill_handler\] "  # of DeepSpeed
-    # Where to read on.
+    r"|^Root Cause \(first|^\[\d+\]:$|\[launch\.py:\d+:sigkill_handler\] "  # from DeepSpeed
+    # References to further help.
     r"|^(?:Try|See|Run|Use|Type|To|Also|Please|For|You|It is also|IMPORTANT|The following module)\b"
     r".{0,120}(?:help|usage|`|conda|module|shell|spider|cache|information|documentation)"
     # Open MPI on programs and slots (help-orterun.txt and help-orte-rmaps-base.txt of 4.1).
     r"|^(?:or execute an executable|Executable: |Node: |while attempting to start process)"
     r"|\bslots?\b|Open MPI|^(?:available for use|launch a process|launch\.|environment in which"
     r"|of hardware threads|--use-hwthread)"
-    # What scripts say at their end.
+    # Final output of scripts.
     r"|^(?:real|user|sys)\s+\d|^\w{3} \w{3} [ \d]?\d \d\d:\d\d:\d\d "
     r"|(?i:^\W*(?:job|script)\b.{0,60}\b(?:finished|ended|completed|done|failed|exit))"
     r"|(?i:^\W*(?:exit|return) (?:code|status)\b|^\W*end(?:ed)?(?: (?:time|at|date))?\b *[:=@])"
@@ -39,7 +39,7 @@ _MEANT = lazy(
 
 
 def below(text: str, before: Below) -> Below:
-    """Return what is known of what came below a failed start, with this further line."""
+    """Return the state of the output below a failed start after this further line."""
     if _REASON.search(text):
         return "nothing"
     if _HELP.search(text):

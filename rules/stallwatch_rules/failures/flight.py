@@ -1,7 +1,7 @@
-"""What NCCL's watchdog says of each rank's collectives, and which rank that points to.
+"""Reports of NCCL's watchdog on each rank's collectives, and the rank that they point to.
 
-The ranks that print a timeout are those that waited. Their counters tell who did not come: the rank whose
-last enqueued collective is older than everybody's, or the one that printed nothing.
+The ranks that print a timeout are those that waited. Their counters show which rank is missing: the rank
+whose last enqueued collective is older than all others', or the rank that printed nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.stream import Key, StreamReading
 
-START_UP = 5  #: collectives that hardly more than the start-up of a communicator makes
+START_UP = 5  #: collectives that the start-up of a communicator alone may make
 MAX_RANKS = 4096
-MAX_SHOWN = 4  #: different collectives that a sentence names
-#: Of two ranks only, and both ends of one transfer have the same number (torch, ProcessGroupNCCL.cpp).
+MAX_SHOWN = 4  #: maximum number of different collectives in a sentence
+#: Between two ranks, and both ends of a transfer have the same number (torch, ProcessGroupNCCL.cpp).
 _OF_A_PAIR = frozenset(("SEND", "RECV", "COALESCED"))
 
 _RANK = lazy(r"\bRank (\d{1,6})\]")
@@ -40,7 +40,7 @@ class Flight(msgspec.Struct):
 
     work: int | None = None  #: the number of the collective that timed out
     operation: str = ""
-    size: int | None = None  #: numbers that this rank put in
+    size: int | None = None  #: number of elements that this rank put in
     group: str = ""  #: the process group's name in all ranks: each rank numbers its own groups
     enqueued: int | None = None
     completed: int | None = None
@@ -53,7 +53,7 @@ class FlightData:
         self.ranks: dict[tuple[str, int], Flight] = {}  #: by process group and rank
 
     def see(self, text: str, rank: int | None) -> None:
-        """Take a line that a rule for timeouts fired on; ``rank`` is the line's own, where it is known."""
+        """Take a line that a rule for timeouts matched; ``rank`` is the line's own, if known."""
         named = _RANK.search(text)
         if named is not None:
             rank = int(named[1])
@@ -76,22 +76,22 @@ class FlightData:
 
 
 def all_flights(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, int], Flight]:
-    """NCCL's counters of all streams together."""
+    """Return NCCL's counters of all streams together."""
     return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
 
 
 def reporting(flights: Mapping[tuple[str, int], Flight]) -> set[int]:
-    """The ranks that reported a timeout."""
+    """Return the ranks that reported a timeout."""
     return {rank for _, rank in flights}
 
 
 def first_work(flights: Mapping[tuple[str, int], Flight]) -> int | None:
-    """The lowest number of a collective that timed out."""
+    """Return the lowest number of a collective that timed out."""
     return min((flight.work for flight in flights.values() if flight.work is not None), default=None)
 
 
 def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
-    """Whether ranks wait in one and the same all-gather with parameters of different sizes."""
+    """Whether ranks wait in the same all-gather with parameters of different sizes."""
     sizes: dict[tuple[str, int | None], set[int]] = {}
     for (group, _), flight in flights.items():
         if "ALLGATHER" in flight.operation.upper() and flight.size is not None:
@@ -100,21 +100,21 @@ def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
 
 
 class Apart(msgspec.Struct, frozen=True):
-    """Ranks that waited in another collective than most of their process group; all, if it is a tie."""
+    """Ranks that waited in another collective than most of their process group; all ranks if it is a tie."""
 
     ranks: list[int]
-    works: Mapping[tuple[int, str], list[int]]  #: number and operation → the ranks that waited in it
+    works: Mapping[tuple[int, str], list[int]]  #: number and operation → ranks that waited in it
 
     def own(self) -> str:
-        """``rank 2: ALLREDUCE #5550``."""
+        """Return ``rank 2: ALLREDUCE #5550``."""
         return self._shown(lambda rank: rank in self.ranks)
 
     def others(self) -> str:
-        """``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
+        """Return ``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
         return self._shown(lambda rank: rank not in self.ranks)
 
     def all(self) -> str:
-        """Both."""
+        """Return both parts."""
         return "; ".join(filter(None, (self.own(), self.others())))
 
     def _shown(self, of: Callable[[int], bool]) -> str:
@@ -127,9 +127,9 @@ class Apart(msgspec.Struct, frozen=True):
 
 
 def apart(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
-    """The ranks of a group that `blame` finds, where some waited in another operation than others.
+    """Return the ranks of a group that `blame` finds, if ranks waited in different operations.
 
-    ``None`` where all waited in one operation: a lower number says who is late, not who differs.
+    Return ``None`` if all waited in one operation: a lower number shows a late rank, not a different call.
     """
     for ranks in _by_group(flights):
         works: dict[tuple[int, str], list[int]] = {}
@@ -145,15 +145,15 @@ def apart(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
 
 
 def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
-    """Ranks that waited in a collective, as if they had been looked at."""
+    """Return ranks that waited in a collective as a stack group, as if their stacks had been read."""
     return StackGroup(sorted(ranks), "collective", collectives={"": Collectives(work, work - 1, operation)})
 
 
 def mismatched(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
-    """The ranks of a group that waited in collectives of one number and of different operations.
+    """Return the ranks of a group that waited in different operations with the same number.
 
-    Each came, to another collective than the others: the number is the group's own count of its calls. Where
-    no group is named, several may have come to that number.
+    The number is the group's own count of its calls, so each rank came, but to another collective. Without a
+    named group, several groups may have reached that number.
     """
     together = {
         (flight.group, rank): flight
@@ -166,7 +166,7 @@ def mismatched(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
 
 
 def _by_group(flights: Mapping[tuple[str, int], Flight]) -> list[dict[int, Flight]]:
-    """Only ranks of one process group are compared: each group counts by itself. The largest first."""
+    """Group ranks by process group, the largest first: each group has its own count."""
     groups: dict[str, dict[int, Flight]] = {}
     for (group, rank), flight in flights.items():
         groups.setdefault(group, {})[rank] = flight
@@ -174,7 +174,7 @@ def _by_group(flights: Mapping[tuple[str, int], Flight]) -> list[dict[int, Fligh
 
 
 def flight_note(flights: Mapping[tuple[str, int], Flight]) -> Text:
-    """What the counters say, in a sentence; empty where they say nothing."""
+    """Describe the counters in a sentence; empty if they show nothing."""
     for ranks in _by_group(flights):
         note = _note(ranks)
         if note:

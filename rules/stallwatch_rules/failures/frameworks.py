@@ -1,7 +1,7 @@
-"""Which framework a log is of, by whose code its tracebacks show and what it prints: ``frameworks.json``.
+"""Detect a log's framework by its tracebacks' code and its output, from ``frameworks.json``.
 
-A user's folder may be called like a framework, and a framework that is only imported may print warnings: code
-counts where it is installed or cloned, and in tracebacks only.
+A user's folder may be named like a framework, and a framework that is only imported may print warnings: code
+counts only if it is installed or cloned, and only in tracebacks.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import msgspec
 
 
 class Framework(msgspec.Struct, frozen=True):
-    """A framework by the name that conditions of fixes use."""
+    """A framework under the name that conditions of fixes use."""
 
     id: str
-    name: str  #: as people write it
-    code: tuple[str, ...]  #: the beginnings of its files' paths, below the folder it is installed in
-    words: tuple[str, ...]  #: one of them stands in what the pattern finds
-    pattern: str  #: of its own lines
-    engine: bool = False  #: whether trainers use it, too: then the log is the trainer's
+    name: str  #: its usual spelling
+    code: tuple[str, ...]  #: prefixes of its files' paths, below its installation folder
+    words: tuple[str, ...]  #: every match of the pattern contains one of them
+    pattern: str  #: for its own lines
+    engine: bool = False  #: whether trainers use it, too: the log is then the trainer's
 
     def runs(self, path: str) -> bool:
-        """Return whether a file is of its code, installed or in a clone that is called like it."""
+        """Return whether a file is part of its code, installed or in a clone of the same name."""
         for code in self.code:
             package = re.escape(code.partition("/")[0])
             clone = rf"(?i:[^/]*{package}[^/]*(?:/src)?|llama-?factory/src)"
@@ -34,7 +34,7 @@ class Framework(msgspec.Struct, frozen=True):
         return False
 
     def printed(self, text: str) -> bool:
-        """Return whether one of the text's lines is its own."""
+        """Return whether the framework printed one of the text's lines."""
         words = any(word in text for word in self.words)
         return words and re.search(self.pattern, text, re.MULTILINE) is not None
 
@@ -46,8 +46,8 @@ FRAMEWORKS: Mapping[str, Framework] = {one.id: one for one in _listed}
 def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = ()) -> str:
     """Return the framework of a log by its lines and its tracebacks' files; empty if none is known.
 
-    The failure's own frames come first, then what is printed, then other tracebacks; and in each, the first
-    of the table. A trainer that samples with vLLM is that trainer.
+    The failure's own frames come first, then the output, then other tracebacks; within each, the first in the
+    table. A trainer that samples with vLLM is that trainer.
     """
     found = [*_of_code(failed), *(one for one in _listed if one.printed(text)), *_of_code(others)]
     return next((one.id for one in sorted(found, key=lambda one: one.engine)), "")

@@ -1,4 +1,4 @@
-"""What a launcher's summary tells: which ranks failed, and which of them first; and of a pod, its limit."""
+"""Parse launchers' summaries for the ranks that failed and the first of them, and a pod's memory limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STATUS = lazy(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return c
 _SIGNALLED = lazy(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
 _PROCESS = lazy(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")
 _CODE = lazy(r"^\s*Exit code:\s+(-?\d{1,4})\b")
-# DeepSpeed's launcher (launcher/launch.py of 0.19.8); --local_rank is the rank only where all is on one node
+# DeepSpeed's launcher (launcher/launch.py of 0.19.8); --local_rank is the rank only on a single node
 _NODES = lazy(r"\bnnodes=(\d{1,6}), num_local_procs=\d")
 _SPAWNED = lazy(r"\bprocess (\d{1,8}) spawned with command: (?:.*?--local_rank=(\d{1,6})\b)?")
 _LEFT = lazy(r"\bProcess (\d{1,8}) exits successfully")
@@ -24,7 +24,7 @@ _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
 _AGAIN = lazy(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
 _LOCAL = lazy(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
-# Of `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go): of each container its
+# From `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go): per container its
 # state, then its limits, then its requests; a node's capacity has no state.
 _STATE = lazy(r"^\s+State: {2,20}\S")
 _KILLED = lazy(r"^\s+Reason: {2,20}OOMKilled\s*$")
@@ -33,39 +33,39 @@ _LIMIT = lazy(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 MAX_LIMITS = 16
-STATE_LINES = 20  #: of a container in `kubectl describe pod`, from the reason of its end to its limits
+STATE_LINES = 20  #: per container in `kubectl describe pod`, from the reason of its end to its limits
 
 
 class Stop(msgspec.Struct):
-    """Workers of torchrun that failed; whether others were started in their place shows what follows."""
+    """Workers of torchrun that failed; later lines show whether they were replaced."""
 
-    line: Line  #: the launcher's last word of it
+    line: Line  #: the launcher's last line about it
     ranks: list[int] = []  #: on their node
-    left: str = ""  #: attempts left, where it says that it starts them again: "3/3"
-    over: int | None = None  #: the line where torchrun ended of it
+    left: str = ""  #: attempts left, if it reports a restart: "3/3"
+    over: int | None = None  #: the line at which torchrun failed because of it
 
 
 class LauncherSummary(msgspec.Struct):
     """Reads torchrun's list of failures, Open MPI's and DeepSpeed's exit codes, line by line."""
 
     codes: dict[int, int | None] = {}  #: failed rank → exit code
-    told: dict[int, Line] = {}  #: … → the line that tells its exit code
-    first: int | None = None  #: the rank that torchrun saw fail first
-    failed_by_itself: bool = False  #: some process failed that no SIGTERM ended
-    spawned: dict[int, int | None] = {}  #: process that was started → local rank
-    stops: list[Stop] = []  #: times that torchrun saw its workers fail
-    left: dict[int, tuple[Line, int | None]] = {}  #: … that ended well, and the step
-    limits: dict[str, Line] = {}  #: of memory that containers were killed over
-    one_node: bool = False  #: DeepSpeed's launcher says that there is no other
-    _killed: int | None = None  # the line of this container's OOMKilled
-    _limited: bool = False  # the next lines tell the limits of a killed container
-    _over: bool = False  # the launcher ended what it had started
+    told: dict[int, Line] = {}  #: … → the line with its exit code
+    first: int | None = None  #: the first rank that torchrun saw fail
+    failed_by_itself: bool = False  #: some process failed other than by SIGTERM
+    spawned: dict[int, int | None] = {}  #: started process → local rank
+    stops: list[Stop] = []  #: failures of workers that torchrun saw
+    left: dict[int, tuple[Line, int | None]] = {}  #: process that ended well → line and step
+    limits: dict[str, Line] = {}  #: memory limits that containers were killed for exceeding
+    one_node: bool = False  #: DeepSpeed's launcher reports a single node
+    _killed: int | None = None  # the line with this container's OOMKilled
+    _limited: bool = False  # the next lines hold the limits of a killed container
+    _over: bool = False  # the launcher killed its processes
     _rank: int | None = None
     _root: bool = False
 
     @classmethod
     def seen(cls, codes: Mapping[int, int | None]) -> LauncherSummary:
-        """A summary of ranks that somebody else saw fail, the first one first."""
+        """Return a summary of ranks seen to fail by another observer, the first failure first."""
         by_itself = any(code not in _BY_SIGTERM for code in codes.values())
         return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 
@@ -122,7 +122,7 @@ class LauncherSummary(msgspec.Struct):
             self._described(line)
 
     def _described(self, line: Line) -> None:
-        """The memory limit of a container that was killed over it; other containers' are not asked for."""
+        """Read the memory limit of a container that was OOM-killed; ignore other containers."""
         if _STATE.match(line.text):
             self._killed, self._limited = None, False
         elif _KILLED.match(line.text):
@@ -140,7 +140,7 @@ class LauncherSummary(msgspec.Struct):
             self.stops.append(Stop(line, [int(local[1])]))
 
     def _again(self, line: Line) -> None:
-        """The agent starts its workers again; it logs so at level INFO, and not at all by default."""
+        """Record that the agent restarts its workers; it logs this at level INFO, and not by default."""
         again = _AGAIN.search(line.text)
         if again is None:
             return
@@ -158,9 +158,9 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
-        """Rank, step and line of each process that ended well while another one never did.
+        """Rank, step and line of each process that ended well while another never did.
 
-        The rank is ``None`` where the log does not show that the launcher's node is the only one.
+        The rank is ``None`` unless the log shows that the launcher's node is the only one.
         """
         if self.spawned.keys() <= self.left.keys():
             return []
@@ -168,7 +168,7 @@ class LauncherSummary(msgspec.Struct):
         return [(ranks.get(one), step, line) for one, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:
-        """Whether the launcher names this rank with an exit code of an error of its own."""
+        """Whether the launcher reports an exit code of an error of the rank's own."""
         code = self.codes.get(rank) if rank is not None else None
         return code not in (None, 0, *_BY_SIGTERM)
 
@@ -182,6 +182,6 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def culprits(self) -> list[int]:
-        """The ranks to look at: those that were not merely ended by the launcher's SIGTERM."""
+        """Ranks to inspect: those not merely ended by the launcher's SIGTERM."""
         own = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
         return sorted(own) or ([self.first] if self.first is not None else [])

@@ -1,4 +1,4 @@
-"""The pages whose wording is nearest to a failure that no rule knows."""
+"""Find the pages whose wording is nearest to a failure that no rule knows."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from stallwatch_rules.text.lazy import lazy
 _WORDS = msgspec.json.decode(
     Path(__file__).with_name("common_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-COMMON = _WORDS["common"]  #: words of any failure, and of English: they tell no two failures apart
-#: Words of Python's own messages, which any program's mistakes end in. They tell pages apart where others
-#: agree already, but lead to none.
+COMMON = _WORDS["common"]  #: words of any failure, and of English: they distinguish no failures
+#: Words of Python's own messages, in which any program's errors end. They help to distinguish pages that
+#: other words already suggest, but suggest none themselves.
 OF_PYTHON = _WORDS["python"]
 
-THRESHOLD = 0.25  #: below it the words that two texts share are everybody's words
-LEAST_WORDS = 3  #: shared words without which the score means nothing
-LEAST_RARITY = 8.5  #: how rare they must be together (natural logarithms): words of many pages are no trace,
+THRESHOLD = 0.25  #: below it, the words that two texts share are common to all texts
+LEAST_WORDS = 3  #: minimum number of shared words for a meaningful score
+LEAST_RARITY = 8.5  #: their minimum total rarity (natural logarithms): words of many pages are no clue,
 #: unless they are a page's whole title
 MAX_PAGES = 3
-MAX_SCORE = 0.9  #: a page whose own patterns did not fire is never the failure's for certain
+MAX_SCORE = 0.9  #: a page whose own patterns did not match is never certain
 
 _WORD = lazy(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
 _IDENTIFIER = lazy(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")
 _MAX_TEXT = 2000
-_ASKED = 32  # texts whose pages are remembered
-_PAIR = 0.5  # what two words in a row count beside the words themselves
-_PYTHON = 0.4  # what a word of Python's own messages counts
+_ASKED = 32  # texts whose pages are cached
+_PAIR = 0.5  # weight of two words in a row, in addition to the words themselves
+_PYTHON = 0.4  # weight of a word of Python's own messages
 
 
 @dataclass(frozen=True)
 class _Said:
-    """A text's words in a row between blanks, and the text itself, in lower case."""
+    """A text in lower case, and its words in sequence separated by blanks."""
 
     words: str
     text: str
@@ -57,14 +57,14 @@ class _Said:
 class _Page:
     page: RulePage
     title: frozenset[str]
-    said: tuple[tuple[float, _Said], ...]  #: what a word counts that stands there, the most first
+    said: tuple[tuple[float, _Said], ...]  #: weights of words in these texts, the highest first
 
     def weight(self, feature: str) -> float:
         return next((weight for weight, said in self.said if said.says(feature)), 0.0)
 
 
 class Nearest:
-    """Finds pages by wording. Made once for a catalogue, and only when a failure is unknown."""
+    """Finds pages by wording. Made once for a catalogue, and only for an unknown failure."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._pages = [
@@ -72,13 +72,13 @@ class Nearest:
             for page in sorted(catalogue.pages.values(), key=lambda page: page.id)
             if page.status != "retired" and page.patterns
         ]
-        # A live run's diagnosis asks the same again and again, and long messages cost a tenth of a second.
+        # A live run's diagnosis repeats the same query, and long messages cost a tenth of a second.
         self._near = functools.lru_cache(maxsize=_ASKED)(self._compare)
 
     def of(self, *texts: str) -> list[NearPage]:
-        """The pages nearest to these texts (exception, message, root), the nearest first; often none.
+        """Return the pages nearest to (exception, message, root), the nearest first; often none.
 
-        A place to look, and no claim.
+        They are hints for a reader, not a diagnosis.
         """
         return [
             NearPage(page.id, page.title, round(min(MAX_SCORE, score), 2))
@@ -86,19 +86,19 @@ class Nearest:
         ]
 
     def _compare(self, *texts: str) -> tuple[tuple[float, RulePage], ...]:
-        """The pages that share enough with the texts, the nearest first."""
-        weights = {one: [page.weight(one) for page in self._pages] for one in _features(*texts)}
-        rarity = {one: self._rarity(told) * _worth(one) for one, told in weights.items()}
+        """Return the pages that share enough with the texts, the nearest first."""
+        weights = {item: [page.weight(item) for page in self._pages] for item in _features(*texts)}
+        rarity = {item: self._rarity(weight) * _worth(item) for item, weight in weights.items()}
         whole = sum(rarity.values()) or 1.0
         near = []
         for at, page in enumerate(self._pages):
-            told = sum(rarity[one] * weights[one][at] for one in weights)
-            shared = [one for one in weights if weights[one][at] and one[0] != "#" and " " not in one]
-            rare = sum(rarity[one] for one in shared if one not in OF_PYTHON)
-            tells = len(shared) >= LEAST_WORDS and (rare >= LEAST_RARITY or page.title <= weights.keys())
-            if tells and told / whole >= THRESHOLD:
-                near.append((told / whole, page.page))
-        near.sort(key=lambda one: (-one[0], one[1].id))
+            weight = sum(rarity[item] * weights[item][at] for item in weights)
+            shared = [item for item in weights if weights[item][at] and item[0] != "#" and " " not in item]
+            rare = sum(rarity[item] for item in shared if item not in OF_PYTHON)
+            enough = len(shared) >= LEAST_WORDS and (rare >= LEAST_RARITY or page.title <= weights.keys())
+            if enough and weight / whole >= THRESHOLD:
+                near.append((weight / whole, page.page))
+        near.sort(key=lambda item: (-item[0], item[1].id))
         return tuple(near[:MAX_PAGES])
 
     def _rarity(self, told: list[float]) -> float:
@@ -106,7 +106,7 @@ class Nearest:
 
 
 def nearest_in(catalogue: Catalogue) -> Nearest:
-    """The one of this catalogue: a diagnosis asks more than once."""
+    """Return the cached instance for this catalogue: a diagnosis needs it more than once."""
     if not _made or _made[0][0] is not catalogue:
         _made[:] = [(catalogue, Nearest(catalogue))]
     return _made[0][1]
@@ -116,7 +116,7 @@ _made: list[tuple[Catalogue, Nearest]] = []
 
 
 def words_of(*texts: str) -> list[str]:
-    """The words that tell, in lower case; those inside of identifiers by themselves."""
+    """Return the distinctive words in lower case; those inside identifiers separately."""
     return [word for word in _all_words(*texts) if word not in COMMON]
 
 
@@ -126,7 +126,7 @@ def _all_words(*texts: str) -> list[str]:
 
 
 def _features(*texts: str) -> list[str]:
-    """Words, two words in a row (with a blank between), and identifiers as they are (behind a ``#``)."""
+    """Return words, pairs of words (joined by a blank), and whole identifiers (prefixed with ``#``)."""
     found = dict.fromkeys(words_of(*texts))
     for text in texts:
         words = _all_words(text)
@@ -142,7 +142,7 @@ def _worth(feature: str) -> float:
 
 
 def _said_of(page: RulePage) -> _Page:
-    """What the page says: what programs print counts in full, what explains it half."""
+    """Weigh a page's texts: program output counts in full, its explanations half."""
     printed = _Said.of(*(line for one in page.parts for sample in one.fires for line in sample.split("\n")))
     named = _Said.of(page.title, page.id.replace("-", " "))
     explained = _Said.of(page.sections.what, page.sections.why)

@@ -1,9 +1,9 @@
-"""An exception in a log: its message, its calls, the kind of its end, and the page that its place belongs to.
+"""Exceptions in a log: message, calls, kind of end, and the page that names the place of the exception.
 
-A library's function often raises for one reason, whatever words a version has for it: whoever ends in torch's
-``_env_rendezvous_handler`` lacks an environment variable. Pages name such places (``raised_in``), and they
-are consulted only for an exception that no page knows by its words. The user's own code is no library's,
-whatever its folders are called, and what called it did not raise.
+A library's function often raises for one reason, whatever a version's wording: an exception that ends in
+torch's ``_env_rendezvous_handler`` means a missing environment variable. Pages name such places
+(``raised_in``). They are consulted only for an exception that no page knows by its words. The user's own code
+never counts as a library's, whatever its folders are called, and its callers did not raise the exception.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
 #: Where an exception was raised: in the main thread, another thread, a process of ``multiprocessing``, a task
-#: of asyncio, or where Python drops it (``__del__``, atexit, a generator that is closed); or that the program
-#: says it goes on without what failed.
+#: of asyncio, or where Python drops it (``__del__``, atexit, a generator that is closed); or ``handled``: the
+#: program reports that it continues without what failed.
 Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
@@ -46,7 +46,7 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def library(self) -> bool:
-        """Whether it is installed code rather than the user's own."""
+        """Whether the code is installed rather than the user's own."""
         return not self.line or bool(_LIBRARY.search(self.path))
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 _SHOWN = lazy(r":\d+(?: in |$)")
-_STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # written by pip: it only starts the program
+_STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # written by pip, only to start the program
 _LIBRARY = lazy(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
     r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/"
@@ -64,48 +64,48 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Of frames as they are shown, innermost last, the user's own innermost; empty where there is none."""
+    """Return the user's own innermost frame of shown frames (innermost last); empty if there is none."""
     own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
     return next((frame for frame in own if not _STARTER.search(frame)), "")
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Where a stream was when a line came."""
+    """Position of a line in its stream."""
 
-    index: int = 0  #: lines before it
-    advances: int = 0  #: steps that the stream had seen
-    step: int | None = None  #: the last step that the stream itself had shown
-    plain: int = 0  #: lines outside of tracebacks before it
-    answers: int = 0  #: requests that a server had answered
+    index: int = 0  #: number of lines before it
+    advances: int = 0  #: number of steps that the stream had shown
+    step: int | None = None  #: number of the last step that the stream itself had shown
+    plain: int = 0  #: number of lines outside of tracebacks before it
+    answers: int = 0  #: number of requests that a server had answered
 
 
 class Raised(msgspec.Struct):
-    """A chain of exceptions that a traceback (or a bare line) told; the last one is what ended the call."""
+    """A chain of exceptions from a traceback (or a bare line); the last exception ended the call."""
 
     exception: str  #: as printed, such as ``torch.OutOfMemoryError``; empty where the text ends before it
     message: str
     line: Line  #: the line with the final exception
-    mark: Mark  #: where the stream was at that line
+    mark: Mark  #: position of the stream at that line
     frames: list[Frame] = []
-    root: str = ""  #: the chain's first exception with its message, where there is a chain
+    root: str = ""  #: the chain's first exception with its message, if there is a chain
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched in the chain
-    heading: set[str] = set()  #: rules that matched in the words before its header: it is the reason for them
-    group: bool = False  #: an exception group, whose parts follow behind a margin
+    heading: set[str] = set()  #: rules that matched in the words before its header, as it is their reason
+    group: bool = False  #: an exception group, whose parts follow indented by a margin
     setting: Setting = "main"
-    warned: bool = False  #: told by a logger with the level of a warning
-    source: str = ""  #: the innermost call's own line of code, where it is shown
-    native: bool = False  #: a crash of compiled code, which may come after the training's own end
-    step: int | None = None  #: the run's step then, as far as the diagnosis could tell
+    warned: bool = False  #: logged with the level of a warning
+    source: str = ""  #: the innermost call's own line of code, if shown
+    native: bool = False  #: a crash of compiled code, possibly after the training's own end
+    step: int | None = None  #: the run's step at that time, if the diagnosis knows it
 
     @property
     def shows_teardown(self) -> bool:
-        """Whether it only says that somebody else has ended: its peer, its process, its event loop.
+        """Whether it only shows that another part has ended: its peer, its process, its event loop.
 
-        Such an exception is the root cause only of what nothing else explains.
+        Such an exception is the root cause only if nothing else explains the failure.
         """
         if not self.exception and self.setting == "thread" and of_helper(self):
-            return True  # cut off
+            return True  # truncated
         return self.kind == "ignored" or any(echo.agrees(self) for echo in ECHOES)
 
     @property
@@ -115,12 +115,12 @@ class Raised(msgspec.Struct):
 
     @property
     def beside(self) -> bool:
-        """Whether it was raised beside the program's main thread."""
+        """Whether it was raised outside the program's main thread."""
         return self.setting != "main" or self.kind == "ignored"
 
     @property
     def of_destructor(self) -> bool:
-        """Whether it came out of a ``__del__``, from where Python lets none go on."""
+        """Whether it was raised in a ``__del__``, from which Python lets none propagate."""
         return bool(self.frames) and self.frames[0].name == "__del__"
 
 
@@ -139,7 +139,7 @@ _STARTS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return where an exception with these calls was raised, and as the line above its traceback says."""
+    """Return where an exception was raised, by its calls or the line above its traceback."""
     for frame in frames[:2] if introduced == "main" else ():  # a spawned process begins in "<string>"
         call = f"{frame.path} in {frame.name}"
         for setting, start in _STARTS:
@@ -149,15 +149,15 @@ def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting
 
 
 class Echo(NamedTuple):
-    """Exceptions that only say that somebody else has ended."""
+    """Exceptions that only show that another part has ended."""
 
     exceptions: str  #: a pattern of the name without its modules
     message: str = ""  #: a pattern that must be found in the message
     file: str = ""  #: a pattern that the innermost call's file must have
-    beside: bool = False  #: only where it was not raised in the main thread
+    beside: bool = False  #: only if it was not raised in the main thread
 
     def agrees(self, raised: Raised) -> bool:
-        """Return whether the exception is such a one."""
+        """Return whether this entry describes the exception."""
         name = raised.exception.rpartition(".")[2]
         if not re.fullmatch(self.exceptions, name) or not re.search(self.message, raised.message):
             return False
@@ -168,8 +168,8 @@ class Echo(NamedTuple):
 
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
-_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # no words of whoever raised it
-#: Of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and of W&B.
+_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code added no words
+#: From Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and W&B.
 ECHOES = (
     Echo(_LOST, beside=True),
     Echo(r"EOFError|(?:BrokenPipe|Connection\w+)Error", _WORDLESS, file=_MULTIPROCESSING),
@@ -186,30 +186,30 @@ ECHOES = (
     Echo("Fatal Python error", r"at interpreter shutdown|^_enter_buffered_busy"),
     Echo("terminate called", r"^without an active exception"),
 )
-#: What the main thread raises for that, and for other reasons.
+#: Raised by the main thread for that reason, and for others.
 LOST = Echo(_LOST, _WORDLESS)
 
 
 def kind_of(raised: Raised) -> Kind:
-    """Whether it is a failure, the launcher's summary of one, or a stop by hand."""
+    """Return whether it is a failure, a launcher's summary of a failure, or a stop by hand, among others."""
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        return "ignored"  # for a destructor, whatever was cut off above it
+        return "ignored"  # for a destructor, whatever was truncated above it
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
-        return "ignored"  # TensorFlow's feeding thread, when the session that it fed has ended
+        return "ignored"  # TensorFlow's feeding thread, after the end of the session that it fed
     if last in _LAUNCHER_NAMES:
         return "wrapper"
     launched = any(_LAUNCHER_FRAMES.search(frame.path.replace("\\", "/")) for frame in raised.frames)
     started_python = "python" in raised.message and ".py" in raised.message
     if last == "CalledProcessError" and (launched or started_python):
         return "wrapper"
-    if not last and launched:  # cut off, and what ends a launcher's traceback is its summary
+    if not last and launched:  # truncated, and a launcher's traceback ends in its summary
         return "wrapper"
     if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):
-        # Code without a file: what the program ran, such as a model's answer, or the program itself
-        # (python -c). Only what follows tells.
+        # Code without a file: code that the program ran, such as a model's answer, or the program itself
+        # (python -c). Only the following lines show which.
         return "snippet"
     return "failure"
 
@@ -219,16 +219,16 @@ _TRACKERS = lazy(
     r"[/\\](?:site|dist)-packages[/\\]"
     r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX)[/\\]"
 )
-#: What a process raises that asks another which is gone, or was before its file for questions was opened.
+#: Raised by a request to a process that has ended, or that ended before its socket was opened.
 _GONE = frozenset(
     ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError", "FileNotFoundError")
 )
 
 
 def of_helper(raised: Raised) -> bool:
-    """Whether all calls of an exception are a tracker's, or of ``subprocess`` where it reads in a thread.
+    """Whether all calls are a tracker's, or those of a reader thread of ``subprocess``.
 
-    Both call Python's own library and what is installed; the outermost installed call tells whose they are.
+    Both call Python's own library and installed packages; the outermost installed call shows the owner.
     """
     if not raised.frames or not all(frame.library for frame in raised.frames):
         return False
@@ -239,13 +239,15 @@ def of_helper(raised: Raised) -> bool:
 
 
 def pins_batches(raised: Raised) -> bool:
-    """Whether a data loader's thread that pins batches lost a worker (torch's ``_utils/pin_memory.py``).
+    """Whether a data loader's pinning thread lost a worker (torch's ``_utils/pin_memory.py``).
 
-    What it takes over from a worker that is gone fails in the connection to it (``multiprocessing``).
+    Receiving a batch from a lost worker fails in the connection to it (``multiprocessing``).
     """
     names = {frame.name for frame in raised.frames}
-    asked = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
-    return raised.setting == "thread" and raised.exception in _GONE and "_pin_memory_loop" in names and asked
+    connected = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
+    return (
+        raised.setting == "thread" and raised.exception in _GONE and "_pin_memory_loop" in names and connected
+    )
 
 
 def _reads_output(frame: Frame) -> bool:
@@ -253,15 +255,15 @@ def _reads_output(frame: Frame) -> bool:
     return frame.name == "_readerthread" and re.split(r"[/\\]", frame.path)[-1] == "subprocess.py"
 
 
-DEEP = 3  #: so many parts make a folder's name its package's own
-MAX_DEPTH = 25  #: innermost calls that are looked at: what lies further out called many other things
+DEEP = 3  #: a folder's name with this many parts is specific to its package
+MAX_DEPTH = 25  #: maximum number of innermost calls to inspect: outer calls are not specific
 
 
 def page_of_place(raised: Raised, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
-    """The page with the innermost call among its places, and that call; ``None`` where two agree as well.
+    """Return the page that names the innermost call, and that call; ``None`` if two pages match equally.
 
-    A place with a message's pattern counts before one without it, and a call before an exception's name alone
-    (then there is no call).
+    A place with a message pattern takes precedence over one without, and a call over an exception's name
+    alone (which has no call).
     """
     best: list[tuple[_Order, str, RulePage, Frame | None]] = []
     calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])
@@ -288,7 +290,7 @@ def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
 
 
 def _agrees(place: RaisedIn, raised: Raised) -> bool:
-    """Whether the exception is such a one; one that was cut off may be, where a call tells and no message."""
+    """Whether a place fits the exception; a cut-off one fits by its call, if the place names no message."""
     cut_off = not raised.exception and place.file
     if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
         return False
@@ -300,13 +302,13 @@ def _is(exception: str, name: str) -> bool:
 
 
 def _inside(calls: list[Frame]) -> list[Frame]:
-    """From the innermost call to the user's own innermost one: a library around that ran the user's code."""
+    """Return the calls from the innermost to the user's own innermost call, excluding the callers of that."""
     own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
     return calls[: own + 1]
 
 
 def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
-    """The calls at a place, with how far inside they are: 0 is the innermost."""
+    """Return the calls at a place with their depth: 0 is the innermost."""
     if not place.file:
         return [(len(calls), None)]
     looked_at = calls if place.below else calls[:1]
@@ -316,7 +318,7 @@ def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]
 def _at(place: RaisedIn, call: Frame) -> bool:
     path = "/" + call.path.replace("\\", "/")
     if place.file.endswith("/"):
-        # A short name is one that folders of anybody's own have, too; a long one may be a checkout's.
+        # A user's own folder may have a short name, too; a long name may belong to a checkout.
         inside = (call.library or place.file.count("/") >= DEEP) and f"/{place.file}" in path
     else:
         inside = path.endswith(f"/{place.file}")
@@ -328,16 +330,16 @@ def found_in(pattern: str, text: str) -> bool:
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 
-MAX_KINDS = 200  #: different exceptions kept per stream; a log may hold millions of tracebacks
+MAX_KINDS = 200  #: maximum number of different exceptions per stream; a log may hold millions of tracebacks
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
 
 Key = tuple[str, str, str]
 
 
 class Seen(msgspec.Struct):
-    """One exception in one stream, as often as it came."""
+    """One exception in one stream, with its number of occurrences."""
 
-    raised: Raised  #: the first time
+    raised: Raised  #: the first occurrence
     count: int
     last: Raised
 
@@ -359,7 +361,7 @@ class ExceptionTable(msgspec.Struct):
             self.seen[key] = Seen(raised, 1, raised)
 
     def with_left(self, left: Iterable[Raised]) -> ExceptionTable:
-        """A copy that also counts what stands unfinished at the stream's present end."""
+        """Return a copy that also counts the exceptions unfinished at the stream's current end."""
         copy = ExceptionTable({key: Seen(s.raised, s.count, s.last) for key, s in self.seen.items()})
         for raised in left:
             copy.add(raised)
@@ -367,7 +369,7 @@ class ExceptionTable(msgspec.Struct):
 
 
 def unknown_in(table: ExceptionTable, known: Collection[str]) -> list[Seen]:
-    """The failures of a stream in which none of the known rules matched."""
+    """Return the failures of a stream in which none of the known rules matched."""
     return [
         seen
         for seen in table.seen.values()
@@ -376,22 +378,22 @@ def unknown_in(table: ExceptionTable, known: Collection[str]) -> list[Seen]:
 
 
 def fold(seen: Iterable[Seen]) -> list[UnknownException]:
-    """The same exception on many ranks as one record, the earliest first."""
+    """Merge the same exception on many ranks into one record, the earliest first."""
     groups: dict[Key, list[Seen]] = {}
-    for one in seen:
-        groups.setdefault(_kind_key(one.raised), []).append(one)
+    for each in seen:
+        groups.setdefault(_kind_key(each.raised), []).append(each)
     ordered = sorted(groups.values(), key=lambda group: _by_time(earliest(s.raised.line for s in group)))
     return [_record(group) for group in ordered]
 
 
 def _record(group: list[Seen]) -> UnknownException:
-    line = earliest(one.raised.line for one in group)
-    first = next(one.raised for one in group if one.raised.line is line)
+    line = earliest(seen.raised.line for seen in group)
+    first = next(seen.raised for seen in group if seen.raised.line is line)
     return UnknownException(
         exception=first.exception,
         message=repeats(first.message)[0],
-        ranks=sorted({one.raised.line.rank for one in group if one.raised.line.rank is not None}),
-        count=sum(one.count for one in group),
+        ranks=sorted({seen.raised.line.rank for seen in group if seen.raised.line.rank is not None}),
+        count=sum(seen.count for seen in group),
         first=place(line, first.step),
         frames=shown_frames(first.frames),
         root=first.root,
@@ -399,7 +401,7 @@ def _record(group: list[Seen]) -> UnknownException:
 
 
 def shown_frames(frames: list[Frame]) -> list[str]:
-    """The innermost calls, the user's own before the libraries'; innermost last in each."""
+    """Return the innermost calls, the user's own before the libraries'; innermost last in each."""
     user = [str(frame) for frame in frames if not frame.library]
     library = [str(frame) for frame in frames if frame.library]
     return user[-USER_FRAMES:] + library[-LIBRARY_FRAMES:]

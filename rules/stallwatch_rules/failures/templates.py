@@ -1,8 +1,8 @@
-"""The messages of one stream that no rule knows: one entry for each wording, however often it came.
+"""Messages of one stream that no rule knows: one entry for each template, however often it occurred.
 
-A line's digits and identifiers are left out to find its entry (``masking.skeleton``), so a table of a few
-hundred entries holds logs of any length. What was dropped to keep it so is remembered by a checksum: it is
-never taken for a new message.
+A line's digits and identifiers are removed to find its entry (``masking.skeleton``), so a table of a few
+hundred entries holds logs of any length. Dropped entries are remembered by a checksum, so that they are never
+taken for new messages.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import skeleton
 
-MAX_TEMPLATES = 256  #: entries kept of a stream; there may be thousands of streams
-MAX_DROPPED = 8192  #: checksums of entries that were dropped
-MAX_TEXT = 400  #: characters of a line that are looked at and kept
+MAX_TEMPLATES = 256  #: maximum number of entries per stream; there may be thousands of streams
+MAX_DROPPED = 8192  #: maximum number of checksums of dropped entries
+MAX_TEXT = 400  #: characters of a line that are read and kept
 
 Level = Literal["error", "warning", "info"]
 
 _MESSAGE = lazy(r"[A-Za-z]{3,}[^A-Za-z\n]{1,3}[A-Za-z]{2,}|[\u4e00-\u9fff]{4,}")
 _NO_MESSAGE = lazy(r"\s*(?:[|+│├└╭╰{}\[\]()=*#<>~^-]{2}|raise \w)|.*(?:\d%\||[~^]{4,}\s*$)")
-# The level that a logger states, near the line's beginning; else the words tell.
+# The level that a logger states near the start of the line; else the words decide.
 _STATED = lazy(
     r"(?<![A-Za-z_])(?:(?P<info>DEBUG|INFO|NOTICE|TRACE)|(?P<warning>WARN(?:ING)?)"
     r"|(?P<error>ERROR|CRITICAL|FATAL))(?![A-Za-z_])|^\[?(?:(?P<w>W)|(?P<e>[EF])|(?P<i>I))\d{3,4} \d\d:"
@@ -37,8 +37,8 @@ _ERROR = lazy(
     r"|unhealthy|out of memory|mismatch|\bhung\b|\bhang|\blost\b|错误|失败|异常|超时|无法",
     re.IGNORECASE,
 )
-# TensorFlow and XLA print the first with severity E at an import beside another of their plug-ins, torch the
-# last of each kernel that it tries and leaves (``_inductor/select_algorithm.py``, ``autotune_process.py``).
+# TensorFlow and XLA print the first two with severity E if imported beside another of their plug-ins, torch
+# the last for each rejected kernel (``_inductor/select_algorithm.py``, ``autotune_process.py``).
 _WITHOUT_EFFECT = lazy(
     r"Unable to register cu(?:DNN|BLAS|FFT) factory|computation placer already registered"
     r"|_inductor/(?:select_algorithm|autotune_process)\.py:\d+\] "
@@ -47,15 +47,15 @@ _WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|�
 
 
 class Template(msgspec.Struct):
-    """One wording in one stream."""
+    """One template in one stream."""
 
-    first: Line  #: its exemplar, its text cut
-    last: Line  #: its text cut
+    first: Line  #: its exemplar, with truncated text
+    last: Line  #: the latest occurrence, with truncated text
     count: int
     level: Level
-    advances: int  #: steps that the stream had seen at the first
-    step: int | None  #: the last of them, by number
-    index: int  #: lines of the stream before the first
+    advances: int  #: number of steps in the stream before the first
+    step: int | None  #: the number of the last such step
+    index: int  #: number of lines of the stream before the first
     last_index: int
 
 
@@ -64,10 +64,10 @@ class TemplateTable(msgspec.Struct):
 
     entries: dict[str, Template] = {}
     dropped: set[int] = set()
-    partial: bool = False  #: lines were left out, or entries forgotten: no message is new for certain
+    partial: bool = False  #: lines were skipped, or entries forgotten: no message is certainly new
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:
-        """Count a line whose wording is known, at ``index`` of its stream; false where it is not known."""
+        """Count a line of a known template, at ``index`` of its stream; return false if it is unknown."""
         entry = self.entries.get(skeleton(line.text[:MAX_TEXT]))
         if entry is None:
             return False
@@ -77,14 +77,14 @@ class TemplateTable(msgspec.Struct):
         return True
 
     def add(self, line: Line, mark: Mark, count: int = 1) -> None:
-        """Take a line, or ``count`` lines of one wording of which this is the first that is shown."""
+        """Take a line, or ``count`` lines of one template of which this is the first shown."""
         if self.again(line, mark.index, count):
             return
         if not looks_like_message(line.text):
             return
         key = skeleton(line.text[:MAX_TEXT])
         line = _cut(line)
-        # What was there before and was dropped is as old as the stream.
+        # An entry that was dropped before is as old as the stream.
         advances = -1 if zlib.crc32(key.encode()) in self.dropped else mark.advances
         self.entries[key] = Template(
             line, line, count, level_of(line.text), advances, mark.step, mark.index, mark.index
@@ -93,7 +93,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def merge(self, later: TemplateTable) -> None:
-        """Add what was read of the same source and rank further on."""
+        """Add the entries of a later part of the same source and rank."""
         for key, entry in later.entries.items():
             known = self.entries.get(key)
             if known is None:
@@ -107,7 +107,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Forget the half that was not seen for the longest time."""
+        """Drop the half of the entries that have not been seen for the longest time."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]
@@ -118,13 +118,13 @@ class TemplateTable(msgspec.Struct):
 
 
 def looks_like_message(text: str) -> bool:
-    """Whether the line says something in words, rather than numbers, a table or a progress bar."""
+    """Whether the line is text, rather than numbers, a table or a progress bar."""
     head = text[:MAX_TEXT]
     return _MESSAGE.search(head) is not None and _NO_MESSAGE.match(head) is None
 
 
 def level_of(text: str) -> Level:
-    """How grave a line is, as its logger states it, else by its words."""
+    """Return a line's level as its logger states it, else as its words suggest."""
     stated = _STATED.search(text[:120])
     if stated is not None:
         if stated["error"] or stated["e"]:
@@ -136,13 +136,13 @@ def level_of(text: str) -> Level:
 
 
 def states_info(text: str) -> bool:
-    """Whether a logger says of the line that it is neither a warning nor an error."""
+    """Whether a logger marks the line as neither a warning nor an error."""
     stated = _STATED.search(text[:120])
     return stated is not None and bool(stated["info"] or stated["i"])
 
 
 def states_error(text: str) -> bool:
-    """Whether a logger says of the line that it is an error: words alone may be advice."""
+    """Whether a logger marks the line as an error: words alone may be advice."""
     stated = _STATED.search(text[:120])
     return stated is not None and bool(stated["error"] or stated["e"]) and not _WITHOUT_EFFECT.search(text)
 

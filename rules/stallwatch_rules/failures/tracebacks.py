@@ -1,7 +1,7 @@
 """Python tracebacks in one stream of lines: from the header, or the first frame, to the final exception.
 
-A ``TracebackReader`` is fed the lines of one source and rank in order. It gives each chain of exceptions
-once, when the chain has ended, with the rules that matched inside it.
+A ``TracebackReader`` takes the lines of one source and rank in order. It returns each chain of exceptions
+once, after the chain has ended, with the rules that matched inside it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stallwatch_rules.failures.raised import Frame, Mark, Raised, Setting, kind_
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
-# A notebook names the exception before its calls, and writes no colon.
+# A notebook names the exception before its calls, and prints no colon.
 HEADER = lazy(
     r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)"
     r"|(?:^|(?<=\s))(?P<named>(?:\w+\.)*[A-Z]\w+) {2,}Traceback \(most recent call last\)\s*$"
@@ -27,13 +27,13 @@ _NOTEBOOK_FRAME = lazy(
     r"(?::(?P<line>\d+)|, line (?P<cell>\d+))?(?:, | )?(?:in (?P<name>[\w<>.]+))?"
 )
 NOTEBOOK_SOURCE = lazy(r"-*> ?\d+ ")
-INDENT = "  "  # of a frame under its header
-# Source stands deeper than a frame, so this is no source: frame and exception have lost what set them apart.
+INDENT = "  "  # indentation of a frame under its header
+# Source is indented more than a frame, so this is none: frame and exception lost their distinct indentation.
 LEVEL_FINAL = lazy(r" {1,3}(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failed): \S)")
 GROUP_HEADER = "Exception Group Traceback"
-MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # what an exception group and its parts stand behind
+MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # before an exception group and its parts
 BOX = "│╭╰─┌└├┃"
-# In a box, source has its number before it and a variable a second box around it; this is neither.
+# In a box, source follows its line number and a variable has a second box; this is neither.
 BOXED = lazy(r"[│┃] ?(?P<final>(?:\w+\.)*[A-Z]\w*(?:Error|Exception): .*)$")
 FINAL = lazy(
     r"(?:[|+] )?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\((?P<inner>[\w.]+)\))?"
@@ -54,57 +54,57 @@ QUOTES_INNER = lazy(
 )
 _IGNORED = lazy(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
-    r"|--- Logging error ---|Call stack:$)"  # under the error, logging shows who called it
+    r"|--- Logging error ---|Call stack:$)"  # under the error, logging shows its caller
     r"|\ban error occurred during closing of asynchronous generator\b"
 )
-# A logger's message that says how the program goes on without what failed; its traceback follows at once.
+# A logger's message that the program continues without what failed; its traceback follows immediately.
 _HANDLED = lazy(
     r"(?<![A-Za-z])(?:WARN(?:ING)?|ERROR|EXCEPTION)(?![A-Za-z]).{0,300}"
     r"(?i:\b(?:retry(?:ing)?|skipp(?:ed|ing)|ignor(?:ed|ing)|fall(?:s|ing)? back|trying again)\b)"
 )
-# A logger's lead with this level, before a traceback's header: programs go on without what failed.
+# A logger's prefix with this level, before a traceback's header: programs continue without what failed.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
-# Ray names the task, and the task's own frames follow; so does an actor that could not be made.
-# Its colour may have lost the escape when it was copied.
+# Ray names the task, and the task's own frames follow; likewise for an actor that could not be created.
+# Its color may have lost the escape character in copying.
 REMOTE = lazy(
     r"(?:The actor died because of an error raised in its creation task, )?"
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
 )
 _THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # the second is W&B's
-#: Python's Lib/asyncio: tasks.py, events.py, runners.py; a logger's lead may stand before it.
+#: Python's Lib/asyncio: tasks.py, events.py, runners.py; a logger's prefix may precede it.
 _TASK = lazy(
     r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
     r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
 )
-#: The line above a traceback that says where its exception was raised.
+#: The line above a traceback that shows where its exception was raised.
 _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("ignored", _IGNORED),
     ("thread", _THREAD),
     ("task", _TASK),
     ("handled", _HANDLED),
 )
-INTRODUCED = 3  #: lines within which a traceback belongs to its introduction,
-HANDLED = 1  #: and to a message that says that it is handled
-# The statement that raises, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
+INTRODUCED = 3  #: maximum number of lines from an introduction to its traceback,
+HANDLED = 1  #: and from a message that it is handled
+# The raising statement, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
-# The statement that failed, as a frame shows it: an assertion without words, an assignment, or a call whose
-# value is returned may be all that tells one bare AssertionError or IndexError from another. A rich box marks
-# the line with ❱.
+# The failed statement, as a frame shows it: an assertion without words, an assignment, or a returned call
+# may be all that distinguishes one bare AssertionError or IndexError from another. A rich box marks the line
+# with ❱.
 FAILED = lazy(
     r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
     r"(?:assert |[\w.]+(?:, [\w.]+)* = |return [\w.()]+\s*[│┃|]?\s*$)"
 )
-# Lines with which another message begins, so that an exception's own text has ended.
+# Lines that begin another message, after which an exception's own text has ended.
 OTHER_MESSAGE = lazy(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
     r"|srun: |slurmstepd[\w.-]*: "
     r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # vLLM's, uvicorn's
 )
-# Under an exception, what stands deeper is its message: no frame, no marks under source, and no bar.
+# Deeper lines under an exception are its message: no frame, no marks under source, and no bar.
 MORE = lazy(r"\s+(?!File \"|[~^|+]|\d{1,3}%)(?=.*[A-Za-z]{3})(?!.*%\|)")
-# The same where an exception has no message yet: what follows a logger's lead is none.
+# The same if an exception has no message yet: text after a logger's prefix is none.
 OTHER_LOGGER = lazy(
     r"(?:\[?\d\d/\d\d/\d\d|\[?\d\d:\d\d:\d\d\b"
     r"|\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b[]:|]? *[^\s:=])"
@@ -112,12 +112,12 @@ OTHER_LOGGER = lazy(
 
 
 def introduced(text: str) -> Setting | None:
-    """Return where the exception of the traceback under this line was raised, if the line says so."""
+    """Return where the exception of the traceback below this line was raised, if the line shows it."""
     return next((setting for setting, words in _INTRODUCTIONS if words.search(text)), None)
 
 
 def frame_in(text: str) -> Frame | None:
-    """The frame that a line shows."""
+    """Return the frame that a line shows."""
     found = _FRAME.match(text) if 'File "' in text else None
     if found is None and text[:1] in "│|":
         found = _BOX_FRAME.match(text)
@@ -125,7 +125,7 @@ def frame_in(text: str) -> Frame | None:
 
 
 def notebook_frame(text: str) -> Frame | None:
-    """The frame that a line of a notebook's traceback shows."""
+    """Return the frame that a line of a notebook's traceback shows."""
     found = _NOTEBOOK_FRAME.match(text)
     if found is None or not (found["name"] or found["line"] or found["cell"]):
         return None
@@ -133,14 +133,14 @@ def notebook_frame(text: str) -> Frame | None:
 
 
 def is_error(name: str, adjoining: bool) -> bool:
-    """Whether this names an exception; ``adjoining`` its traceback, any capitalised name does."""
+    """Whether this names an exception; any capitalized name does if ``adjoining`` its traceback."""
     last = name.rpartition(".")[2]
-    # A name in another script has no capitals to know it by.
+    # A name in a script without capitals cannot be recognized by them.
     return bool(ERROR_NAME.search(last)) or (adjoining and (bool(_CAMEL.match(name)) or not name.isascii()))
 
 
 def without(prefix: str, text: str) -> str:
-    """The text without a logger's prefix like the header's, whatever its digits are."""
+    """Remove a logger's prefix like the header's from a text, whatever its digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
@@ -151,16 +151,16 @@ _DIGITS = lazy(r"\d")
 
 MAX_FRAMES = 60
 MAX_MESSAGE = 1000
-FOREIGN_LINES = 30  #: lines of other writers that may stand inside a traceback before it is given up
-MORE_LINES = 3  #: of a message, right under its first, that are kept
-MESSAGE_LINES = 14  #: how far a message may go on after the exception's first line
-BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while no more than this follows it
-#: Python names the place of these above them; alone they are of code that a program tried to read.
+FOREIGN_LINES = 30  #: maximum number of foreign lines inside a traceback before it is abandoned
+MORE_LINES = 3  #: lines of a message kept, directly under its first
+MESSAGE_LINES = 14  #: maximum number of lines of a message after the exception's first line
+BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while at most this many lines follow it
+#: Python prints the place of these above them; alone, they concern code that a program tried to read.
 NEVER_BARE = ("SyntaxError", "IndentationError", "TabError")
 
 
 class _Open(msgspec.Struct):
-    """A traceback whose final exception has not come yet."""
+    """A traceback whose final exception has not appeared yet."""
 
     start: Line
     prefix: str
@@ -171,17 +171,17 @@ class _Open(msgspec.Struct):
     rules: set[str] = set()
     heading: set[str] = set()
     foreign: int = 0
-    adjoining: bool = False  #: whether the line before belonged to it
+    adjoining: bool = False  #: whether the previous line belonged to it
     source: str = ""  #: the last frame's line of code
-    bare_frame: bool = False  #: whether the last frame's source line has yet to come
-    named: str = ""  #: the exception, where its header names it
-    group: bool = False  #: of an exception group, behind a margin
+    bare_frame: bool = False  #: whether the last frame's source line is still missing
+    named: str = ""  #: the exception, if the header names it
+    group: bool = False  #: belongs to an exception group, indented by a margin
     warned: bool = False
-    quoted: bool = False  #: the exception before it only tells of this one, which was raised first
-    column: int = 0  #: how far all its lines are indented, or where rich's logging handler drew its box
+    quoted: bool = False  #: the previous exception only reports this one, which was raised first
+    column: int = 0  #: indentation of all its lines, or the column of the box of rich's logging handler
 
     def unwrapped(self, text: str) -> str:
-        """A line without what stands before all lines of this traceback, and without a box around it."""
+        """Return a line without this traceback's common prefix, and without a box around it."""
         text = without(self.prefix, text)
         if self.column and text[: self.column].isspace():
             text = text[self.column :]
@@ -197,34 +197,34 @@ _START = Mark()
 
 
 class TracebackReader:
-    """Finds the exceptions in one stream. A match of a ``failures`` rule inside names it."""
+    """Finds the exceptions in one stream. A match of a ``failures`` rule inside one identifies it."""
 
     def __init__(self, failures: Collection[str] = ()) -> None:
         self._failures = frozenset(failures)
         self._open: _Open | None = None
-        self._raised: Raised | None = None  # its message may go on
+        self._raised: Raised | None = None  # its message may continue
         self._after = 0  # lines since its first line
-        self._more = 0  # of them, those right under it that are its message
-        self._colon = False  # its name ends in a colon, so that its message may begin on the next line
-        self._chained = False  # a chain marker came after it
-        self._setting: Setting = "main"  # as a line introduced the next traceback,
-        self._lines = 0  # if it begins within so many lines
+        self._more = 0  # the part of them directly under it that is its message
+        self._colon = False  # its name ends in a colon, so its message may begin on the next line
+        self._chained = False  # a chain marker followed it
+        self._setting: Setting = "main"  # the next traceback's, from its introduction,
+        self._lines = 0  # if it begins within this many lines
         self._bare: Raised | None = None
         self._bare_after = 0
 
     @property
     def busy(self) -> bool:
-        """Whether the next line matters whatever it says, not only with a word of ``hints.TRACEBACK``."""
+        """Whether the next line matters whatever its text, not only with a word of ``hints.TRACEBACK``."""
         return self._open is not None or self._raised is not None or self._bare is not None or self._lines > 0
 
     @property
     def telling(self) -> bool:
-        """Whether a traceback, or the message under it, is being told."""
+        """Whether a traceback, or the message below it, is in progress."""
         return self._open is not None or self._raised is not None
 
     @property
     def teardown(self) -> bool:
-        """Whether the last line belongs to what a process prints while it is torn down."""
+        """Whether the last line belongs to the output of a process during its teardown."""
         if self._open is not None:
             return self._open.introduced in ("ignored", "handled") and self._open.adjoining
         raised = self._raised
@@ -232,13 +232,13 @@ class TracebackReader:
 
     @property
     def handled(self) -> bool:
-        """Whether the last line belongs to an exception that the program says it goes on without."""
+        """Whether the last line belongs to an exception that the program reports as handled."""
         if self._open is not None:
             return self._open.introduced == "handled"
         return self._raised is not None and self._raised.setting == "handled"
 
     def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
-        """Take the next line and the rules that matched it; gives the chain that has ended, if one has."""
+        """Take the next line and the rules that matched it; return the chain that has ended, if any."""
         text = line.text
         if self._raised is not None and self._raised.group and MARGIN.match(text):
             self._part(self._raised, text, rules)
@@ -259,10 +259,10 @@ class TracebackReader:
         return ended
 
     def quotes(self, text: str) -> bool:
-        """Whether this line, if it comes next, is source code that is shown, not a message.
+        """Whether this line, if it comes next, is quoted source code rather than a message.
 
-        ``raise RuntimeError("CUDA out of memory")`` under a frame says what the program may say, and the same
-        words in a box of variables what one of them held.
+        ``raise RuntimeError("CUDA out of memory")`` under a frame shows what the program may print, and the
+        same words in a box of variables show the value of one of them.
         """
         if self._raised is not None and self._raised.group and MARGIN.match(text):
             inner = MARGIN.sub("", text, count=1)
@@ -280,7 +280,7 @@ class TracebackReader:
         return begun.bare_frame and FLUSH.match(text) is not None
 
     def skip(self, lines: int) -> Raised | None:
-        """So many lines of the stream are left out; gives the chain that ended before or in them."""
+        """Skip lines of the stream; return the chain that ended before or in them, if any."""
         self._lines = max(0, self._lines - lines)
         self._bare_after += lines
         if self._bare_after > BARE_LINES_AFTER:
@@ -297,7 +297,7 @@ class TracebackReader:
         return ended
 
     def left(self, mark: Mark = _START) -> list[Raised]:
-        """What stands unfinished if the stream ended here. Changes nothing: the stream may go on."""
+        """Return what is unfinished if the stream ended here; change nothing, as it may continue."""
         if self._raised is not None:
             return [self._raised]
         if self._open is not None and (self._open.frames or self._open.chain or self._open.named):
@@ -322,7 +322,7 @@ class TracebackReader:
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
         chained = previous if inner else None
-        # A chain inside a destructor begins there itself: another one belongs to another process.
+        # A chain inside a destructor begins there itself: another chain belongs to another process.
         ignored = chained is not None and chained.kind == "ignored" and not chained.of_destructor
         setting = self._setting if self._lines else "main"
         if chained is not None and setting == "main":
@@ -352,7 +352,7 @@ class TracebackReader:
             if final is not None and is_error(final["name"], begun.adjoining):
                 self._finish(begun, final, line, rules, mark)
                 return None
-            if begun.bare_frame and FLUSH.match(text):  # an excerpt that lost its indentation
+            if begun.bare_frame and FLUSH.match(text):  # an excerpt without indentation
                 begun.bare_frame, begun.source = False, text.strip()
                 return None
             begun.adjoining = False
@@ -378,7 +378,7 @@ class TracebackReader:
             raised.root = begun.chain.root
             if not raised.root and not begun.quoted:
                 raised.root = f"{begun.chain.exception}: {begun.chain.message}".rstrip(": ")
-            # That an exception quotes this one, as a launcher's does, does not explain this one.
+            # An exception that quotes this one, such as a launcher's, does not explain it.
             raised.rules |= begun.chain.rules & self._failures if begun.quoted else begun.chain.rules
         raised.group, raised.warned = begun.group, begun.warned
         raised.setting = setting_of(begun.frames, begun.introduced)
@@ -387,7 +387,7 @@ class TracebackReader:
         self._more, self._colon = 0, final.group().endswith(":")
 
     def _part(self, raised: Raised, text: str, rules: Collection[str]) -> None:
-        """A line of one of a group's exceptions: the first that is no group itself is its root."""
+        """Take a line of a group's sub-exception: the first that is no group itself is its root."""
         self._after = 0
         raised.rules.update(self._failures & set(rules))
         final = FINAL.match(MARGIN.sub("", text, count=1).rstrip()) if not raised.root else None
@@ -409,7 +409,7 @@ class TracebackReader:
         if not self._chained and frame_in(text) is not None:
             return False
         if not raised.message and self._colon and text.strip(" =-*#_"):
-            if OTHER_LOGGER.match(text):  # the exception has no message, and this line is another's
+            if OTHER_LOGGER.match(text):  # the exception has no message, and this line belongs to another
                 return False
             raised.message = text.strip()[:MAX_MESSAGE]
         elif raised.message and self._after == self._more + 1 <= MORE_LINES and MORE.match(text):
@@ -430,7 +430,7 @@ class TracebackReader:
         frame = frame_in(text) if 'File "' in text else None
         if frame is not None and frame.name:
             self._bare = None
-            # An excerpt that begins with a frame: what stands deeper than usual was indented as a whole.
+            # An excerpt that begins with a frame: it was indented as a whole by the extra margin.
             margin = text[: max(0, len(text) - len(text.lstrip(" ")) - len(INDENT))]
             introduced_as: Setting = "ignored" if ignored else "main"
             self._open = _Open(line, margin, introduced_as, None, header=False, adjoining=True)

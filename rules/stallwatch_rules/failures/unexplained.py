@@ -1,8 +1,8 @@
-"""What helps a reader if no rule knows the cause: the nearest pages, and the lines that are new.
+"""Hints for a reader if no rule knows the cause: the nearest pages, and new lines.
 
-New lines are not in the run's own healthy part, or not in a healthy run. Lines are compared by template:
-digits, identifiers and paths masked, and templates that differ in a word or two joined by Drain3 if it is
-installed, which sees one exemplar of each only.
+New lines are those absent from the run's own healthy part, or from a healthy run. Lines are compared by
+template: digits, identifiers and paths are masked, and Drain3, if installed, merges templates that differ in
+a word or two; it sees one exemplar of each.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest, place, shown
 
-ALIKE = 0.65  #: share of equal words that makes two lines one template
+ALIKE = 0.65  #: share of equal words at which two lines have one template
 DEPTH = 4
 
 
 def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
-    """For each (level, masked text) the number of its cluster; the same number: the same template.
+    """Return a cluster number for each (level, masked text); an equal number means the same template.
 
-    Lines of different levels never share one. Without Drain3 (``pip install 'stallwatch[scale]'``) only equal
-    texts do. The order decides what Drain3 makes of its lines, so callers sort them first.
+    Lines of different levels never share a cluster. Without Drain3 (``pip install 'stallwatch[scale]'``),
+    only equal texts do. Drain3's result depends on the order of its lines, so callers sort them first.
     """
     numbers: dict[object, int] = {}
     trees: dict[str, Any] = {}
@@ -48,15 +48,15 @@ def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
 
 
 def _drain() -> Any:
-    """Makes trees; ``None`` without Drain3."""
+    """Return a factory of Drain3 trees; ``None`` without Drain3."""
     try:
-        from drain3.drain import Drain  # here: it is slow to import, and most diagnoses need none
+        from drain3.drain import Drain  # slow to import, and most diagnoses need none
     except ImportError:
         return None
     return lambda: Drain(depth=DEPTH, sim_th=ALIKE, param_str="<*>")
 
 
-#: What stands in a log after any failure: rows of torchrun's table, and CUDA's standing advice.
+#: Lines in a log after any failure: rows of torchrun's table, and CUDA's constant advice.
 _BOILERPLATE = lazy(
     r"^\s*(?:traceback\s*:\s*To enable traceback see|error_file\s*:\s*<N/A>"
     r"|rank\s*:\s*\d+ \(local_rank: \d+\)|exitcode\s*:\s*-?\d+ \("
@@ -70,22 +70,22 @@ _BOILERPLATE = lazy(
 
 Streams = Mapping[tuple[str, int | None], StreamReading]
 
-MAX_NEW = 10  #: told of a run
-STARTED = 3  #: steps after which what stands above the first of them is known to be the start-up's
-MAX_EXEMPLARS = 3000  #: that are put into clusters
+MAX_NEW = 10  #: maximum number of reported lines per run
+STARTED = 3  #: steps that prove that the lines above the first step belong to start-up
+MAX_EXEMPLARS = 3000  #: maximum number of exemplars to cluster
 
 _SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a healthy run says."""
+    """The messages of a healthy run."""
 
     exemplars: Mapping[str, Template] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tables: Iterable[TemplateTable]) -> Baseline:
-        """From the tables of its streams."""
+        """Build a baseline from the tables of a run's streams."""
         exemplars: dict[str, Template] = {}
         for table in tables:
             for key, entry in table.entries.items():
@@ -95,7 +95,7 @@ class Baseline:
 
 @dataclass
 class _Group:
-    """One wording in all streams that have it."""
+    """One template in all streams that have it."""
 
     entries: list[tuple[StreamReading, Template]]
     new: bool
@@ -110,7 +110,7 @@ class _Group:
 
 
 def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLines]:
-    """The new lines of a run, the most telling first."""
+    """Return the new lines of a run, the most significant first."""
     lead = leading({key: stream.timelines for key, stream in streams.items()})
     clock = StepClock(lead)
     stepped = lead is not None and lead.advances > 0
@@ -131,14 +131,14 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
             group.new = group.new and new
     ordered = [groups[name] for name in sorted(groups)]
     joined = _joined(ordered, [] if baseline is None else list(baseline.exemplars.values()))
-    told = sorted(joined, key=lambda group: (-_weight(group), group.template))
-    return [_record(group) for group in told[:MAX_NEW]]
+    reported = sorted(joined, key=lambda group: (-_weight(group), group.template))
+    return [_record(group) for group in reported[:MAX_NEW]]
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Source → the line of its first step, where enough steps followed: what stands above is the start-up's.
+    """Map sources to the line of their first step, if enough steps followed; lines above are of start-up.
 
-    Of a rank that shows no steps, the order of lines tells no more: others' steps may have been held back.
+    For a rank without steps, the order of lines proves nothing more: others' steps may have been delayed.
     """
     started: dict[str, int] = {}
     for (source, _), stream in streams.items():
@@ -150,9 +150,9 @@ def _started(streams: Streams) -> dict[str, int]:
 
 
 def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: bool) -> bool:
-    """Whether no step followed the first line of this wording.
+    """Whether no step followed the first line of this template.
 
-    Without steps there is no healthy part to compare with: only what says that it is an error counts.
+    Without steps, there is no healthy part for comparison: only lines with the level of an error count.
     """
     if stream.templates.partial and entry.level == "info":
         return False
@@ -166,7 +166,7 @@ def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: b
 
 
 def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]:
-    """The new groups, those of one cluster put together; a cluster with a known line is not new."""
+    """Return the new groups, merged by cluster; a cluster with a known line is not new."""
     fresh = [group for group in groups if group.new]
     if not fresh:
         return []
@@ -186,10 +186,10 @@ def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]
 
 
 def _weight(group: _Group) -> float:
-    """Grave, rare, near the end, on many ranks: the more of it, the more a line tells."""
+    """Weigh a group: severe, rare, near the end and on many ranks are the most significant."""
     count = sum(entry.count for _, entry in group.entries)
     ranks = len({stream.rank for stream, _ in group.entries})
-    # Of its stream's lines, the share that followed: near the end there is little left to say.
+    # The number of its stream's lines that followed: few near the end.
     followed = min(max(0, stream.index - 1 - entry.last_index) for stream, entry in group.entries)
     return (
         _SEVERITY[group.level]
@@ -214,7 +214,7 @@ def _record(group: _Group) -> NewLines:
     )
 
 
-MAX_LOOKED_UP = 5  #: unknown exceptions for which pages are looked for
+MAX_LOOKED_UP = 5  #: maximum number of unknown exceptions to find pages for
 
 
 def complete(
@@ -225,32 +225,32 @@ def complete(
     *,
     ended: bool = False,
 ) -> Diagnosis:
-    """Add them to the diagnosis of a run that failed or stands; any other needs none.
+    """Add nearest pages and new lines to the diagnosis of a failed or stalled run; others need none.
 
-    A log that ends in mid-course with words of an error, or with what its baseline does not have, gets the
-    new lines and a note; ``ended`` says that the run's end is known otherwise, or that it is still watched.
+    A log that ends unfinished with an error, or with lines that its baseline lacks, gets the new lines and a
+    note; ``ended``: the run's end is known otherwise, or the run is still watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
             new = new_lines(streams, baseline)
-            diagnosis.new_lines = [one for one in new if baseline is not None or one.level == "error"]
-            if any(one.level == "error" for one in diagnosis.new_lines):
+            diagnosis.new_lines = [entry for entry in new if baseline is not None or entry.level == "error"]
+            if any(entry.level == "error" for entry in diagnosis.new_lines):
                 diagnosis.notes.append(message("diagnosis.last-words"))
         return diagnosis
-    told = {(one.first.file, one.first.line) for one in diagnosis.unknown}
+    known = {(entry.first.file, entry.first.line) for entry in diagnosis.unknown}
     new = new_lines(streams, baseline)
-    diagnosis.new_lines = [one for one in new if (one.first.file, one.first.line) not in told]
+    diagnosis.new_lines = [entry for entry in new if (entry.first.file, entry.first.line) not in known]
     if diagnosis.unknown:
         from stallwatch_rules.failures.nearest import nearest_in
 
         nearest = nearest_in(catalogue)
-        for one in diagnosis.unknown[:MAX_LOOKED_UP]:
-            one.nearest = nearest.of(one.exception, one.message, one.root)
+        for entry in diagnosis.unknown[:MAX_LOOKED_UP]:
+            entry.nearest = nearest.of(entry.exception, entry.message, entry.root)
     return diagnosis
 
 
 def _last_words(diagnosis: Diagnosis, streams: Mapping[tuple[str, int | None], StreamReading]) -> bool:
-    """Whether an unfinished run's log says after its last step that something is wrong."""
+    """Whether an unfinished run's log reports an error after its last step."""
     progress = diagnosis.progress
     return (
         progress.last_step is not None

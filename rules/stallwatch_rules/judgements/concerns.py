@@ -1,7 +1,8 @@
-"""Warnings from inside the ranks: what is about to fail, or goes wrong without a word, before a log says so.
+"""Warnings from inside the ranks: failures that are imminent or silent, before any log shows them.
 
-A probe tells what it saw; here is what that means, and in which words. A warning is degrading while the run
-goes on, fatal only when the failure itself came, and nothing where the run ended well without it.
+A probe reports what it observed; this module holds what that means and the texts for it. A warning is
+degrading while the run continues, fatal only if the failure itself occurred, and dropped if the run ended
+well without it.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.text.digest import counted
 
 SEEN = "seen"  #: the capture that names the warning, a key of ``CONCERNS``
-CHECKPOINT = "checkpoint"  #: the key of checkpoints that are broken
-SLOW_RANKS = ("slow-rank", "imbalance-rank")  #: the keys of a rank that the others wait for, by its kind
-NAN_LOSSES = "nan-losses"  #: the key of several losses in a row that are no numbers
+CHECKPOINT = "checkpoint"  #: the key of broken checkpoints
+SLOW_RANKS = ("slow-rank", "imbalance-rank")  #: the keys of a rank that the others wait for
+NAN_LOSSES = "nan-losses"  #: the key of several NaN or infinite losses in a row
 
 
 class Concern(NamedTuple):
-    """One kind of warning; the message ``concern.<key>`` says what follows from it."""
+    """One kind of warning; the message ``concern.<key>`` explains its consequence."""
 
-    seen: str  #: what was seen, as evidence: a template for what the probe reported
-    names: tuple[str, ...] = ()  #: of these, what the message needs
-    lasting: bool = False  #: it did harm, whether or not the run ended well
-    fatal: bool = False  #: the run is lost, though it goes on
+    seen: str  #: the observation, as evidence: a template for the probe's captures
+    names: tuple[str, ...] = ()  #: the captures that the message needs
+    lasting: bool = False  #: it did harm even if the run ended well
+    fatal: bool = False  #: the run is lost, even if it continues
 
 
 CONCERNS: Mapping[str, Concern] = {
@@ -78,18 +79,18 @@ CONCERNS: Mapping[str, Concern] = {
 
 
 def evidence_of(captures: Mapping[str, str]) -> str:
-    """What was seen, in a line; nothing for a warning that this version does not know."""
+    """Return the observation in one line; empty for a warning that this version does not know."""
     concern = CONCERNS.get(captures.get(SEEN, ""))
     if concern is None:
         return ""
     others = captures.get("others", "0")
     more = f" and {counted(int(others), 'other module')} are" if others.isdigit() and int(others) else " is"
-    # In one pass: what a capture says is no template.
+    # In one pass: the text of a capture is no template.
     return concern.seen.format_map(defaultdict(lambda: "?", {**captures, "others": more}))
 
 
 def meaning_of(captures: Mapping[str, str]) -> Text:
-    """Return what follows from it; nothing for a warning that this version does not know."""
+    """Return the consequence; empty for a warning that this version does not know."""
     seen = captures.get(SEEN, "")
     concern = CONCERNS.get(seen)
     if concern is None:

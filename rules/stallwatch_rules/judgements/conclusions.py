@@ -1,8 +1,8 @@
-"""The rules that no single line shows: concluded from the run's facts, each by its own judgement.
+"""Rules that no single line shows: each is concluded from the run's facts by its own judgement.
 
-A page of such a rule has no patterns, or some that show it in part of the runs. Its ``requires`` name words
-that must stand somewhere in the log for the conclusion to make sense (a mixture-of-experts model, GPUs that
-talk directly).
+The page of such a rule has no patterns, or patterns that match in only some runs. Its ``requires`` names
+words that must occur in the log for the conclusion to make sense (a mixture-of-experts model, GPUs that use
+peer-to-peer transfers).
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ MISMATCH = "nccl-collective-mismatch"
 STEP_TIME = "step-time-degraded"
 STRAGGLER = "straggler-slow-node"
 LOSS_NAN = "loss-nan"
-#: Rules that say that a run stands, rather than that it died.
+#: Rules that report a stalled run rather than a failed one.
 STANDSTILLS = frozenset((TRACE_CACHE, SILENT_HANG, EVALUATION_HANG, MOE_HANG, PEER_TO_PEER, LEFT_EARLY))

@@ -1,4 +1,4 @@
-"""The facts that judgements are made from, what one says, and which failures training survived."""
+"""Facts that judgements are made from, their result, and failures that training survived."""
 
 from __future__ import annotations
 
@@ -11,73 +11,73 @@ from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 from stallwatch_rules.text.digest import short_duration
 
-RECOVERED = 3  #: so many further steps show that something did not end the run
-RECOVERED_BUT_DIED = 10  #: the same where the run is known to have failed: its output may be out of order
+RECOVERED = 3  #: this many further steps show that a failure did not end the run
+RECOVERED_BUT_DIED = 10  #: the same if the run is known to have failed: its output may be out of order
 
-SERVED = 5  #: so many further answers show that something did not end an inference server
-SERVED_BUT_DIED = 20  #: the same where the run is known to have failed: what was begun may be answered still
+SERVED = 5  #: this many further answers show that a failure did not end an inference server
+SERVED_BUT_DIED = 20  #: the same if the run is known to have failed: pending requests may still be answered
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """The run as far as judgements need it."""
+    """The facts of a run that judgements need."""
 
     advances: int = 0  #: steps seen
-    complete: bool = False  #: it reached its last step, or says that it finished
-    silence: float | None = None  #: seconds without a step at the end, where times tell
+    complete: bool = False  #: it reached its last step, or printed that it finished
+    silence: float | None = None  #: seconds without a step at the end, if times show it
     threshold: float = 1800.0  #: seconds without a step that count as a stall in this run
-    stalled: bool = False  #: it stands: told by who watches it live, or by the silence
+    stalled: bool = False  #: it is stalled, by a live watcher or by the silence
     timed_out: bool = False  #: its log ends in a timeout of a collective, or an abort, before the last step
-    failed_otherwise: bool = False  #: something else is known to have ended it
-    lost: bool = False  #: ranks of it waited for others until a timeout, or lost them
-    ended_well: bool = False  #: whoever watched it says so
-    died: bool = False  #: its launcher or its exit code says that it failed
-    phase: Phase = "train"  #: what it was doing last
-    ended: bool = False  #: it stood by its log until somebody ended it
-    last_sign: float | None = None  #: when the last step was done, by the log's clock
-    elsewhere: bool = False  #: stacks showed the rank that the others wait for in none of the collectives
+    failed_otherwise: bool = False  #: another cause is known to have ended it
+    lost: bool = False  #: some ranks waited for others until a timeout, or lost them
+    ended_well: bool = False  #: the watcher reports so
+    died: bool = False  #: its launcher or its exit code shows that it failed
+    phase: Phase = "train"  #: its last phase
+    ended: bool = False  #: by its log, it was stalled until it was ended
+    last_sign: float | None = None  #: time of the last step, by the log's clock
+    elsewhere: bool = False  #: stacks showed the awaited rank outside of all collectives
 
     @property
     def waited(self) -> float:
-        """Seconds without a step, as a stall tells them.
+        """Seconds without a step, as shown for a stall.
 
-        Who watches a run and the times in its log do not begin to count at the same moment: of a stall that
-        was raised, a log may know a little less than the threshold.
+        A live watcher and the times in the log do not start to count at the same moment: at a reported stall,
+        the log may show slightly less than the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
     @property
     def lengths(self) -> dict[str, str]:
-        """That time and the threshold, for messages."""
+        """The time without a step and the threshold, for messages."""
         return {"silence": short_duration(self.waited), "threshold": short_duration(self.threshold)}
 
     @property
     def stands(self) -> bool:
-        """Whether the run stands, or stood until a timeout ended it, and nothing else is known to be why."""
+        """Whether the run is stalled, or stalled until a timeout, with no other known reason."""
         return (self.stalled or self.timed_out) and not self.complete and not self.failed_otherwise
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A harm, and the evidence behind it."""
+    """An impact and the evidence for it."""
 
     harm: Harm
     note: Text
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """How often one rule fired between the steps."""
+    """How often one rule matched between steps."""
 
     intervals: Sequence[tuple[Interval, int]]  #: each with the rule's matches in it
     tail: int  #: matches after the last step
-    counted: int = 0  #: all matches, where the intervals do not hold each of them
+    counted: int = 0  #: all matches, if the intervals do not hold each of them
 
     @property
     def count(self) -> int:
-        """All matches."""
+        """Number of all matches."""
         return max(self.counted, self.tail + sum(hits for _, hits in self.intervals))
 
     @property
     def steps(self) -> int:
-        """Steps seen."""
+        """Number of steps seen."""
         return sum(interval.span for interval, _ in self.intervals)
 
     @property
@@ -87,13 +87,13 @@ class Trace(msgspec.Struct, frozen=True):
 
     @property
     def after_first(self) -> int:
-        """Steps that were done after the first match."""
+        """Number of steps after the first match."""
         first = self.first
         return 0 if first is None else sum(interval.span for interval, _ in self.intervals[first:])
 
     @property
     def after_last(self) -> int:
-        """Steps that were done after the last match; the step it came in counts."""
+        """Number of steps after the last match, including the step that it occurred in."""
         if self.tail:
             return 0
         count = 0
@@ -104,17 +104,17 @@ class Trace(msgspec.Struct, frozen=True):
         return count
 
     def rate(self, start: int, end: int) -> float:
-        """Matches per step in a part of the intervals."""
+        """Return the matches per step in a slice of the intervals."""
         part = self.intervals[start:end]
         steps = sum(interval.span for interval, _ in part)
         return sum(hits for _, hits in part) / steps if steps else 0.0
 
 
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
-    """Whether a failure that a line names was not the end: training went on after its last match.
+    """Judge a failure that a line reports but that training survived: steps followed its last match.
 
-    One step will do where the training then reached its last one, and others were seen before the match:
-    a bar is drawn once more when its program ends, by an exception too.
+    One step is enough if training then reached its last step and other steps came before the match: a
+    progress bar is drawn once more when its program ends, even by an exception.
     """
     reached = facts.complete and facts.advances > followed
     needed = RECOVERED_BUT_DIED if facts.died else 1 if reached else RECOVERED
@@ -125,12 +125,12 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
 
 
 def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
-    """Whether a failure was one request's of an inference server, which went on answering others."""
+    """Judge a failure of one request of an inference server that continued to answer others."""
     if not served_on(answered, died=facts.died):
         return None
     return Judgement("harmless", message("diagnosis.served", answers=answered))
 
 
 def served_on(answered: int, *, died: bool) -> bool:
-    """Whether so many answers show that the server went on."""
+    """Whether this number of answers shows that the server continued."""
     return answered >= (SERVED_BUT_DIED if died else SERVED)

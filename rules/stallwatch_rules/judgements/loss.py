@@ -1,7 +1,8 @@
-"""A loss that jumped, ran away or froze, and gradients that are zero: judged from the printed numbers.
+"""A loss that jumps, diverges or freezes, and gradients that are zero, judged from printed numbers.
 
-All of them compare the run with itself. A run's first values are no baseline (a first loss may be anything),
-and single values of a noisy run are no news: what counts stands out from everything that came shortly before.
+All judgements compare the run with itself. A run's first values are no baseline (a first loss may be
+anything), and single values of a noisy run are not significant: a value must stand out from everything
+shortly before it.
 """
 
 from __future__ import annotations
@@ -17,52 +18,52 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.progress.curve import Point
 
 JUMP = 2.0  #: a loss this many times its baseline has jumped …
-JUMP_BY = 1.0  #: … if it also rose by this much: small losses vary by multiples
+JUMP_BY = 1.0  #: … if it also rose by this amount: small losses vary by multiples
 RISE, RISE_BY = 1.5, 0.5  #: the same for a loss that stays high
-NATS = 1.5  #: for an excerpt this rise is enough: a cross-entropy that is e^1.5 times less sure
-BEYOND = 100.0  #: a loss so many times its baseline needs no further witness
-NOISE = 6.0  #: a jump must be so many times the usual noise, as noisy losses jump all the time
-ABOVE_ALL = 1.3  #: and it must lie so far above all that was printed shortly before
+NATS = 1.5  #: this rise is enough for an excerpt: a cross-entropy e^1.5 times less certain
+BEYOND = 100.0  #: a loss this many times its baseline needs no further evidence
+NOISE = 6.0  #: a jump must be this many times the usual noise, as noisy losses jump all the time
+ABOVE_ALL = 1.3  #: and this many times above all that was printed shortly before
 MID_RUN = 10  #: a first step beyond this many was not the run's first
-FEW = 3  #: points on each side of where steps begin anew, to tell a run from an epoch
+FEW = 3  #: points on each side of a restart of the steps, to tell a run from an epoch
 SHORT = 30  #: a curve with fewer points is an excerpt
-NEAR_THE_END = 10  #: points; a jump that lies further back and went away is history
-STAYED = 10  #: points for which a loss must stay high to have run away; 3 in an excerpt
-GRADIENT = 5.0  #: a gradient norm this many times the usual confirms a jump that few values show
+NEAR_THE_END = 10  #: points; a jump further back that disappeared is not reported
+STAYED = 10  #: points for which a loss must stay high to have diverged; 3 in an excerpt
+GRADIENT = 5.0  #: a gradient norm this many times the usual confirms a jump seen in few values
 BASELINE = 50  #: points before a jump that it is compared with
-ZEROS = 3  #: printed zeros that are no chance
-ZEROS_LATER = 10  #: the same where the gradients were not zero at first
-ZEROS_NEVER = 5  #: losses of zero from the first on, each with a gradient of zero
+ZEROS = 3  #: printed zeros that are no coincidence
+ZEROS_LATER = 10  #: the same if the gradients were not zero at first
+ZEROS_NEVER = 5  #: losses of zero from the start, each with a gradient of zero
 ZEROS_AFTER_OVERFLOW = 50  #: skipped steps print zeros, too
-NO_MARGIN = 10  #: equal losses of a preference learner whose rewards are all zero: its model does not move
-COARSE = 20  #: units of its last printed digit; below that, a loss may change by much and print the same
-REPEATED = 3  #: times as often as ever before must a loss be printed that is only computed now and then
-ALL_EQUAL = 12  #: losses without steps that are all one number: a node has fewer ranks that repeat each other
-GUESSED = 12  #: losses at the level of guessing that are no chance …
-GUESSED_WITHIN = 3e-4  #: … all so near to the logarithm of a number of classes …
-MOST_CLASSES = 32  #: … which lie too close to each other beyond this many
-BEGUN = 3  #: values in which a loss may settle at a run's beginning
-RATE_GONE = 0.1  #: a learning rate below this part of its highest one has nearly ended its schedule
-UNLOGGED = 20  #: a loss is missing when this many times its usual distance passed without one
+NO_MARGIN = 10  #: equal losses of preference learning with all rewards zero: the model does not move
+COARSE = 20  #: units of the last printed digit; below, a loss may change a lot and print the same
+REPEATED = 3  #: a loss that is only computed now and then must repeat this many times more than ever before
+ALL_EQUAL = 12  #: equal losses without steps: more than the ranks of a node that repeat each other
+GUESSED = 12  #: losses at the level of guessing that are no coincidence …
+GUESSED_WITHIN = 3e-4  #: … all this near to the logarithm of a number of classes …
+MOST_CLASSES = 32  #: … which are too close to each other above this number
+BEGUN = 3  #: values in which a loss may settle at the start of a run
+RATE_GONE = 0.1  #: a learning rate below this share of its maximum has nearly ended its schedule
+UNLOGGED = 20  #: a loss is missing if none came for this many times its usual interval
 
 
 def finite_losses(points: Sequence[Point]) -> list[Point]:
-    """The points with a loss that is a number."""
+    """Return the points whose loss is a finite number."""
     return [point for point in points if point.loss is not None and math.isfinite(point.loss)]
 
 
 def is_excerpt(points: Sequence[Point]) -> bool:
-    """Whether the points were cut out of the middle of a run, by the number of their first step."""
+    """Whether the points were cut from the middle of a run, by the number of their first step."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] > steps[0] and steps[0] > MID_RUN * (steps[1] - steps[0])
 
 
 def last_run(points: Sequence[Point]) -> Sequence[Point]:
-    """The points of the last run, where one file holds several.
+    """Return the points of the last run if one file holds several.
 
-    Steps begin anew in each epoch, too, and a run that was resumed goes back: another run begins at its first
-    step, with losses well above the last ones and near those that the file's first run began with, or falling
-    since: a run on other data begins elsewhere, but what ran away does not learn again.
+    Step numbers also restart in each epoch, and a resumed run goes back: another run begins at its first
+    step, with losses well above the last ones that are near the first ones of the file's first run, or that
+    have fallen since: a run on other data starts elsewhere, but a diverged run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step
@@ -81,7 +82,7 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _first_step(points: Sequence[Point]) -> bool:
-    """Whether the first of two points is a run's first, by the distance of their steps."""
+    """Whether the first of two points is a run's first, by the distance between their steps."""
     steps = [point.step for point in points if point.step is not None]
     return len(steps) == 2 and 0 <= steps[0] <= steps[1] - steps[0]
 
@@ -95,16 +96,16 @@ def _few(points: Sequence[Point]) -> list[float]:
 
 
 def _far_apart(points: Sequence[Point]) -> bool:
-    """Whether many steps lie between two values, so that even the second is none of the run's first."""
+    """Whether so many steps lie between two values that even the second is not an early one."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] - steps[0] >= MID_RUN
 
 
 def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
-    """A loss that rose for good: its latest values all lie above its best ones.
+    """Judge a loss that rose permanently: its latest values all lie above its best ones.
 
-    ``nan_follows``: it became NaN in the end, which is then a consequence. ``rewarded``: it is a
-    reinforcement learner's, of which a few values say nothing.
+    ``nan_follows``: it finally became NaN, which is then a consequence. ``rewarded``: it is the loss of
+    reinforcement learning, of which a few values mean nothing.
     """
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
     few = len(losses) < SHORT
@@ -132,11 +133,11 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
 
 
 def judge_spike(points: Sequence[Point]) -> Judgement | None:
-    """A loss that jumped within its last points, whether it is coming back or not."""
+    """Judge a loss that jumped within its last points, whether or not it is recovering."""
     known = finite_losses(points)
     for index in range(max(1, len(known) - NEAR_THE_END), len(known)):
         before, point = known[max(0, index - BASELINE) : index], known[index]
-        losses = [one.loss for one in before if one.loss is not None]
+        losses = [earlier.loss for earlier in before if earlier.loss is not None]
         usual, loss = median(losses), point.loss
         if loss is None or usual <= 0 or loss < max(JUMP * usual, usual + JUMP_BY):
             continue
@@ -152,21 +153,21 @@ def judge_spike(points: Sequence[Point]) -> Judgement | None:
 
 
 def _noise(losses: Sequence[float]) -> float:
-    """How much the logarithms vary, whatever single outliers do."""
+    """Return how much the logarithms vary, regardless of single outliers."""
     logs = [math.log(loss) for loss in losses if loss > 0]
     middle = median(logs)
     return 1.4826 * median(abs(log - middle) for log in logs)
 
 
 def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
-    """Whether the gradient norm left its usual size with the loss, or just before it.
+    """Whether the gradient norm left its usual range with the loss, or just before it.
 
-    Without any gradient norms the loss has to say it alone: by a plateau before it, and by its height.
+    Without gradient norms, the loss alone must show it: by a plateau before the jump, and by its height.
     """
-    norms = [one.grad_norm for one in known[: index + 1]]
+    norms = [point.grad_norm for point in known[: index + 1]]
     real = [norm for norm in norms if norm is not None and math.isfinite(norm) and norm > 0]
     if len(real) < 2:
-        losses = [one.loss for one in known[:index] if one.loss is not None]
+        losses = [point.loss for point in known[:index] if point.loss is not None]
         flat = len(losses) >= 3 and max(losses) - min(losses) <= 0.2 * median(losses)
         loss = known[index].loss
         return flat and loss is not None and loss > JUMP * median(losses)
@@ -192,12 +193,13 @@ def judge_frozen(
     zero_is_odd: bool = False,
     overflowed: bool = False,
 ) -> Judgement | None:
-    """A loss that is the same number again and again, or that is printed no more while steps go on.
+    """Judge a loss that repeats the same number, or that is no longer printed while steps continue.
 
-    ``unlogged``: steps of the training since one was printed. ``bar``: it stands behind a progress bar, which
-    repeats the last value. ``zero_is_odd``: numbers are printed in full and nothing says that this is a
-    reinforcement learner, whose loss is zero by nature. ``rewarded``: it is one, or a preference learner,
-    whose loss is ln 2 at first. ``overflowed``: steps were skipped, of which some trainers print zeros.
+    ``unlogged``: training steps since a loss was printed. ``bar``: it is printed by a progress bar, which
+    repeats the last value. ``zero_is_odd``: numbers are printed in full and nothing indicates reinforcement
+    learning, whose loss is zero by nature. ``rewarded``: the run is reinforcement learning, or preference
+    learning, whose loss is ln 2 at first. ``overflowed``: steps were skipped, for which some trainers print
+    zeros.
     """
     known = [point for point in points if point.loss is not None]
     if not known:
@@ -234,11 +236,12 @@ def judge_frozen(
 
 
 def _guessing(known: Sequence[Point]) -> int | None:
-    """Among how many classes the last losses only guess: a cross-entropy of ln(classes), and no other value.
+    """Return the number of classes if the last losses are ln(classes), as of random guesses.
 
-    A run that begins there is at its start: it must have been elsewhere for longer than its first values, or
-    be well under way. Equal or steadily falling values are no flicker: ranks repeat each other, few digits
-    round alike, a smoothed loss passes by. Where the learning rate rises or is nearly gone, none moves.
+    A run at its start shows this value, too: its loss must have differed for longer than its first values, or
+    the run must be well under way. Equal or steadily falling values are no fluctuation: ranks repeat each
+    other, few digits round alike, a smoothed loss passes through. While the learning rate rises or is nearly
+    zero, no loss moves.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
@@ -259,7 +262,7 @@ def _guessing(known: Sequence[Point]) -> int | None:
 
 
 def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int:
-    """How many equal losses are no chance: the fewer digits are printed, the more.
+    """Return how many equal losses are no coincidence: the fewer digits are printed, the more.
 
     ``never_else``: no other loss was printed before.
     """
@@ -272,12 +275,12 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
 
 
 def _longest_equal(known: Sequence[Point]) -> int:
-    """How many points in a row had one loss at most: some programs print a value again until the next."""
+    """Return the longest row of equal losses: some programs repeat a value until the next."""
     return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
 
 
 def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
-    """Whether a loss is so few units of the last digit that is printed that its changes are rounded away."""
+    """Whether a loss is so few units of its last printed digit that rounding hides its changes."""
     printed = (Decimal(f"{point.loss:.12g}") for point in known if point.loss and math.isfinite(point.loss))
     digits = [int(number.as_tuple().exponent) for number in printed]
     return abs(loss) < COARSE * 10.0 ** min(digits, default=0)
@@ -286,7 +289,7 @@ def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
 def judge_zero_gradients(
     points: Sequence[Point], *, exact: bool, rewarded: bool, overflowed: bool
 ) -> Judgement | None:
-    """Gradient norms of exactly zero, with a learning rate of zero or a loss that does not move or fall."""
+    """Judge gradient norms of 0 with a learning rate of 0, or a loss that is constant or never falls."""
     known = [point for point in points if point.grad_norm is not None]
     zeros = 0
     for point in reversed(known):
@@ -311,7 +314,7 @@ def judge_zero_gradients(
 
 
 def _falls_not(run: Sequence[Point]) -> bool:
-    """Whether there are losses, and they do not fall: some frameworks print 0 for a norm they do not know."""
+    """Whether losses exist and do not fall: some frameworks print 0 for a norm they do not know."""
     losses = [point.loss for point in finite_losses(run) if point.loss is not None]
     if len(losses) <= ZEROS or not any(losses):
         return False

@@ -12,20 +12,20 @@ from stallwatch_rules.messages import message
 
 CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
 OVERFLOWS_IN_A_ROW = 4
-NEARLY_ALL = 0.9  #: of the steps skipped: no training
+NEARLY_ALL = 0.9  #: share of skipped steps that means no training
 
 
 class ScaleFacts(msgspec.Struct, frozen=True):
-    """Dynamic loss scaling as the log tells it."""
+    """Dynamic loss scaling as shown in the log."""
 
-    lowest: float | None = None  #: the lowest scale that a step overflowed at
+    lowest: float | None = None  #: the lowest scale at which a step overflowed
     skipped: float | None = None  #: the trainer's own count of skipped steps
-    steps: int | None = None  #: the step that this count was printed at
-    good: int | None = None  #: steps with numbers after the last overflow, before one whose were NaN
+    steps: int | None = None  #: the step at which this count was printed
+    good: int | None = None  #: steps with finite values between the last overflow and a step with NaN
 
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:
-    """Harm of fp16 overflows: calibration at the start, or the end of training."""
+    """Judge fp16 overflows: calibration at the start, or the end of training."""
     count = sum(hits for _, hits in trace.intervals) + trace.tail
     good = trace.after_last - 1 if not trace.tail else 0
     lost = scale.good is not None and scale.good < RECOVERED
@@ -52,21 +52,21 @@ def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgemen
 
 
 def _row_at_end(trace: Trace) -> int:
-    """Steps in a row with an overflow, up to the last one."""
+    """Return the number of consecutive steps with an overflow, up to the last step."""
     row = 1 if trace.tail else 0
     for interval, hits in reversed(trace.intervals):
         if not hits:
             if row or trace.tail:
                 break
             if interval is trace.intervals[-1][0]:
-                continue  # the step that is under way
+                continue  # the current step
             break
         row += min(interval.span, hits)
     return row
 
 
 def _begun_at(trace: Trace) -> int:
-    """The step at which the overflows up to the end began."""
+    """Return the step at which the final row of overflows began."""
     numbered = [interval.step for interval, _ in trace.intervals if interval.step is not None]
     last = numbered[-1] if numbered else trace.steps
     return last - _row_at_end(trace)
@@ -75,10 +75,9 @@ def _begun_at(trace: Trace) -> int:
 def judge_skipped(
     first: tuple[float, int] | None, last: tuple[float, int] | None, losses: Sequence[float], facts: RunFacts
 ) -> Judgement | None:
-    """Nearly no step that counted, by the engine's own first and last count of what it skipped, each with its
-    step.
+    """Judge a run that skipped nearly all steps, by the engine's first and last (count, step) of them.
 
-    For logs that print this count and no word of an overflow. A loss that falls is that of steps that count.
+    For logs that print this count but no overflows. A loss that falls proves that steps are applied.
     """
     if first is None or last is None or last[0] > last[1] or first[0] > first[1]:
         return None
@@ -90,7 +89,7 @@ def judge_skipped(
 
 
 def _fell(losses: Sequence[float]) -> bool:
-    """Whether the last third lies below the first, by more than the losses vary from step to step."""
+    """Whether the last third lies below the first by more than the losses vary between steps."""
     third = len(losses) // 3
     if not third:
         return False
@@ -102,9 +101,9 @@ def _fell(losses: Sequence[float]) -> bool:
 def judge_falling_scale(
     scales: Sequence[float | None], facts: RunFacts, *, excerpt: bool = False
 ) -> Judgement | None:
-    """A loss scale in free fall, in logs that print it with each step and say nothing of overflows.
+    """Judge a loss scale in free fall, in logs that print it with each step but report no overflows.
 
-    ``excerpt``: the log begins in mid-run, so that the scale is no longer being found.
+    ``excerpt``: the log begins in mid-run, so the scale is already calibrated.
     """
     known = [scale for scale in scales if scale is not None]
     row = 0

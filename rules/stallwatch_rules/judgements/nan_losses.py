@@ -1,4 +1,4 @@
-"""Losses in a row that are no numbers, whoever reports them: ranks themselves, or lines of the log."""
+"""Consecutive losses that are NaN or infinite, reported by ranks or by lines of the log."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Literal
 
 import msgspec
 
-SEVERAL = 3  #: losses in a row that are no chance: fp16 loses a step or two while it finds its loss scale
+SEVERAL = 3  #: losses in a row that are no coincidence: fp16 skips a step or two to find its loss scale
 GOOD = 20  #: finite losses in a row after which the run has recovered
 
 
 class _Row(msgspec.Struct):
-    seen: int  # how many losses all counters had had at its last one
+    seen: int  # losses of all counters, up to its last one
     bad: int = 0
     good: int = 0
-    gap: int = 0  # most losses from one of its own to the next
+    gap: int = 0  # most losses of all counters between two of its own
 
 
 class NanLosses:
     """Counts, for each counter of losses, how many in a row are NaN or infinite.
 
-    Only the losses count, not when they are looked at: the same run is reported at the same step each time.
+    Only the losses count, not when they are read: the same run is reported at the same step each time.
     """
 
     def __init__(self) -> None:
@@ -31,8 +31,7 @@ class NanLosses:
         self._losses = 0  # of all counters
 
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
-        """Take a counter's next loss. `began`: it is the last of ``SEVERAL`` bad ones; `over`: no counter has
-        been bad for ``GOOD`` losses."""
+        """Take a counter's loss; return `began` after ``SEVERAL`` bad, `over` after ``GOOD`` finite ones."""
         self._losses += 1
         row = self._rows.setdefault(counter, _Row(self._losses))
         row.gap, row.seen = max(row.gap, self._losses - row.seen), self._losses
@@ -51,7 +50,7 @@ class NanLosses:
         return "began" if first else ""
 
     def _drop_ended(self) -> None:
-        """Forget counters that ended while they were bad: of a rank that is gone, under a name of before."""
+        """Forget counters that ended while bad: those of a lost rank, or under a former name."""
         for counter in list(self._reported):
             row = self._rows[counter]
             if self._losses - row.seen > max(GOOD, 2 * row.gap):

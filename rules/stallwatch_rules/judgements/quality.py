@@ -1,8 +1,8 @@
-"""Runs that go wrong and print no error: one table of judgements over the metrics that trainers print.
+"""Runs that fail without an error message: a table of judgements over the metrics that trainers print.
 
-Each judgement is a list of conditions that must all hold, each on one metric. They compare a run with itself,
-and look at many values in a row: a spike that goes away again, a schedule's warm-up or its last steps, and a
-task that is solved are no failures.
+Each judgement is a list of conditions that must all hold, each on one metric. They compare a run with itself
+and read many values in a row: a spike that disappears, the warm-up or last steps of a schedule, and a solved
+task are no failures.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ EVALUATION_FROZEN: Tag = "evaluation-same"
 
 Params = Mapping[str, str | int]
 Metrics = Mapping[str, Sequence[float]]  #: the values of each metric, oldest first
-Condition = Callable[[Metrics], Params | None]  #: what a message says of it, if it holds
+Condition = Callable[[Metrics], Params | None]  #: the message's parameters, if it holds
 
-WINDOW = 20  #: values in a row that are no chance
-SOME = 60  #: values after which a run has shown what is usual for it
-ALWAYS = 40  #: equal values that say something where nothing else does
-NEVER_EARNED = 200  #: rewards that are one penalty from the first on; one of 0 may be the best there is
+WINDOW = 20  #: values in a row that are no coincidence
+SOME = 60  #: values after which a run's usual level is known
+ALWAYS = 40  #: equal values that are significant by themselves
+NEVER_EARNED = 200  #: rewards equal to one penalty from the start; a reward of 0 may be the maximum
 FLOOR = 0.05  #: the share of a metric's range above its lowest value that counts as its floor
-GONE = 0.05  #: the share of what a metric was at first below which it is gone
-OUTLIERS = 20  #: of so many rewards, one is higher than what a run reaches
+GONE = 0.05  #: the share of a metric's first values below which it is gone
+OUTLIERS = 20  #: one of this many rewards is an outlier above what a run reaches
 NEAR_BEST = 0.1  #: the share of a reward's range below its best value that counts as its best
-KL_TIMES, KL_LEAST = 20.0, 50.0  #: a KL that exploded is so many times all before it, and at least so much
-KL_STAYED, KL_RAMP = 10, 20  #: for so many values, after a rise of so many
-EXACT = 3  #: digits with which a rate is not rounded to 0
-STANDS = 0.97  #: the share of what a loss was above which it does not fall
+KL_TIMES, KL_LEAST = 20.0, 50.0  #: an exploded KL is this many times all before, and at least this value
+KL_STAYED, KL_RAMP = 10, 20  #: for this many values, after a rise over this many
+EXACT = 3  #: digits that show that a rate is not rounded to 0
+STANDS = 0.97  #: the share of the first losses above which a loss does not fall
 EVALUATIONS = 5  #: equal results of evaluations, printed with five digits
-EVALUATIONS_ROUNDED = 8  #: with four
+EVALUATIONS_ROUNDED = 8  #: the same with four digits
 
 
 class Quality(NamedTuple):
-    """What a rule concludes from metrics."""
+    """A conclusion that a rule draws from metrics."""
 
-    tag: Tag  #: of the rule
+    tag: Tag  #: the tag of the rule
     note: str  #: the message, in ``diagnosis``
     conditions: tuple[Condition, ...]
-    under_way: bool = False  #: only of runs that are far from their end
+    under_way: bool = False  #: only for runs that are far from their end
 
 
 def always(metric: str, value: float, count: int) -> Condition:
-    """Hold if a metric never was anything else."""
+    """Hold if a metric never had another value."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -63,7 +63,7 @@ def always(metric: str, value: float, count: int) -> Condition:
 
 
 def ends_at_zero(metric: str, count: int) -> Condition:
-    """Hold if the last values all are 0, after others with too many digits for that to be rounded."""
+    """Hold if the last values are all 0, after values with too many digits for 0 to be rounded."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -75,7 +75,7 @@ def ends_at_zero(metric: str, count: int) -> Condition:
 
 
 def zero(metric: str, count: int) -> Condition:
-    """Hold if the last values all are 0, and never were for half as long."""
+    """Hold if the last values are all 0, and no earlier row of zeros was more than half as long."""
 
     def holds(metrics: Metrics) -> Params | None:
         zeros = [value == 0 for value in metrics.get(metric, ())]
@@ -87,17 +87,17 @@ def zero(metric: str, count: int) -> Condition:
 
 
 def _at_end(same: Sequence[bool]) -> int:
-    """How many at the end are true."""
-    return next((at for at, one in enumerate(reversed(same)) if not one), len(same))
+    """Return how many values at the end are true."""
+    return next((at for at, value in enumerate(reversed(same)) if not value), len(same))
 
 
 def _digits(value: float) -> int:
-    """How many digits a value has beside its exponent."""
+    """Return the number of significant digits of a value."""
     return len(f"{value:.12e}".partition("e")[0].replace(".", "").lstrip("-").rstrip("0"))
 
 
 def falls_not(metric: str) -> Condition:
-    """Hold if the last third of the values lies no lower than the first."""
+    """Hold if the last third of the values is no lower than the first."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
@@ -108,7 +108,7 @@ def falls_not(metric: str) -> Condition:
 
 
 def not_a_number(metric: str, count: int) -> Condition:
-    """Hold if the last values all are NaN or infinite."""
+    """Hold if the last values are all NaN or infinite."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -119,9 +119,9 @@ def not_a_number(metric: str, count: int) -> Condition:
 
 
 def below_best(metric: str) -> Condition:
-    """Hold if a reward is not at its best: a task that is solved leaves nothing to learn.
+    """Hold if a reward is not at its best: a solved task leaves nothing to learn.
 
-    What the best is, only the run tells: what it had reached before the present value, but for outliers. A
+    Only the run shows what its best is: the highest value other than the present one, except outliers. A
     reward that never moved is at its best, unless it is a penalty.
     """
 
@@ -140,7 +140,7 @@ def below_best(metric: str) -> Condition:
 
 
 def fell_to_floor(metric: str) -> Condition:
-    """Hold if the last values all lie at the lowest that was ever seen, far below what was usual once."""
+    """Hold if the last values are all near the lowest ever seen, far below a former usual level."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
@@ -158,7 +158,7 @@ def fell_to_floor(metric: str) -> Condition:
 
 
 def gone(*names: str) -> Condition:
-    """Hold if one of these metrics fell to nearly nothing of what it was at first."""
+    """Hold if one of these metrics fell to almost nothing of its first values."""
 
     def holds(metrics: Metrics) -> Params | None:
         for name in names:
@@ -174,7 +174,7 @@ def gone(*names: str) -> Condition:
 
 
 def exploded(metric: str) -> Condition:
-    """Hold if the last values all lie far above everything before the rise that led to them."""
+    """Hold if the last values are all far above everything before the rise that led to them."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -182,7 +182,7 @@ def exploded(metric: str) -> Condition:
         if len(before) < WINDOW or not all(map(math.isfinite, before)):
             return None
         usual = max(map(abs, before))
-        if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # NaN: another judgement's
+        if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # NaN: another rule
             return None
         return {"usual": f"{median(before):.4g}", "value": f"{median(last):.4g}", "count": KL_STAYED}
 
@@ -190,10 +190,10 @@ def exploded(metric: str) -> Condition:
 
 
 def never_changes(metric: str, *others: str) -> Condition:
-    """Hold if a result is the same to all its digits in evaluation after evaluation, while the loss moves.
+    """Hold if a result repeats in all its digits over many evaluations, while the loss moves.
 
-    So are the ``others`` that are printed. Results of exactly 0 or 1 are those of a task that is not begun or
-    solved.
+    The ``others`` must not change either, if printed. Results of exactly 0 or 1 belong to a task that is not
+    started or is solved.
     """
 
     def holds(metrics: Metrics) -> Params | None:
@@ -211,7 +211,7 @@ def never_changes(metric: str, *others: str) -> Condition:
     return holds
 
 
-#: The first that holds of each rule counts.
+#: Of each rule, the first entry that holds counts.
 QUALITIES: tuple[Quality, ...] = (
     Quality(COLLAPSE, "policy-collapsed", (fell_to_floor("reward"), gone("entropy", "grad_norm"))),
     Quality(EQUAL_REWARDS, "rewards-not-numbers", (not_a_number("reward", 10),)),
@@ -233,15 +233,15 @@ QUALITIES: tuple[Quality, ...] = (
     Quality("nan-loss", "evaluation-not-a-number", (not_a_number("eval_loss", 3),)),
     Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_loss", "eval_accuracy"),)),
 )
-#: The metrics that are judged; the others are those of a ``Point``.
+#: The judged metrics, beside those of a ``Point``.
 OF_TRACKS = ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl")
 OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 
 
 def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[Tag, Judgement]]:
-    """Give the tags of the rules that the metrics of a run show, each with its evidence.
+    """Yield the tags of the rules that the metrics of a run show, each with its evidence.
 
-    ``ending``: the run is near its last step, or past it, where schedules have ended.
+    ``ending``: the run is near or past its last step, where schedules have ended.
     """
     known: set[Tag] = set()
     for quality in QUALITIES:

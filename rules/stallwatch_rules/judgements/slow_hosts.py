@@ -1,14 +1,14 @@
-"""The host, or the rank, that all others of a run wait for: a sequential test over windows of steps.
+"""Find the host or rank that all others of a run wait for, by a sequential test over windows of steps.
 
-The times of whole steps are the same for all ranks of a synchronous training. What differs is when a rank
-begins its backward pass, in whose collectives the ranks meet: the others wait for the last one. A rank's
-number for a step is the logarithm of its own time until then, less what its number of tokens explains. Its
-deviation is that number less the median of the other hosts' (or ranks') that do the same work.
-A host is slow if the mean deviation of a window of steps is larger than the least slow-down that matters, and
-larger than the noise of the run can make it. The noise comes from differences of successive deviations, which
-a slow host hardly changes. It is taken to be autocorrelated of first order.
+In synchronous training, whole steps take the same time on all ranks. The difference is when a rank begins its
+backward pass, in whose collectives the ranks meet: the others wait for the last rank. A rank's number for a
+step is the logarithm of its own time until then, minus what its number of tokens explains. Its deviation is
+that number minus the median of the other hosts' (or ranks') that do the same work. A host is slow if the mean
+deviation over a window of steps exceeds both the least relevant slow-down and what the noise of the run can
+produce. The noise is estimated from differences of successive deviations, which a slow host hardly changes,
+and is assumed to be autocorrelated of first order.
 
-Everything takes one pass and a bounded memory.
+Everything takes one pass and bounded memory.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.stacks.spans import ranks_in
 
-WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: steps over which the mean is judged
-OF_RANKS = WINDOWS[:4]  #: those of single ranks, of which there are many
-LEAST = math.log(1.065)  #: mean deviation that matters
-Z = 6.5  #: standard errors that it must be above zero: so far, noise is one time in 2.5 × 10¹⁰
-POSITIVE = 0.8  #: of the steps must deviate upwards; in long windows fewer, see `least_positive`
-LEAST_COST = 0.01  #: of the throughput
+WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: steps over which the mean deviation is judged
+OF_RANKS = WINDOWS[:4]  #: for single ranks, which are many
+LEAST = math.log(1.065)  #: the least relevant mean deviation
+Z = 6.5  #: standard errors above zero that it needs: noise reaches that once in 2.5 × 10¹⁰
+POSITIVE = 0.8  #: share of steps that must deviate upwards; fewer in long windows, see `least_positive`
+LEAST_COST = 0.01  #: share of the throughput
 _WARM_UP = 2  # steps at the start that compile, allocate and record
 FIRST = 16  #: steps before the first verdict
-GROWN = 1.5  #: times the lag that was reported: it is reported anew
-OVER = 20  #: steps, at least, over which it must have caught up
-_CLIP = 4.0  # standard deviations that one step counts for at most, but always …
-_LEAST_CLIP = 2 * LEAST  # … as much as two just relevant ones
-_MEMORY = 64  # steps of the noise of all, at least
-_VALUES = 1024  # values that make it known well: of few hosts, more steps
-_QUICK = 512  # values that make it known roughly, as where a run becomes noisier: of many hosts, few steps
+GROWN = 1.5  #: a lag this many times the reported one is reported again
+OVER = 20  #: minimum number of steps over which a host must have caught up
+_CLIP = 4.0  # standard deviations that one step counts for at most, but at least …
+_LEAST_CLIP = 2 * LEAST  # … twice the least relevant deviation
+_MEMORY = 64  # steps for the noise of all, at least
+_VALUES = 1024  # values for a good estimate: with few hosts, more steps
+_QUICK = 512  # values for a rough estimate, such as when a run becomes noisier: with many hosts, few steps
 _LEAST_QUICK = 5
-_USUAL_OF = 3  # steps: of two or three hosts, one that becomes slow changes what is usual, but once
-_OWN_MEMORY = 256  # steps of the noise of one
+_USUAL_OF = 3  # steps: among two or three hosts, one that becomes slow changes the median, but once
+_OWN_MEMORY = 256  # steps for the noise of one series
 _MOST_CORRELATED = 0.95
-_RECENT = 64  # steps whose times are known one by one
-_MEAN_OF = 4  # steps, about, of a rank's mean times: fewer than it takes to find that they changed
+_RECENT = 64  # steps whose deviations are kept individually
+_MEAN_OF = 4  # approximate steps in a rank's mean times: fewer than it takes to detect a change
 _MOST_RANKS = 16_384
-_MOST_OPEN = 512  # steps that some rank has not reported yet; a rank so far from the others is gone
-_TOKENS_VARY = 0.05  # relative; where tokens vary less, time is taken to be proportional to them
+_MOST_OPEN = 512  # incomplete steps; a rank that is this far from the others is lost
+_TOKENS_VARY = 0.05  # relative; if tokens vary less, time is assumed to be proportional to them
 _MOST_SLOPE = 2.0  # attention grows with the square of the length
 _MEDIAN_TO_SD = 0.6745
 
@@ -57,24 +57,24 @@ _Key = TypeVar("_Key", bound=Hashable)
 class Own(NamedTuple):
     """One step of one rank."""
 
-    own: float  #: seconds from the end of the step before to its backward pass
-    whole: float  #: seconds that the step took
-    tokens: float = 0.0  #: that it was of; 0: not counted
+    own: float  #: seconds from the end of the previous step to the backward pass
+    whole: float  #: seconds of the step
+    tokens: float = 0.0  #: tokens in the step; 0: not counted
 
 
 class SlowHost(NamedTuple):
     """The host that the others wait for."""
 
     host: str
-    rank: int | None  #: if only that one of its ranks is late, or if it has one
-    share: float  #: by which its own work takes longer than that of the others
-    cost: float  #: share of the run's throughput that it costs
-    steps: int  #: over how many that was seen
-    kind: Literal["slow", "imbalance"]  #: imbalance: it has more tokens to work on than the others
+    rank: int | None  #: if only this rank of the host is late, or if it has only one
+    share: float  #: by which its own work takes longer than the others'
+    cost: float  #: lost share of the run's throughput
+    steps: int  #: the number of steps over which this was seen
+    kind: Literal["slow", "imbalance"]  #: imbalance: it processes more tokens than the others
 
 
 class Lag(NamedTuple, Generic[_Key]):
-    """What lags behind the others of its kind."""
+    """A host or rank that lags behind its peers."""
 
     key: _Key
     mean: float  #: deviation, as a logarithm
@@ -88,13 +88,13 @@ class _Series:
 
     def __init__(self, most: int) -> None:
         self.steps = 0
-        self._sums = array("d", bytes(8 * (most + 1)))  # of clipped deviations up to a step
-        self._positive = array("q", bytes(8 * (most + 1)))  # how many were above zero
+        self._sums = array("d", bytes(8 * (most + 1)))  # sums of clipped deviations up to a step
+        self._positive = array("q", bytes(8 * (most + 1)))  # counts of deviations above zero up to a step
         self.recent: deque[float] = deque(maxlen=_RECENT)
         self.last: float | None = None
-        self.before: float | None = None  # the last difference of successive ones, clipped
-        self.noise = 0.0  # of its own: mean square of differences of successive ones …
-        self.seen = 0  # … of so many, or more
+        self.before: float | None = None  # the last difference of successive deviations, clipped
+        self.noise = 0.0  # its own noise: mean square of differences of successive deviations …
+        self.seen = 0  # … over at least this many
 
     def add(self, deviation: float, clip: float) -> None:
         size = len(self._sums)
@@ -114,26 +114,26 @@ class _Series:
         return self._positive[self.steps % size] - self._positive[(self.steps - steps) % size]
 
     def typical(self, steps: int) -> float:
-        """The deviation that people are shown: of a few steps without the clipping."""
+        """Return the deviation to show to users: over few steps, without clipping."""
         if steps <= _RECENT:
             return median(list(self.recent)[-steps:])
         return self.mean(min(steps, len(self._sums) - 1))
 
 
 class Comparison(Generic[_Key]):
-    """Takes the deviations of each step and finds what lags. All values of a step come together."""
+    """Takes the deviations of each step, all at once, and finds the one that lags."""
 
     def __init__(self, windows: Sequence[int] = WINDOWS) -> None:
         self._windows = windows
         self._series: dict[_Key, _Series] = {}
-        self._steps = 0  # that there are differences of
+        self._steps = 0  # with differences
         self._square = 0.0  # mean square of differences of successive deviations …
         self._product = 0.0  # … and mean product of two successive differences
-        self._quick = 0.0  # as `_square`, over fewer steps
-        self._usual: deque[float] = deque(maxlen=_USUAL_OF)  # squares of differences: of all, as a median
+        self._quick = 0.0  # like `_square`, over fewer steps
+        self._usual: deque[float] = deque(maxlen=_USUAL_OF)  # median squared differences of all series
 
     def see(self, deviations: Mapping[_Key, float]) -> Lag[_Key] | None:
-        """Take a step; return what lags most."""
+        """Take a step; return the key that lags most, if any does."""
         if self._series.keys() != deviations.keys():
             self._series = {key: self._series.get(key) or _Series(self._windows[-1]) for key in deviations}
         self._learn(deviations)
@@ -149,26 +149,26 @@ class Comparison(Generic[_Key]):
         return worst
 
     def lag(self, key: _Key, steps: int) -> float | None:
-        """Return its typical deviation over the last steps."""
+        """Return the typical deviation of a key over the last steps."""
         series = self._series.get(key)
         return None if series is None or not series.steps else series.typical(min(steps, series.steps))
 
     def size(self, key: _Key, steps: int) -> float:
-        """Return by how much it lags since it does: not all of the window's steps need be late."""
+        """Return the size of a lag since it began: not all steps of the window need be late."""
         recent = list(self._series[key].recent)[-steps:]
         ends = [(median(recent[-count:]), count) for count in range(_LEAST_QUICK, len(recent) + 1)]
         lag = max(ends, key=lambda one: one[0] * math.sqrt(one[1]), default=(0.0, 0))[0]
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
-        """Judge these anew: what they were is over. How noisy they are stays known."""
+        """Judge these keys anew, since their former lag is over; keep what is known of their noise."""
         for key in keys:
             if (series := self._series.get(key)) is not None:
                 series.steps = 0
                 series.recent.clear()
 
     def _learn(self, deviations: Mapping[_Key, float]) -> None:
-        """Learn how noisy the run is. Where a value is missing, as after a restart, none is made up."""
+        """Learn how noisy the run is; a missing value, as after a restart, is not made up."""
         seen: list[tuple[_Series, float]] = []
         for key, deviation in deviations.items():
             series = self._series[key]
@@ -200,18 +200,18 @@ class Comparison(Generic[_Key]):
         return max(_MEMORY, _VALUES // max(1, len(self._series)))
 
     def _samples(self) -> float:
-        """How many independent values the noise is known from, about."""
+        """Return about how many independent values the noise is estimated from."""
         return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
 
     def _correlation(self) -> float:
-        """From one step to the next, as much as it may be. Without any, half of each change is taken back."""
+        """Return an upper bound of the step-to-step correlation; at 0, half of each change is reversed."""
         if not self._square:
             return 0.0
         given = 1 + 2 * self._product / self._square + 3 / math.sqrt(self._samples())
         return min(_MOST_CORRELATED, max(0.0, given))
 
     def _scale(self, own: float = 0.0) -> float:
-        """Standard deviation of one value; `own`: the mean square of its own differences."""
+        """Return the standard deviation of one value; `own`: the mean square of its own differences."""
         square = max(self._square, self._quick, own)
         return math.sqrt(square / (2 * (1 - self._correlation())))
 
@@ -221,7 +221,7 @@ class Comparison(Generic[_Key]):
             if steps > series.steps:
                 break
             if series.steps % max(1, steps // 32):
-                continue  # a long window changes little in a step
+                continue  # a long window changes little in one step
             mean = series.mean(steps)
             if (
                 mean >= LEAST
@@ -233,12 +233,12 @@ class Comparison(Generic[_Key]):
         return best
 
     def _score(self, series: _Series, mean: float, steps: int) -> float:
-        """How many standard errors the mean is above zero, were the noise known exactly.
+        """Return how many standard errors the mean is above zero, as if the noise were known exactly.
 
-        It is known from some values only, so the score is of Student's distribution, as a normal one
-        (approximation of D. L. Wallace, 1959).
+        It is known from a limited number of values, so a score of Student's distribution is converted to a
+        normal score (approximation of D. L. Wallace, 1959).
         """
-        own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # as much as it surely is
+        own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # its lower bound
         correlated = self._correlation()
         rest = 1 - correlated
         spread = (1 + correlated) / rest - 2 * correlated * (1 - correlated**steps) / (steps * rest**2)
@@ -250,23 +250,23 @@ class Comparison(Generic[_Key]):
 
 
 class SlowHosts:
-    """Takes the steps of all ranks, in any order, and knows whether a host holds the others up."""
+    """Takes the steps of all ranks, in any order, and finds a host that delays the others."""
 
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
-        """What costs a smaller share of the throughput, or less time a step, is not reported."""
+        """Ignore hosts that cost a smaller share of the throughput, or less time per step."""
         self._least_cost, self._least_seconds = least_cost, least_seconds
         self._open: dict[int, dict[int, Own]] = {}  # by step, then by rank
-        self._at: dict[int, int] = {}  # by rank: the last step that it reported
+        self._at: dict[int, int] = {}  # by rank: the last reported step
         self._host: dict[int, str] = {}
-        self._group: dict[int, str] = {}  # of a rank: those that do the same work, if it is known
+        self._group: dict[int, str] = {}  # by rank: the group that does the same work, if known
         self._hosts: Comparison[str] = Comparison()
         self._ranks: Comparison[int] = Comparison(OF_RANKS)
-        self._raw: Comparison[str] = Comparison()  # tokens are not taken into account
-        self._own: dict[int, float] = {}  # by rank: seconds, as a mean of the last steps
+        self._raw: Comparison[str] = Comparison()  # ignores tokens
+        self._own: dict[int, float] = {}  # by rank: seconds, as a mean over the last steps
         self._whole: dict[int, float] = {}
         self._explained = self._varied = 0.0  # covariance of times and tokens, and the variance of tokens
-        self._since = 0  # steps since something was found to be slow
-        self.steps = 0  #: that were compared
+        self._since = 0  # steps since a slow host was found
+        self.steps = 0  #: number of compared steps
         self.slow: SlowHost | None = None
 
     @property
@@ -276,17 +276,17 @@ class SlowHosts:
 
     def layout(self, groups: Iterable[RankGroup]) -> None:
         """Take the process groups: only members of a data-parallel group do the same work."""
-        same = {rank: one.id for one in groups if one.axis == "dp" for rank in ranks_in(one.ranks)}
+        same = {rank: group.id for group in groups if group.axis == "dp" for rank in ranks_in(group.ranks)}
         if same and same != self._group:
             self._group = same
             self._hosts, self._ranks, self._raw = Comparison(), Comparison(OF_RANKS), Comparison()
 
     def join(self, host: str, rank: int, step: int) -> None:
-        """Count on this rank's steps from here on: no step is compared without one of them."""
+        """Expect this rank's steps from now on: no step is compared without its report."""
         self._at[rank], self._host[rank] = step, host
 
     def see(self, host: str, rank: int, step: int, own: Own) -> bool:
-        """Take a step of a rank; return whether the answer in ``slow`` changed."""
+        """Take a step of a rank; return whether the result in ``slow`` changed."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
         if not (0 < own.own < math.inf and 0 < own.whole < math.inf and own.tokens >= 0):
@@ -298,17 +298,17 @@ class SlowHosts:
         reported = self._open.setdefault(step, {})
         reported[rank] = own
         if len(self._open) > _MOST_OPEN:
-            del self._open[next(iter(self._open))]  # the oldest; a restart may have gone back to lower ones
+            del self._open[next(iter(self._open))]  # the oldest; a restart may have returned to lower steps
         if self.compares and len(reported) >= len(self._at):
             self._compare(self._open.pop(step))
         return self.slow != before
 
     def leave(self, host: str) -> bool:
-        """Forget a host that is gone; return whether the answer changed."""
+        """Forget a lost host; return whether the result in ``slow`` changed."""
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:
-        """Drop the ranks that are gone, such as those that a restart did without."""
+        """Drop the ranks that are lost, such as those that a restart left out."""
         self._keep({rank for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN})
 
     def _keep(self, ranks: set[int]) -> bool:
@@ -326,24 +326,24 @@ class SlowHosts:
             return True
         return False
 
-    # ---- a step that all have reported
+    # ---- a step that all ranks have reported
 
     def _compare(self, step: Mapping[int, Own]) -> None:
         self.steps += 1
-        for rank, one in step.items():
-            for means, value in ((self._own, one.own), (self._whole, one.whole)):
+        for rank, times in step.items():
+            for means, value in ((self._own, times.own), (self._whole, times.whole)):
                 means[rank] = means.get(rank, value) + (value - means.get(rank, value)) / _MEAN_OF
         if self.steps <= _WARM_UP:
             return
-        raw = {rank: math.log(one.own) for rank, one in step.items()}
+        raw = {rank: math.log(times.own) for rank, times in step.items()}
         values = raw
-        counted = all(one.tokens > 0 for one in step.values())
+        counted = all(times.tokens > 0 for times in step.values())
         if counted:
-            tokens = {rank: math.log(one.tokens) for rank, one in step.items()}
+            tokens = {rank: math.log(times.tokens) for rank, times in step.items()}
             slope = self._slope(raw, tokens)
             values = {rank: raw[rank] - slope * tokens[rank] for rank in raw}
         lags: list[Lag[str] | Lag[int] | None] = [self._hosts.see(self._of_hosts(values))]
-        if len(set(self._host.values())) < len(step):  # else hosts are ranks
+        if len(set(self._host.values())) < len(step):  # else each host is one rank
             lags.append(self._ranks.see(self._of_ranks(values)))
         imbalance = self._raw.see(self._of_hosts(raw)) if counted else None
         self._since += 1
@@ -361,7 +361,7 @@ class SlowHosts:
                 self._name(imbalance.key, imbalance, "imbalance")
 
     def _slope(self, raw: Mapping[int, float], tokens: Mapping[int, float]) -> float:
-        """How much of the time grows with the tokens: 0 for a fixed time, 1 for a proportional one."""
+        """Return how time grows with the tokens: 0 for constant, 1 for proportional time."""
         usual, usual_tokens = median(raw.values()), median(tokens.values())
         explained = varied = 0.0
         for rank, value in raw.items():
@@ -381,7 +381,7 @@ class SlowHosts:
         return {rank: each for group in groups.values() for rank, each in deviations(group).items()}
 
     def _of_hosts(self, values: Mapping[int, float]) -> dict[str, float]:
-        """A host deviates as its ranks do, each from what other hosts' ranks of its group need."""
+        """Return each host's deviation: its ranks', each from the ranks of its group on other hosts."""
         groups: dict[str, dict[str, list[float]]] = {}
         for rank, value in values.items():
             hosts = groups.setdefault(self._group.get(rank, ""), {})
@@ -394,7 +394,7 @@ class SlowHosts:
 
     def _name(self, host: str, lag: Lag[str] | Lag[int], kind: Literal["slow", "imbalance"]) -> None:
         mine = [rank for rank, where in self._host.items() if where == host]
-        late = mine if len(mine) == 1 else [one for one in mine if self._rank_lags(one, lag)]
+        late = mine if len(mine) == 1 else [number for number in mine if self._rank_lags(number, lag)]
         if isinstance(lag.key, int):
             rank = lag.key if len(late) <= max(1, len(mine) // 2) else None
             more = self._ranks.size(lag.key, lag.steps)
@@ -404,10 +404,12 @@ class SlowHosts:
             if rank is not None and len(mine) > 1:
                 more = max(more, self._ranks.lag(rank, lag.steps) or 0.0)
         if (self._raw.lag(host, OVER) or 0.0) < -LEAST:
-            return  # it is slow, but has so much less to do that nobody waits
+            return  # it is slow, but has so much less work that no rank waits
         slow = self._sized(host, rank, more, lag.steps, kind)
         whole = median(self._whole.values())
-        alone = median(self._whole[one] for one in self._who(slow)) - whole  # by so much, nobody waits for it
+        alone = (
+            median(self._whole[number] for number in self._who(slow)) - whole
+        )  # no rank waits for this part
         if alone < slow.cost * whole / 2 and self._matters(slow.cost):
             self._since = 0
             self.slow = slow
@@ -416,7 +418,7 @@ class SlowHosts:
         self, host: str, rank: int | None, more: float, steps: int, kind: Literal["slow", "imbalance"]
     ) -> SlowHost:
         slow = SlowHost(host, rank, math.exp(more) - 1, 0.0, steps, kind)
-        later = median(self._own[one] for one in self._who(slow)) * (1 - math.exp(-more))
+        later = median(self._own[number] for number in self._who(slow)) * (1 - math.exp(-more))
         return slow._replace(cost=min(1.0, later / median(self._whole.values())))
 
     def _matters(self, cost: float) -> bool:
@@ -432,8 +434,8 @@ class SlowHosts:
         return typical is not None and typical >= lag.mean / 2
 
     def _look_again(self, slow: SlowHost) -> None:
-        """Find out whether it has caught up, or become a lot slower."""
-        steps = max(OVER, 2 * slow.steps)  # in noisy runs, a short time says little
+        """Check whether the slow host has caught up, or has become much slower."""
+        steps = max(OVER, 2 * slow.steps)  # in noisy runs, a short time shows little
         lag = self._lag_of(slow, steps) or 0.0
         now = self._sized(slow.host, slow.rank, lag, slow.steps, slow.kind)
         if lag < LEAST / 2 or not self._matters(2 * now.cost):
@@ -453,12 +455,12 @@ class SlowHosts:
 
 
 def least_positive(steps: int) -> float:
-    """Return how many steps of a window must deviate upwards: at most four standard errors more than half."""
+    """Return how many steps of a window must deviate upwards: at most half plus four standard errors."""
     return min(POSITIVE * steps, steps / 2 + 2 * math.sqrt(steps))
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
-    """Return by how much each value is above the median of the others; nothing for one alone."""
+    """Return how far each value is above the median of the others; empty for a single value."""
     others = len(values) - 1
     if others < 1:
         return {}

@@ -1,4 +1,4 @@
-"""Runs that stand: without a word, in an evaluation, in collectives, or for want of a rank that left."""
+"""Stalled runs: silent, in an evaluation, in collectives, or because a rank left."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.threshold import Limits, limit_of_steps
 from stallwatch_rules.text.digest import fold_ranks, short_duration
 
-LATE = 10.0  #: seconds without a step that are no news where somebody stops a run
+LATE = 10.0  #: seconds without a step that are normal if a run is stopped by hand
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
-    """A run whose last sign of life is an evaluation that does not end."""
+    """Judge a run whose last sign of life is an evaluation that does not end."""
     if facts.phase != "eval" or not facts.stands:
         return None
     if facts.timed_out:
@@ -29,9 +29,9 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 
 
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
-    """ZeRO-3 ranks whose experts differ gather different parameters, and wait for each other for ever.
+    """Judge ZeRO-3 ranks with different experts, which gather different parameters and deadlock.
 
-    ``witness``: the order of modules was seen to change, or ranks that gather different parameters.
+    ``witness``: the order of modules was seen to change, or ranks to gather different parameters.
     """
     if not (experts and witness and facts.stands):
         return None
@@ -39,9 +39,9 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 
 
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
-    """GPUs that are told to talk directly and cannot: no step, and the first collectives never end.
+    """Judge GPUs that cannot use peer-to-peer transfers: no step, and the first collectives hang.
 
-    ``direct``: NCCL chose peer-to-peer, or the kernel complained of it. ``first_work``: the number of the
+    ``direct``: NCCL chose peer-to-peer, or the kernel complained about it. ``first_work``: the number of the
     collective that timed out.
     """
     if not direct or facts.advances or not facts.stands:
@@ -52,7 +52,7 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
 
 
 def judge_silence(facts: RunFacts) -> Judgement | None:
-    """A hang without a message: steps, then nothing for longer than the run's own rhythm allows."""
+    """Judge a silent hang: steps, then nothing for longer than the run's own pace allows."""
     if facts.complete or not facts.stalled:
         return None
     if facts.silence is None:
@@ -64,14 +64,14 @@ def judge_silence(facts: RunFacts) -> Judgement | None:
 
 
 def beside_silence(facts: RunFacts, exception: str) -> Message:
-    """The note of a silence before which an exception came that training survived at first."""
+    """Return the note for a silence after an exception that training survived at first."""
     return message("diagnosis.silent-beside", **facts.lengths, exception=exception)
 
 
 def stopped_late(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
-    """That a run which was stopped by hand may have been standing: steps, then none for much longer than one.
+    """Return a note if a run stopped by hand may have stalled: no step for much longer than usual.
 
-    ``durations`` are the seconds from one sign of a step to the next, ``paces`` those that steps took.
+    ``durations`` are the seconds between signs of a step, ``paces`` the seconds that steps took.
     """
     if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
         return ""
@@ -80,9 +80,9 @@ def stopped_late(silence: float | None, durations: Sequence[float], paces: Seque
 
 
 def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
-    """Ranks that left, where the others stand, ended for want of them, or came to the end without them.
+    """Judge ranks that left while the others stalled, failed, or continued to the end without them.
 
-    Of a run that ended well, hand it those alone that it went on without.
+    For a run that ended well, pass only ranks that it continued without.
     """
     if went_on_without(left, facts):
         return Judgement("degrading", _told_of_missed(left))
@@ -94,22 +94,22 @@ def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
 
 
 def went_on_without(left: Sequence[Left], facts: RunFacts) -> list[Left]:
-    """Those without whom a run went on that ended well; the others of it only ended before its last rank."""
-    return [one for one in left if one.behind >= GONE_ON] if facts.ended_well else []
+    """Return the ranks that a run ended well without; others only ended before its last rank."""
+    return [process for process in left if process.behind >= GONE_ON] if facts.ended_well else []
 
 
 def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Left]:
-    """The same, with the last steps of ``steps`` (by rank, as a log tells them) where no other is known."""
+    """Return the same, with unknown last steps filled in from ``steps`` (by rank, as a log shows them)."""
     return [
-        one
-        if one.step is not None or one.rank is None
-        else msgspec.structs.replace(one, step=steps.get(one.rank))
-        for one in left
+        process
+        if process.step is not None or process.rank is None
+        else msgspec.structs.replace(process, step=steps.get(process.rank))
+        for process in left
     ]
 
 
 def told_of(left: Sequence[Left], *, stepped: bool) -> Message:
-    """``Rank 2 left without an error at step 40; …``. ``stepped``: steps of the run were seen."""
+    """Return ``Rank 2 left without an error at step 40; …``. ``stepped``: the run showed steps."""
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
     who = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
@@ -118,7 +118,7 @@ def told_of(left: Sequence[Left], *, stepped: bool) -> Message:
 
 
 def _told_of_missed(missed: Sequence[Left]) -> Message:
-    """``Rank 2 left without an error at step 40; …``, of a run that ended well."""
+    """Return ``Rank 2 left without an error at step 40; …`` for a run that ended well."""
     who = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
     step = min((one.step for one in missed if one.step is not None), default=0)
     return message("diagnosis.left-behind", who=who, step=step, more=max(one.behind for one in missed))

@@ -1,10 +1,10 @@
-"""Steps that became slower than the run's own baseline, as a sequential test.
+"""Find steps that became slower than the run's own baseline, by a sequential test.
 
-A live run is judged again and again, so a rule of thumb would fire by chance sooner or later. At each look
-the latest steps are compared with all before them by their ranks (the Mann-Whitney test, which assumes
-nothing about how steps are distributed), for windows of many lengths. The limit is set so that independent
-step times of any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the
-length of the run, and with how much neighbouring steps are alike. `bench/slowdown.py` measures it.
+A live run is judged repeatedly, so a rule of thumb would fire by chance sooner or later. Each time, the
+latest steps are compared with all before them by their ranks (the Mann-Whitney test, which assumes nothing
+about how steps are distributed), for windows of many lengths. The limit is set so that independent step times
+of any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the length of
+the run and with the correlation of neighboring steps. `bench/slowdown.py` measures it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.text.digest import short_duration
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
-STILL_SLOWER = 1.3  #: and the last third of the slow steps must be above this one: else it has recovered
-AS_QUICK = 0.9  #: of the tokens a second that the first third of the run had
-RECENT = 6  #: the least number of steps that a recent pace is taken from
-BASELINE = 12  #: and a baseline
+STILL_SLOWER = 1.3  #: the last third of the slow steps must be above this multiple: else it recovered
+AS_QUICK = 0.9  #: share of the tokens per second in the first third of the run
+RECENT = 6  #: minimum number of steps for a recent pace
+BASELINE = 12  #: … and for a baseline
 LIMIT = 25.0  #: squared deviations by which ranks must stand out in a run of …
-LIMIT_STEPS = 400  #: … so many steps; twice the logarithm more in a longer one
-LOOKED_AT = 1000  #: as many paces at most, each perhaps of several steps
+LIMIT_STEPS = 400  #: … this many steps; twice the logarithm more in a longer run
+LOOKED_AT = 1000  #: maximum number of paces, each perhaps of several steps
 SHIFT = 1.04  #: a rise that a straggler explains …
 EVEN = 0.02  #: … in a run whose steps vary by no more than this share
 EXCERPT = 30  #: fewer steps are an excerpt
-BLOCKS = 400  #: as many paces at most are looked at, each perhaps of several steps
-BEFORE = 200  #: and as many of them before a shift
+BLOCKS = 400  #: maximum number of paces that are compared, each perhaps of several steps
+BEFORE = 200  #: … and of paces before a shift
 WARM_UP = 2  #: steps at the start that compile, allocate and record
 
 
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
-    """Baseline, recent pace and how many recent steps, where the recent ones are slower for good.
+    """Return baseline, recent pace and number of recent steps if these became slower permanently.
 
-    `alone`: nothing but the step times says so. Then it must have come at once: by design, steps grow little
-    by little, as with ever longer sequences.
+    `alone`: only the step times show it. The change must then be abrupt: by design, steps grow gradually, as
+    with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # steps that are judged together in a long run
@@ -59,7 +59,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
 
 
 def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
-    """How far the last paces stand out of those before, and how many: for all windows above the limit."""
+    """Yield each window above the limit: how far the last paces stand out, and how many they are."""
     ranks = _ranks(paces)
     size = len(ranks)
     sums = [0.0, *accumulate(ranks)]
@@ -67,7 +67,7 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     pairs = [0.0, *accumulate(one * other for one, other in pairwise(ranks))]
 
     def spread(begin: int, end: int) -> tuple[float, float]:
-        """The sums of squared deviations from the mean, and of the products of neighbouring ones."""
+        """Return the sum of squared deviations from the mean, and of products of neighboring ones."""
         count, total = end - begin, sums[end] - sums[begin]
         mean = total / count
         neighbours = 2 * total - ranks[begin] - ranks[end - 1]
@@ -76,7 +76,7 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
             pairs[end - 1] - pairs[begin] - mean * neighbours + (count - 1) * mean * mean,
         )
 
-    # Every length: in a window that begins off the rise, even steps look alike because of the rise itself.
+    # Every length: in a window that does not begin at the rise, the rise itself correlates even steps.
     for recent in range(RECENT, size - BASELINE + 1):
         before = size - recent
         beyond = sums[size] - sums[before] - recent * (size + 1) / 2
@@ -89,7 +89,7 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
 
 
 def _ranks(paces: Sequence[float]) -> list[float]:
-    """The place of each in their order; equal ones share the middle of theirs."""
+    """Return the rank of each pace in sorted order; equal paces share their mean rank."""
     ranks, behind = [0.0] * len(paces), 0
     for _, equal in groupby(sorted(enumerate(paces), key=itemgetter(1)), key=itemgetter(1)):
         places = [place for place, _ in equal]
@@ -100,7 +100,7 @@ def _ranks(paces: Sequence[float]) -> list[float]:
 
 
 def _times_alike(correlation: float, size: int) -> float:
-    """By how much fewer steps count where each is like the one before it; few steps show too little of it."""
+    """Return the factor by which correlated steps count less; few steps underestimate the correlation."""
     if correlation < 2 / math.sqrt(size):
         return 1.0
     correlation = min(correlation + 2 * (1 + 3 * correlation) / size, 0.98)
@@ -108,16 +108,15 @@ def _times_alike(correlation: float, size: int) -> float:
 
 
 def as_quick(rates: Sequence[float]) -> bool:
-    """Whether as many tokens a second are worked off as in the first third of the run: then steps that take
-    longer hold more of them, as a reinforcement learner's answers grow."""
+    """Whether tokens/s match the first third: slower steps then hold more tokens (growing RL answers)."""
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
     return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """The first of the paces at the end that are nearer to what the steps take now than to what they took.
+    """Return the index of the first final pace that is nearer to the present pace than to the former.
 
-    Three are looked at together, as one step in between may be quick and clocks count whole seconds.
+    Three are read together, as one step in between may be quick and clocks count whole seconds.
     """
     limit = usual + (now - usual) / 3
     start = len(paces)
@@ -129,11 +128,11 @@ def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
 
 
 def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[float, float, int] | None:
-    """The pace before and after, and since how many steps, where very even steps became a little slower.
+    """Return pace before, pace after and number of steps since very even steps became slightly slower.
 
-    Synchronous training is as even as its slowest rank: where steps varied by two percent, five percent more
-    that stay are one slower GPU. Runs whose steps vary anyway tell nothing here. ``excerpt``: the steps are
-    some that somebody cut out of the middle of a run, so that few of them must do.
+    Synchronous training is as even as its slowest rank: if steps varied by two percent, a permanent rise of
+    five percent is one slower GPU. Runs with uneven steps show nothing here. ``excerpt``: the steps were cut
+    from the middle of a run, so a few must suffice.
     """
     joined = max(1, -(-len(paces) // BLOCKS))  # steps that are judged together in a long run
     paces = _blocks(paces, joined)
@@ -161,14 +160,14 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
 
 
 def _blocks(paces: Sequence[float], joined: int) -> Sequence[float]:
-    """The paces of so many steps together."""
+    """Return the medians of blocks of ``joined`` paces."""
     if joined == 1:
         return paces
     return [median(paces[i : i + joined]) for i in range(0, len(paces), joined)]
 
 
 def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = False) -> Judgement | None:
-    """Very even steps that became slower by a few percent at once and stayed so."""
+    """Judge very even steps that abruptly and permanently became slower by a few percent."""
     shift = steady_shift(paces, excerpt=excerpt)
     if shift is None:
         return None
@@ -184,7 +183,7 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Steps that became slower by more than half and stayed so; ``paces`` are seconds a step."""
+    """Judge steps that permanently became slower by more than half; ``paces`` are seconds per step."""
     slowed = slowdown(paces)
     if slowed is None:
         return None
@@ -204,7 +203,7 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
 
 
 def judge_throughput(rates: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Judge tokens a second that fell, for logs that tell no time of their steps."""
+    """Judge falling tokens per second, for logs that show no step times."""
     slowed = slowdown([1 / rate for rate in rates if rate > 0])
     if slowed is None:
         return None

@@ -1,4 +1,4 @@
-"""ZeRO-3's trace-cache invalidations: harmless, slow, or the last thing before a standstill."""
+"""ZeRO-3's trace-cache invalidations: harmless, slow, or the last message before a stall."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from stallwatch_rules.judgements.step_time import slowdown
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.digest import short_duration
 
-_OFTEN = 0.2  # matches a step, from which a rise is one
-_FEW, _SELDOM = 8, 5.0  # matches in all, and steps from one to the next
+_OFTEN = 0.2  # matches per step from which an increase counts
+_FEW, _SELDOM = 8, 5.0  # total matches, and steps between two of them
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
-    """Harm of ZeRO-3's trace-cache invalidations."""
+    """Judge ZeRO-3's trace-cache invalidations."""
     if facts.stands:
         if recurs_to_the_end(trace):
             if facts.elsewhere and not rose(trace):
@@ -41,10 +41,10 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
 
 
 def recurs_to_the_end(trace: Trace) -> bool:
-    """Whether the matches went on as before until the steps ended.
+    """Whether the matches continued as before until the steps ended.
 
-    Only what stays the same when most matches were counted without being read goes in: where the first and
-    the last one came, and how many there were.
+    The result depends only on values that stay the same if most matches were counted without being read:
+    where the first and the last match occurred, and how many there were.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -55,28 +55,28 @@ def recurs_to_the_end(trace: Trace) -> bool:
 
 
 def rose(trace: Trace) -> bool:
-    """Whether the matches became clearly more until the steps ended."""
+    """Whether the matches became clearly more frequent until the steps ended."""
     before, now = _first_and_last(trace)
     return now > 1.5 * before and now >= _OFTEN
 
 
 def _rare(trace: Trace) -> bool:
-    """Whether a few came, many steps apart, and steps followed each: such a run makes them all the time."""
+    """Whether there were few matches, many steps apart, each followed by steps, as usual for such a run."""
     if trace.tail or trace.count > _FEW or rose(trace):
-        return False  # after one that came since the last step nothing did
+        return False  # no step followed a match after the last step
     first = trace.first or 0
     steps = sum(interval.span for interval, _ in trace.intervals[first:])
     return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _SELDOM)
 
 
 def _first_and_last(trace: Trace) -> tuple[float, float]:
-    """Matches a step in the first third of the steps, and in the last."""
+    """Return the matches per step in the first and in the last third of the steps."""
     third = len(trace.intervals) // 3
     return trace.rate(0, third), trace.rate(len(trace.intervals) - third, len(trace.intervals))
 
 
 def slower_with(trace: Trace) -> tuple[float, float] | None:
-    """The pace before and now, where steps became slower while the matches became more."""
+    """Return the pace before and now if steps became slower while the matches became more frequent."""
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
     slowed = slowdown([pace for _, pace in paced], alone=False)
     if slowed is None:
@@ -99,14 +99,14 @@ def _standstill(trace: Trace, facts: RunFacts) -> Message:
 
 
 def _advancing(trace: Trace) -> Message:
-    told = message("diagnosis.advancing", steps=trace.after_first)
+    text = message("diagnosis.advancing", steps=trace.after_first)
     cost = cost_per_step(trace)
     if cost is None:
-        return told
+        return text
     with_match, without, n_with, n_without = cost
     extra = with_match - without
     key = "diagnosis.cost" if extra > 0.02 * without else "diagnosis.no-cost"
-    return told + message(
+    return text + message(
         key,
         extra=short_duration(abs(extra)),
         with_match=short_duration(with_match),
@@ -117,7 +117,7 @@ def _advancing(trace: Trace) -> Message:
 
 
 def cost_per_step(trace: Trace) -> tuple[float, float, int, int] | None:
-    """Median seconds of a step with a match in it and of one without, and how many there were of each."""
+    """Return the median seconds of a step with and without a match, and the number of each."""
     paced = [(interval.pace, hits) for interval, hits in trace.intervals[1:] if interval.pace]
     with_match = [pace for pace, hits in paced if hits]
     without = [pace for pace, hits in paced if not hits]

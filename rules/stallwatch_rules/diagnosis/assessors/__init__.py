@@ -1,7 +1,7 @@
 """The assessors of a diagnosis, in one table.
 
-An assessor is a pure function of the snapshot and of what is known before it. It gives findings that are new
-or changed; what each contributed is the difference that they make (``stallwatch diagnose --explain``).
+An assessor is a pure function of the snapshot and the assessment so far. It returns new or changed findings;
+its contribution is the difference that they make (``stallwatch diagnose --explain``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Assessor(NamedTuple):
     assess: Assess
 
 
-#: In the order in which they are asked.
+#: In the order in which they run.
 ASSESSORS: tuple[Assessor, ...] = (
     Assessor("recoveries", (), recoveries),
     Assessor("raised", ("recoveries",), raised),
@@ -77,7 +77,7 @@ ASSESSORS: tuple[Assessor, ...] = (
 def assess(
     run: Snapshot, first: Assessment, assessors: Sequence[Assessor] = ASSESSORS
 ) -> tuple[Assessment, list[Contribution]]:
-    """Ask the assessors in turn; return what they found together, and what each of them contributed."""
+    """Run the assessors in turn; return their combined result, and what each contributed."""
     contributions = [Contribution("matches", changes_of([], first.found))]
     now = first
     for assessor in assessors:
@@ -90,22 +90,22 @@ def assess(
 
 
 def changes_of(before: Sequence[Found], after: Sequence[Found]) -> list[FindingChange]:
-    """What a reader sees of the difference: findings that are new or gone, another harm, role or note."""
-    known = {one.rule: one for one in before}
+    """Return the visible difference: findings that are new or gone, or have another harm, role or note."""
+    known = {finding.rule: finding for finding in before}
     changes = []
-    for one in after:
-        old = known.pop(one.rule, None)
+    for finding in after:
+        old = known.pop(finding.rule, None)
         if old is None:
-            changes.append(FindingChange(one.rule, None, one.harm, None, one.role, one.note))
-        elif (old.harm, old.role, old.note) != (one.harm, one.role, one.note):
-            note = one.note if one.note != old.note else ""
-            changes.append(FindingChange(one.rule, old.harm, one.harm, old.role, one.role, note))
+            changes.append(FindingChange(finding.rule, None, finding.harm, None, finding.role, finding.note))
+        elif (old.harm, old.role, old.note) != (finding.harm, finding.role, finding.note):
+            note = finding.note if finding.note != old.note else ""
+            changes.append(FindingChange(finding.rule, old.harm, finding.harm, old.role, finding.role, note))
     changes += [FindingChange(old.rule, old.harm, None, old.role, None) for old in known.values()]
     return changes
 
 
 def noted_in(before: Assessment, after: Assessment) -> list[Noted]:
-    """The rest of the difference: what later assessors, the choice of the cause or its confidence go by."""
+    """Return the rest of the difference: what later assessors, the cause's choice or its confidence use."""
     facts = []
     if after.facts is not before.facts:
         new = (name for name, value in asdict(after.facts).items() if value is True)

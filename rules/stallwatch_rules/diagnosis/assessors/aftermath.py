@@ -1,4 +1,4 @@
-"""What follows a failure, or the end of a run that finished, and whose failure it was that the others saw."""
+"""Consequences of a failure or of a finished run's end, and the rank whose failure the others saw."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
-#: Signals whose reason stands elsewhere, where anything tells it.
+#: Signals whose reason, if any is shown, is elsewhere.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
-UNCAUGHT = 1  #: the status of every exception that nobody catches; its traceback may stand in another log
+UNCAUGHT = 1  #: the status of every uncaught exception; its traceback may be in another log
 
-#: glibc's words before it aborts (malloc/malloc.c), which alone do not say whose process it was.
+#: glibc's message before an abort (malloc/malloc.c), which alone does not show whose process it was.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
-#: A shell's, a container's or systemd's words for a process that a signal ended, which may be a helper's.
+#: A shell's, container's or systemd's message on a process that a signal ended, perhaps a helper's.
 _SOMEBODYS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
@@ -49,9 +49,8 @@ _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make a symptom of what also follows a failure: Slurm cancels a step whose task failed.
 
-    Slurm cancels a step when one of its tasks failed, the other nodes lose the rendezvous with the node that
-    died, and a process that is being torn down may end in a segmentation fault. But that its peers lost it
-    does not make a process crash, though they may tell it first.
+    The other nodes lose the rendezvous with the node that died, and a process may end its teardown in a
+    segmentation fault. But peers that lose a process do not make it crash, though they may report it first.
 
     Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: a symptom.
     """
@@ -79,14 +78,14 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _requests(now: Assessment) -> Iterator[Found]:
-    """What only srun's "Job step aborted" calls cancelled on request, where a scheduler ended the job.
+    """Yield cancellations that only srun's "Job step aborted" shows, if a scheduler ended the job.
 
-    srun says that at each end of a step, whatever it was for (`src/srun/libsrun/launch.c`).
+    srun prints that at each end of a step, whatever the reason (`src/srun/libsrun/launch.c`).
     """
     if any(one.tagged("scheduler-decides") for one in now.fatal):
         for one in now.found:
-            said = all("srun: Job step aborted" in text for text in one.texts())
-            if one.tagged("cancelled") and one.hits and said:
+            only_srun = all("srun: Job step aborted" in text for text in one.texts())
+            if one.tagged("cancelled") and one.hits and only_srun:
                 yield one
 
 
@@ -108,12 +107,12 @@ def _raised_first(one: Unknown, late: Found) -> bool:
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Take the rank that ended first for the cause, where the others only say that they lost a peer.
+    """Take the rank that ended first as the cause, if the others only report a lost peer.
 
-    An abort is a symptom where its reason stands in the log. Where all that others say is that they lost a
-    peer, the one that aborted is the one to look at. So is one that ended with an exit status and no word.
+    An abort is a symptom if its reason is in the log. If all that others report is a lost peer, the rank that
+    aborted is the one to inspect. So is a rank that ended with an exit status and no message.
 
-    Example: rank 0 lost its NCCL peer, and torchrun says ``exitcode: -6`` of rank 3: that abort.
+    Example: rank 0 lost its NCCL peer, and torchrun prints ``exitcode: -6`` of rank 3: that abort.
     """
     catalogue, streams, tracker = run.catalogue, run.streams, run.tracker
     missing = ended_well(streams)
@@ -142,12 +141,12 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _heard(rank: int, run: Snapshot) -> bool:
-    """Whether this rank's lines were read: launchers may write them elsewhere, or leave them out."""
+    """Whether this rank's lines were read: launchers may write them elsewhere, or omit them."""
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 
 def _left(run: Snapshot, note: Text, rank: int) -> Found:
-    """The rank that left, with the line of the launcher that says so."""
+    """Return the finding for the rank that left, with the launcher's line that shows it."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.told.get(rank)) is not None]
     last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
@@ -160,11 +159,11 @@ def _left(run: Snapshot, note: Text, rank: int) -> Found:
 
 
 def abort_at_exit(_: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Forgive an abort after the last step: threads and communicators that are left are torn down by it.
+    """Forgive an abort after the last step, caused by the teardown of remaining threads and communicators.
 
-    Some releases of DeepSpeed and of libraries with threads of their own do so after every successful run.
-    The C library's words before an abort are not even that, where nothing says that the run aborted. And a
-    script that ends its helpers after the training lets its shell tell which signal ended them.
+    Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
+    library's words before an abort are harmless if nothing shows that the run aborted. And if a script ends
+    its helpers after the training, its shell reports which signal ended them.
 
     Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
     """
@@ -188,7 +187,7 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _somebodys(one: Found) -> bool:
-    """Whether all lines of it only say that some process ended, not that it was the training's."""
+    """Whether all its lines only show that some process ended, not that it was the training's."""
     if one.tagged("any-process") and one.hits:
         return one.tagged("exit-status") or all(map(_SOMEBODYS.search, one.texts()))
     return of_another(one)

@@ -1,4 +1,4 @@
-"""What no single line shows: concluded from the run's facts, each by its own judgement."""
+"""Findings that no single line shows: concluded from the run's facts, each by its own judgement."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ from stallwatch_rules.progress.timeline import Timeline, leading
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
 
-NEARLY_DONE = 0.9  #: of the steps, from where a schedule has nearly ended
+NEARLY_DONE = 0.9  #: share of the steps from which a schedule has nearly ended
 
 Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgement, and other fields of the finding
 
 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add what no line says: a silent hang, steps that became slower, a loss that ran away.
+    """Add findings that no line shows: a silent hang, steps that became slower, a loss that diverged.
 
     Example: no step for 7 hours in a run of 12 s a step: silent-hang-no-error.
     """
@@ -92,7 +92,7 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     facts = now.facts
     left = with_steps(went_on_without(run.left, facts) or run.left, run.tracker.steps)
     gone = judge_left(left, facts)
-    if gone is not None:  # it was seen
+    if gone is not None:  # it was observed
         where = run.left_line or Line(render(gone.note), SOURCE, 0, left[0].rank)
         step = min((one.step for one in left if one.step is not None), default=None)
         fields = {"seen": True, "facts": frozenset(["left-early"]), "where": where, "step": step}
@@ -115,18 +115,18 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _mentioned(rule: str, run: Snapshot) -> bool:
-    """Whether the words that the rule's page requires stand in the log."""
+    """Whether the log contains the words that the rule's page requires."""
     return any(rule in stream.contexts for stream in run.streams.values())
 
 
 def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Ranks that waited in one collective by its number, and in different ones by what they called."""
+    """Conclude that ranks waited in collectives with one number but different operations."""
     if not now.facts.timed_out or now.facts.failed_otherwise:
         return
     odd = mismatched(all_flights(run.streams))
     if odd is None or now.harmful(MOE_HANG) or now.harmful(LEFT_EARLY):
         return
-    lines: dict[str, Line] = {}  # by operation: the line by which one of the ranks in it says so
+    lines: dict[str, Line] = {}  # by operation: a line from one of its ranks that names it
     for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         for rule in sorted(run.catalogue.tagged("flight-data") & stream.hits.keys()):
             line = stream.hits[rule].first.line
@@ -158,7 +158,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _placed(slow: Judgement, lead: Timeline | None, run: Snapshot) -> Conclusion:
-    """The slowdown, where the steps became slower and with the last of them, if that is known."""
+    """Return the slowdown with the step from which steps were slower and the last of them, if known."""
     slowed = slowdown(run.tracker.step_seconds())
     last = run.clock.last_advance
     paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []
@@ -215,7 +215,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """What other metrics than the loss say of a run that prints no error."""
+    """Conclude from metrics other than the loss, for a run that prints no error."""
     streams = [(key, stream.curves) for key, stream in run.streams.items()]
     metrics = {name: [one.value for one in leading_track(name, streams)] for name in OF_TRACKS}
     metrics |= {name: _results(leading_track(name, streams)) for name in OF_EVALUATIONS}
@@ -224,7 +224,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         points = lead[0].points
         metrics["loss"] = [point.loss for point in points if point.loss is not None]
         metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
-        if lead[0].exact and now.tagged("no-gradient") is None:  # else a small rate is printed as 0
+        if lead[0].exact and now.tagged("no-gradient") is None:  # else a small rate may be printed as 0
             rates = [point.learning_rate for point in points if point.learning_rate is not None]
             metrics["learning_rate"] = rates
     last, total = run.tracker.last_step, run.tracker.total_steps
@@ -234,7 +234,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
-    """The results of evaluations of different steps: one may be printed several times."""
+    """Return the results of evaluations at different steps: one may be printed several times."""
     return [
         one.value
         for before, one in zip((None, *readings), readings, strict=False)
@@ -243,12 +243,12 @@ def _results(readings: Sequence[Reading]) -> list[float]:
 
 
 def _not_a_number(one: Found) -> bool:
-    """Whether it says that losses or gradients are not numbers."""
+    """Whether it reports NaN or infinite losses or gradients."""
     return one.tagged("nan-loss") or one.tagged("nan-gradient")
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
-    """What the count of the stream that is furthest says."""
+    """Judge the count of skipped steps of the most advanced stream."""
     counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
     first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
@@ -256,7 +256,7 @@ def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgeme
 
 
 def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """A hang without a message, where nothing else is fatal; that somebody ended it then is no news."""
+    """Conclude a silent hang if nothing else is fatal; that the run was ended afterwards does not count."""
     page = run.catalogue.pages.get(SILENT_HANG)
     if page is None or not page.judged or now.exceptions.fatal:
         return
@@ -271,22 +271,22 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Say what a stall, a slowdown or a process that failed by itself explains beside its page's list.
+    """Add what a stall, a slowdown or a process that failed by itself explains beside its page's list.
 
     Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
     """
     by_itself = any(stream.summary.failed_by_itself for stream in run.streams.values())
-    symptoms = tuple(one.rule for one in now.found if one.role in ("symptom", "wrapper"))
-    for one in now.found:
-        explains = one.explains
-        if not one.hits and one.harm == "fatal" and one.rule in STANDSTILLS:  # a judged one
-            others = (rule for rule in symptoms if rule != one.rule)
+    symptoms = tuple(finding.rule for finding in now.found if finding.role in ("symptom", "wrapper"))
+    for finding in now.found:
+        explains = finding.explains
+        if not finding.hits and finding.harm == "fatal" and finding.rule in STANDSTILLS:  # a judged stall
+            others = (rule for rule in symptoms if rule != finding.rule)
             explains = (*others, STEP_TIME, TRACE_CACHE, *now.ends)
-        if one.tagged("loss-diverged"):
+        if finding.tagged("loss-diverged"):
             explains = tuple(other.rule for other in now.found if _not_a_number(other))
-        if one.role == "wrapper" and by_itself:
+        if finding.role == "wrapper" and by_itself:
             explains = tuple(run.catalogue.tagged(SIGTERM))
-        if one.rule == TRACE_CACHE and one.judged and one.harm in ("fatal", "degrading"):
-            explains = (*(symptoms if one.harm == "fatal" else ()), STEP_TIME)
-        if explains != one.explains:
-            yield replace(one, explains=explains)
+        if finding.rule == TRACE_CACHE and finding.judged and finding.harm in ("fatal", "degrading"):
+            explains = (*(symptoms if finding.harm == "fatal" else ()), STEP_TIME)
+        if explains != finding.explains:
+            yield replace(finding, explains=explains)

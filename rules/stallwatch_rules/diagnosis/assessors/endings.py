@@ -1,7 +1,7 @@
-"""How the run and its log ended, as its command, its launcher or a signal says.
+"""How the run and its log ended, by its command, its launcher or a signal.
 
-Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they take a node away, and many
-trainers save and leave at it, each in words of its own: that is an end, and no failure that a rule knows.
+Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they reclaim a node, and many
+trainers then save and exit, each with its own message: that is an end, and no failure that a rule knows.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest
 
-FAR = 500  #: lines after which a failure is not what the log ended with
-_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of what a rank does by itself
+FAR = 500  #: lines after which a failure did not end the log
+_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of a rank's own work
 _HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
-#: Kinds of endings that the agent knows for certain.
+#: Kinds of endings of which the agent is certain.
 _ENDINGS: dict[str, Tag] = {"oom-killed": SIGKILL, "time-limit": "time-limit"}
-#: Signals that a process brings upon itself, and the tags of the rules that they are.
+#: Signals that a process causes itself, and the tags of their rules.
 SIGNALS: dict[str, Tag] = {
     "SIGSEGV": "sigsegv",
     "SIGBUS": "sigbus",
@@ -44,17 +44,17 @@ SIGNALS: dict[str, Tag] = {
     "SIGFPE": "sigfpe",
     "SIGILL": "sigill",
 }
-#: All others that end who does not handle them; the rule is tagged "other-signal".
+#: Other signals that end a process unless it handles them; the rule is tagged "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
-NEAR = 500  #: lines before the end of a stream within which it must stand
-GRACE = 5  #: steps that other ranks' lines may still tell below it
+NEAR = 500  #: lines before the end of a stream within which the report must be
+GRACE = 5  #: steps that other ranks' lines may still show below it
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
 _ASKED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
-#: Of what a program means to do at a signal, or does not do.
+#: Text on what a program will do, or does not do, at a signal.
 _NOT = lazy(
     r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
     r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
@@ -62,7 +62,7 @@ _NOT = lazy(
 
 
 def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the rule that a known ending stands for: the kernel counted an out-of-memory kill.
+    """Add the rule of a known ending: the kernel counted an out-of-memory kill.
 
     Example: the kernel counted an out-of-memory kill: host-oom-sigkill, without a line of the log.
     """
@@ -79,7 +79,7 @@ def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Conclude how the log ends: in a timeout of a collective, or in a failure of a rank's own.
 
-    Example: ``Watchdog caught collective operation timeout`` stands last: timed out, and a peer is lost.
+    Example: ``Watchdog caught collective operation timeout`` is last: timed out, and a peer is lost.
     """
     ends = now.ends
     if run.clock.ended:
@@ -95,12 +95,12 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _is_of_own_work(one: Found) -> bool:
-    """Whether a symptom is of what a rank does by itself: no standstill of the others brings it about."""
+    """Whether a symptom concerns a rank's own work, which no stall of the others causes."""
     return one.role == "symptom" and one.page.family in _OWN_WORK and "timeout" not in one.rule
 
 
 def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
-    """Whether a symptom of a standstill ended the run: a collective's timeout, a watchdog's abort."""
+    """Whether a symptom of a stall ended the run: a collective's timeout, a watchdog's abort."""
     return any(
         _HANGS.search(one.rule) or (one.first is not None and _TIMED_OUT.search(one.first.line.text))
         for one in fatal
@@ -109,14 +109,14 @@ def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Doubt what stands far from the end of its log: it did not end the run, as far as the log shows.
+    """Doubt findings far from the end of their log: as far as it shows, they did not end the run.
 
     Example: ``torch.OutOfMemoryError``, then 600 lines without a step: less sure.
     """
-    for one in now.found if not run.died else ():
-        after = [run.streams[key].index - 1 - hits.last_index for key, hits in one.hits.items()]
+    for finding in now.found if not run.died else ():
+        after = [run.streams[key].index - 1 - hits.last_index for key, hits in finding.hits.items()]
         if min(after, default=0) > FAR:
-            yield one.with_facts("long-before-the-end")
+            yield finding.with_facts("long-before-the-end")
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -124,15 +124,15 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Example: no step for 7 hours, then ``CANCELLED AT … DUE TO TIME LIMIT``: a symptom.
     """
-    if run.clock.ended and any(one.rule in STANDSTILLS for one in now.fatal):
+    if run.clock.ended and any(finding.rule in STANDSTILLS for finding in now.fatal):
         note = message("diagnosis.ended-a-stall")
-        yield from (replace(one, role="symptom", note=note) for one in now.fatal if is_end(one))
+        yield from (replace(finding, role="symptom", note=note) for finding in now.fatal if is_end(finding))
 
 
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add what a signal stands for that ended the run, where nothing in the log explains it.
+    """Add the rule of a signal that ended the run, if nothing in the log explains it.
 
-    That other ranks lost the one that it ended explains nothing.
+    Other ranks that lost the signaled rank explain nothing.
 
     Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
     """
@@ -144,7 +144,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     lost = wreckage(now.found, (rank, None)) if rank is not None else set()
     if any(one.role != "wrapper" and one.rule not in lost for one in now.fatal):
         return
-    # A signal that came from elsewhere first: what the command did then is no news of its own.
+    # A signal from outside came first: the command's reaction is no finding of its own.
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
     if signal == "SIGTERM" or says(ending.detail, "run.passed-on"):
@@ -164,16 +164,16 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _rank_ended_by_signal(ending: Ending) -> int | None:
-    """The rank that failed first, if a signal ended it."""
+    """Return the rank that failed first, if a signal ended it."""
     rank, code = next(iter(ending.codes.items()), (None, None))
     return rank if code is not None and code < 0 else None
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Say what a SIGTERM is beside a failure: a launcher ends the other ranks after the first one failed.
+    """Explain a SIGTERM beside a failure: a launcher ends the other ranks after the first failure.
 
-    The launcher itself ends the other ranks after the first failure. Where ranks have none that does, one
-    that dies is missed by nobody until somebody looks, and its exception counts though others trained on.
+    Without such a launcher, no other process notices that a rank died until a user looks, and its exception
+    counts even if others continued to train.
 
     Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher's.
     """
@@ -190,7 +190,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add that a signal asked the run to end, where it says so itself and nothing failed.
+    """Add that a signal requested the end of the run, if its log shows so and nothing failed.
 
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: asked to end, harmless.
     """
@@ -198,7 +198,7 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if context.failed or context.now is not None or tracker.told_finished or not rule:
         return
     if not tracker.progressed:
-        return  # servers and other programs are asked to end, too
+        return  # servers and other programs receive such signals, too
     failed = now.exceptions.fatal or any(one.role != "notice" for one in now.fatal)
     lines = _asked(run.streams)
     if failed or not lines or now.tagged(SIGTERM) is not None:
@@ -210,10 +210,10 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _asked(streams: Streams) -> list[Line]:
-    """The lines after the last step, near the end, that say that a signal came.
+    """Return the lines after the last step, near the end, that report a signal.
 
-    One rank may say it, and the steps stand in lines that name none: a source's lines are one text. A step
-    that was begun, and some more, are done before such a rank leaves.
+    One rank may report it while the steps are in lines that name no rank: a source's lines are one text. A
+    step in progress, and some more, may finish before such a rank leaves.
     """
     return [
         line
@@ -226,7 +226,7 @@ def _asked(streams: Streams) -> list[Line]:
 
 
 def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
-    """The lines of one stream that tell of a signal, with its steps and its lines until then."""
+    """Yield the lines of one stream that report a signal, with its steps and lines until then."""
     for entry in stream.templates.entries.values():
         if _ASKED.search(entry.last.text) and not _NOT.search(entry.last.text):
             yield entry.last, entry.advances, entry.last_index
@@ -236,7 +236,7 @@ def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Steps of a stream that were begun below a line of its source, as far as its lines tell them."""
+    """Return how many steps of a stream began below a line of its source, as far as its lines show."""
     main = stream.timelines.main if stream.source == line.source else None
-    told = main.intervals if main is not None else []
-    return sum(later.span for before, later in pairwise(told) if before.number > line.number)
+    intervals = main.intervals if main is not None else []
+    return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)

@@ -1,4 +1,4 @@
-"""A SIGKILL beside what is known of the memory: the kernel for memory, or somebody from outside."""
+"""A SIGKILL beside what is known of the memory: by the kernel for memory, or from outside."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LOCAL = lazy(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 
 
 def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Weigh a SIGKILL without a word of memory: schedulers send it when SIGTERM is not obeyed.
+    """Weigh a SIGKILL without a mention of memory: schedulers send it if SIGTERM is not obeyed.
 
-    Where a scheduler or a launcher is known to have ended the run, or ranks had given up waiting before, the
+    If a scheduler or a launcher is known to have ended the run, or ranks had given up waiting before, the
     kill explains nothing. A scheduler that cancels after the kill only ends what the kill left.
 
     Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: known by its signal only.
@@ -35,19 +35,19 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
         yield replace(kill, proof=proof)
         return
     note = kill.note
-    for one in now.fatal:
-        if one is kill:
+    for finding in now.fatal:
+        if finding is kill:
             continue
-        left = one.tagged("follows-failure") and came_before(kill, one)
-        gave_up = one.role == "symptom" and "timeout" in one.rule and came_before(one, kill)
-        if (one.tagged("ends-from-outside") and not left) or gave_up:
-            yield replace(one, explains=(*one.explains, kill.rule))
-            note = note or message("diagnosis.killed-afterwards", rule=one.rule)
+        left = finding.tagged("follows-failure") and came_before(kill, finding)
+        gave_up = finding.role == "symptom" and "timeout" in finding.rule and came_before(finding, kill)
+        if (finding.tagged("ends-from-outside") and not left) or gave_up:
+            yield replace(finding, explains=(*finding.explains, kill.rule))
+            note = note or message("diagnosis.killed-afterwards", rule=finding.rule)
     yield replace(kill, proof=(), note=note).with_facts("signal-only")
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Weigh a SIGKILL by what was seen of the memory: far from its limit, somebody else sent it.
+    """Weigh a SIGKILL by the observed memory: far from its limit, another sender is responsible.
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were held: process-killed-from-outside.
     """
@@ -57,7 +57,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if tells_of_memory(kill) or "ending-counted" in kill.facts:
         return
     if any(kill.rule in one.all_explained for one in now.fatal):
-        return  # it is how the run was ended, and by whom is known
+        return  # the kill ended the run, and its sender is known
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
     if memory.counted or context.kind == "oom-killed":
         note = message("diagnosis.killed-counted")
@@ -66,7 +66,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
         yield replace(for_memory.with_facts(*facts), note=note)
         return
     held = memory.most / GIB
-    # A small process holds 0.011 GiB, and none holds 0.0.
+    # A small process may hold 0.011 GiB, and none holds 0.0.
     numbers = {"held": f"{held:.1f}" if held >= 0.1 else f"{held:.2g}", "limit": f"{memory.limit / GIB:.1f}"}
     if memory.speaks == "for":
         note = message("diagnosis.killed-near-limit", **numbers)
@@ -80,7 +80,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _killed_here(ending: Ending) -> bool:
-    """Whether what was watched was killed: no process that a shell or a launcher reports."""
+    """Whether the watched process was killed, rather than one that a shell or a launcher reports."""
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
     own = isinstance(how, Message) and how.has("run.status-signal")
@@ -89,9 +89,9 @@ def _killed_here(ending: Ending) -> bool:
 
 
 def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
-    """Whether the process was killed on the machine whose memory was looked at; ``None``: it is not known.
+    """Whether the process was killed on the machine whose memory was observed; ``None`` if unknown.
 
-    pdsh, mpirun and srun show the lines of all nodes; their own machine's memory says nothing of the rest.
+    pdsh, mpirun and srun show the lines of all nodes; their machine's memory proves nothing about the rest.
     """
     ending = run.context.ending
     if ending is not None and _killed_here(ending):
@@ -100,14 +100,14 @@ def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
     summaries = [stream.summary for stream in run.streams.values()]
     killed = {rank for each in summaries for rank, code in each.codes.items() if code in BY_SIGKILL}
     known = set(memory.ranks)
-    if run.hosts and killed:  # of several hosts that were watched, the ending is that of one
+    if run.hosts and killed:  # of several watched hosts, the ending belongs to one
         hosts = set(run.hosts.of(killed))
         ranks = {rank for rank in ranks if run.hosts.host(rank) in hosts}
     if known and not known.issuperset((*ranks, *killed)):
         return False
     if any(each.one_node for each in summaries):
         return True
-    if not killed:  # torchrun's number of it on its node, which is the first one where it has the same ranks
+    if not killed:  # torchrun's local rank, which equals the rank on the first node
         texts = [text for hits in kill.hits.values() for text in hits.exemplars]
         numbers = [_LOCAL.search(text) for text in texts]
         killed = {int(number[1]) if number is not None else -1 for number in numbers}
@@ -115,7 +115,7 @@ def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
 
 
 def _by_another(kill: Found, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
-    """Put the other rule in the place of the kill, with its lines."""
+    """Replace the kill with the other rule, with its lines."""
     yield LeftOut(kill.rule)
     other = now.tagged(FROM_OUTSIDE)
     if other is not None:

@@ -1,4 +1,4 @@
-"""Rules whose harm depends on how the run went on, and warnings from inside the ranks."""
+"""Rules whose harm depends on the later course of the run, and warnings from inside the ranks."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ _NUMBER = lazy(NUMBER)
 
 
 def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge what only the probe warned of, such as a model that computes gradients in evaluation mode.
+    """Judge warnings that only the probe gave, such as a model that computes gradients in evaluation mode.
 
-    Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run goes on.
+    Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run continues.
     """
     ended_well = run.context.failed is False
-    for one in now.found:
-        hits = one.hits.values()
+    for finding in now.found:
+        hits = finding.hits.values()
         if not hits or not all(SEEN in h.first.captures and SEEN in h.last.captures for h in hits):
             continue
-        captures = one.first.captures if one.first is not None else {}
+        captures = finding.first.captures if finding.first is not None else {}
         concern = CONCERNS.get(captures.get(SEEN, ""))
         if ended_well and concern is not None and not concern.lasting:
-            yield one.with_harm("harmless", message("diagnosis.ended-well"))
+            yield finding.with_harm("harmless", message("diagnosis.ended-well"))
         else:
             fatal = concern is not None and concern.fatal
             judgement = Judgement("fatal" if fatal else "degrading", meaning_of(captures))
-            yield one.with_judgement(judgement, seen=True)
+            yield finding.with_judgement(judgement, seen=True)
 
 
 def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge rules by the steps around them: trace-cache messages while the loss stops moving.
+    """Judge rules by the steps around them: trace-cache messages are harmless while steps advance.
 
     Example: ``Invalidate trace cache @ step 0`` and 60 steps after it: harmless.
     """
     streams, facts = run.streams, now.facts
-    for one in now.found:
-        if one.page.harm != "by-progress" or one.tagged("often-handled") or not one.hits:
+    for finding in now.found:
+        if finding.page.harm != "by-progress" or finding.tagged("often-handled") or not finding.hits:
             continue
-        if one.rule == TRACE_CACHE:
-            yield one.with_judgement(judge_trace_cache(trace_of(one, streams), facts))
-        elif one.tagged(OVERFLOW):
-            judgement = judge_overflow(trace_of(one, streams), _scale(streams, one), facts)
-            yield one.with_judgement(judgement)
-        elif one.followed >= 3 or facts.complete:
-            note = message("diagnosis.advancing", steps=one.followed)
-            yield one.with_judgement(Judgement("harmless", note))
+        if finding.rule == TRACE_CACHE:
+            yield finding.with_judgement(judge_trace_cache(trace_of(finding, streams), facts))
+        elif finding.tagged(OVERFLOW):
+            judgement = judge_overflow(trace_of(finding, streams), _scale(streams, finding), facts)
+            yield finding.with_judgement(judgement)
+        elif finding.followed >= 3 or facts.complete:
+            note = message("diagnosis.advancing", steps=finding.followed)
+            yield finding.with_judgement(Judgement("harmless", note))
 
 
 def trace_of(one: Found, streams: Streams) -> Trace:
-    """How often the rule fired between the steps, from the stream where it fired most.
+    """Return how often the rule matched between steps, in the stream with the most matches.
 
-    Where that stream shows no steps itself, the steps of another are taken, if times tell how they lie.
+    If that stream shows no steps itself, the steps of another are used, if times align them.
     """
     key = max(one.hits, key=lambda k: (one.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
     count = one.hits[key].count
@@ -82,7 +82,7 @@ def trace_of(one: Found, streams: Streams) -> Trace:
 
 def _scale(streams: Streams, overflow: Found) -> ScaleFacts:
     lowest = [s.lowest_scale for s in streams.values() if s.lowest_scale is not None]
-    for hits in overflow.hits.values():  # scalers whose words are no sample: Apex, DeepSpeed without ZeRO
+    for hits in overflow.hits.values():  # scalers whose text is no sample: Apex, DeepSpeed without ZeRO
         reduced = _NUMBER.match(hits.last.captures.get("reduced", ""))
         if reduced:
             lowest.append(number(reduced[0]))
@@ -99,7 +99,7 @@ def _scale(streams: Streams, overflow: Found) -> ScaleFacts:
 
 
 def _until_nan(stream: StreamReading, hits: RuleHits) -> Iterator[int]:
-    """The steps known to be good after the last match, where such came to be followed by NaN for good."""
+    """Yield the known good steps after the last match, if NaN then followed to the end."""
     curve = stream.curves.main
     after = [point for point in curve.points if point.mark > hits.mark] if curve is not None else []
     if not after or not after[-1].is_nan:

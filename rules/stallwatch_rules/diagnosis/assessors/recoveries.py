@@ -1,8 +1,7 @@
-"""Failures that training survived, that programs handle, or that only follow when somebody stops a run.
+"""Failures that training survived, that programs handle, or that only follow when a run is stopped.
 
-A reward function parses what a model wrote, a data set skips the lines that it cannot read, a library tries
-whether another one is there: each may print the very traceback that a rank ends with. Only what came after it
-tells which it was.
+A reward function parses a model's answer, a data set skips unreadable lines, a library tests whether another
+is installed: each may print the very traceback that a rank ends with. Only the later lines show which it was.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
 from stallwatch_rules.messages import message
 
-NOT_FOUND = (126, 127)  #: exit codes of shells that found no program, or could not start it
-NOT_CALLED = 2  #: exit code of programs that cannot be called like this
-AT_ONCE = 1.0  #: seconds within which the order of a command's output and its errors is not certain
-FORGOTTEN = 20  #: good steps, and good losses printed, after which a single NaN is history
-OFTEN = 0.05  #: matches a step above which a failure that training survives still does harm
+NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or could not start it
+NOT_CALLED = 2  #: exit code of programs called with wrong arguments
+AT_ONCE = 1.0  #: seconds within which the order of a command's output and errors is uncertain
+FORGOTTEN = 20  #: good steps, and good printed losses, after which a single NaN no longer counts
+OFTEN = 0.05  #: matches per step above which a failure that training survives still does harm
 NUMERICS = "numerics"  #: the family of failures that no exit code shows
-SCHEDULER = "scheduler-and-process"  #: the family of what follows when somebody ends a run
+SCHEDULER = "scheduler-and-process"  #: the family of consequences of a run's end from outside
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -36,44 +35,44 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``torch.OutOfMemoryError`` at step 5, then steps 6 to 300: harmless.
     """
     streams, facts = run.streams, now.facts
-    for one in now.found:
-        if one.harm not in ("fatal", "degrading") or one.role == "notice":
+    for finding in now.found:
+        if finding.harm not in ("fatal", "degrading") or finding.role == "notice":
             continue
-        often = facts.advances > 0 and one.count >= 3 and one.count / facts.advances > OFTEN
-        # A gradient that is not finite is how fp16 finds its scale; a loss is never.
-        often = often or (one.tagged("nan-loss") and _remembered(one, streams))
-        often = often or (one.tagged("nan-gradient") and _never_a_number(one, streams))
-        if one.tagged("nan-gradient") and _calibrating(one):
-            yield one.with_harm("harmless", message("diagnosis.overflow-start", count=one.count))
-        elif one.tagged("exit-status") and one.followed:  # of what ended before the training, or beside it
-            yield one.with_harm("harmless", message("diagnosis.recovered", steps=one.followed))
-        elif told_in_passing(one):
-            yield one.with_harm("harmless", message("diagnosis.maybe-caught"))
-        elif one.tagged("nan-loss") and _no_number_since(one, streams):
-            continue  # steps that follow mend no weights
+        often = facts.advances > 0 and finding.count >= 3 and finding.count / facts.advances > OFTEN
+        # A non-finite gradient is how fp16 finds its scale; a non-finite loss never is.
+        often = often or (finding.tagged("nan-loss") and _remembered(finding, streams))
+        often = often or (finding.tagged("nan-gradient") and _never_a_number(finding, streams))
+        if finding.tagged("nan-gradient") and _calibrating(finding):
+            yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
+        elif finding.tagged("exit-status") and finding.followed:  # of a program before or beside it
+            yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
+        elif told_in_passing(finding):
+            yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
+        elif finding.tagged("nan-loss") and _no_number_since(finding, streams):
+            continue  # later steps do not fix the weights
         else:
-            judgement = judge_recovery(one.followed, often, facts)
-            judgement = judgement or judge_service(_answered(one, streams), facts)
+            judgement = judge_recovery(finding.followed, often, facts)
+            judgement = judgement or judge_service(_answered(finding, streams), facts)
             if judgement is not None:
-                yield one.with_harm(judgement.harm, judgement.note)
+                yield finding.with_harm(judgement.harm, judgement.note)
 
 
 def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make fatal what mostly only slows a run down, but was raised here, and nothing survived it.
+    """Make fatal what usually only slows a run down, but was raised here, and nothing survived it.
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values``, then no step: fatal.
     """
-    for one in now.found if run.context.failed is not False else ():
-        if one.harm == one.page.harm == "degrading" and one.rule in now.exceptions.ended_in:
-            yield replace(one, harm="fatal")
+    for finding in now.found if run.context.failed is not False else ():
+        if finding.harm == finding.page.harm == "degrading" and finding.rule in now.exceptions.ended_in:
+            yield replace(finding, harm="fatal")
 
 
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Take the harm from what follows when a run is stopped by hand, or when the command ended well.
+    """Take the harm from what follows when a run is stopped by hand, or if the command ended well.
 
-    Ranks that are interrupted one after the other lose each other, and say so: where the interrupt came
-    first, that is a symptom of nothing else. Where the interrupt is known to have ended the run, even what
-    would be a cause elsewhere is none after it.
+    Ranks that are interrupted one after the other lose each other, and report it: if the interrupt came
+    first, that is a symptom of nothing else. If the interrupt is known to have ended the run, even what would
+    be a cause elsewhere is none after it.
 
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
@@ -81,8 +80,8 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
     interrupt = next((one for one in now.found if one.tagged("interrupt") and one.followed < SURVIVED), None)
     for one in now.fatal:
         aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
-        told = one.role == "symptom" or one.tagged("interrupted-with-rank")
-        if interrupt is not None and (told or run.context.kind == "interrupted"):
+        excusable = one.role == "symptom" or one.tagged("interrupted-with-rank")
+        if interrupt is not None and (excusable or run.context.kind == "interrupted"):
             aftermath = aftermath or came_before(interrupt, one)
         if run.by_hand and aftermath:
             yield one.with_harm("harmless", message("diagnosis.stopped-by-hand"))
@@ -99,33 +98,33 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """
     exceptions, facts, context = now.exceptions, now.facts, run.context
     otherwise = run.by_hand or context.failed is False or context.kind not in ("", "failed", "unknown")
-    # While a run is up, its next line may be the one that shows that it went on.
-    up = context.now is not None and context.failed is None and not facts.stalled
-    caused = any(one.role == "cause" for one in now.fatal)
-    for one in now.found:
-        if not one.tagged("often-handled") or not one.hits:
+    # While a run is running, its next line may show that it continued.
+    running = context.now is not None and context.failed is None and not facts.stalled
+    caused = any(finding.role == "cause" for finding in now.fatal)
+    for finding in now.found:
+        if not finding.tagged("often-handled") or not finding.hits:
             continue
-        soon = one.rule in exceptions.beside or one.tagged("tried-at-start")
-        if one.followed >= (1 if soon else RECOVERED):
-            yield one.with_harm("harmless", message("diagnosis.recovered", steps=one.followed))
+        soon = finding.rule in exceptions.beside or finding.tagged("tried-at-start")
+        if finding.followed >= (1 if soon else RECOVERED):
+            yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif facts.complete and not facts.died:
-            yield one.with_harm("harmless", message("diagnosis.caught-at-end"))
-        elif caused or otherwise or up or _outlived(one, exceptions):
-            yield one.with_harm(one.harm, message("diagnosis.maybe-caught"))
+            yield finding.with_harm("harmless", message("diagnosis.caught-at-end"))
+        elif caused or otherwise or running or _outlived(finding, exceptions):
+            yield finding.with_harm(finding.harm, message("diagnosis.maybe-caught"))
         else:
-            once = all(hits.count == 1 for hits in one.hits.values())
-            # A log may merely end here; and what did not end the run before need not have ended it now.
+            once = all(hits.count == 1 for hits in finding.hits.values())
+            # The log may just end here; and a failure that the run survived before may not have ended it now.
             judged = not once or bool(facts.advances and not facts.died)
-            yield replace(one, harm="fatal", judged=judged)
+            yield replace(finding, harm="fatal", judged=judged)
 
 
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Take the harm from what processes print while they are torn down, if a failure or a signal explains it.
+    """Take the harm from output during teardown, if a failure or a signal explains it.
 
-    Threads and children say that they lost the process that failed, destructors and exit handlers fail, and
-    their output may come long before that of the failure. If what was lost is all that the main thread says,
-    the last thread or child that died of something else is why. An exception that was handled ended nothing,
-    unless the run is known to have died and nothing else says why.
+    Threads and children report that they lost the failed process, destructors and exit handlers fail, and
+    their output may come long before that of the failure. If the main thread only reports such a loss, the
+    last thread or child that died of something else is the reason. A handled exception ended nothing, unless
+    the run is known to have died and nothing else shows why.
 
     Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended it.
     """
@@ -148,10 +147,10 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge a start that failed, by a shell's word or a usage text: the program may go on, or fail otherwise.
+    """Judge a failed start, by a shell's message or a usage text: the program may continue or fail later.
 
-    Start scripts load modules that a machine lacks, and print the help of programs. What ends a start is the
-    last thing that is printed, and a help that was asked for is nothing that failed.
+    Start scripts load modules that a machine lacks, and print programs' help. The last output ends a start,
+    and a requested help text is no failure.
 
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
@@ -163,19 +162,19 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if one.tagged("start-failed") and one.hits and one.rule not in now.exceptions.ended_in:
             if trained or otherwise or _started(one, streams, context):
                 yield LeftOut(one.rule)
-            elif context.now is None or context.failed:  # else its next line may show that it went on
+            elif context.now is None or context.failed:  # else its next line may show that it continued
                 yield replace(one, harm="fatal")
 
 
 def _started(one: Found, streams: Streams, context: RunContext) -> bool:
-    """Return whether a program printed something later, or a help that may have been asked for."""
+    """Return whether a program printed something later, or a help that may have been requested."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
     states = ("output",) if context.failed else ("output", "help")
     if all(streams[key].below_start in states for key in one.hits):
         return True
-    # What a script prints has no rank; where ranks print, they were started.
+    # A script's output has no rank; if ranks print, they were started.
     scripts = {source for source, rank in one.hits if rank is None}
     others = {key: stream for key, stream in streams.items() if key not in one.hits and stream.plain}
     if any(source in scripts and rank is not None for source, rank in others):
@@ -198,14 +197,14 @@ def _outlived(one: Found, exceptions: Exceptions) -> bool:
 
 
 def _answered(one: Found, streams: Streams) -> int:
-    """Answers of an inference server that followed the last match, in the stream where the fewest did."""
+    """Return how many answers of a server followed the last match, in the stream with the fewest."""
     return min((answers_after(key, hits.answers, streams) for key, hits in one.hits.items()), default=0)
 
 
 def _remembered(one: Found, streams: Streams) -> bool:
-    """Whether a loss that was not finite is news still, in steps or in the losses that were printed.
+    """Whether a non-finite loss is still recent, in steps or in printed losses.
 
-    Many steps may lie between two printed losses: one good value after the bad one is little comfort.
+    Many steps may lie between two printed losses: one good value after the bad one proves little.
     """
     if one.followed < FORGOTTEN:
         return True
@@ -217,14 +216,14 @@ def _remembered(one: Found, streams: Streams) -> bool:
             continue
         if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
             return True
-        whole = not stream.templates.partial  # else the matches are counted, and the losses are not
+        whole = not stream.templates.partial  # else matches are counted, but losses are not
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
 
 
 def _no_number_since(one: Found, streams: Streams) -> bool:
-    """Whether no finite loss was printed after those that were not, in any stream that printed them."""
+    """Whether no finite loss followed the non-finite ones, in any stream that printed them."""
     for key, hits in one.hits.items():
         curve = streams[key].curves.main
         if curve is None or any(point.mark > hits.mark for point in finite_losses(curve.points)):
@@ -233,7 +232,7 @@ def _no_number_since(one: Found, streams: Streams) -> bool:
 
 
 def _never_a_number(one: Found, streams: Streams) -> bool:
-    """Whether each gradient norm that a run printed was NaN: steps that came after did not mend it."""
+    """Whether each gradient norm that a run printed was NaN, so that later steps did not fix it."""
     for key in one.hits:
         curve = streams[key].curves.main
         points = curve.points if curve is not None else []
