@@ -1,1 +1,1 @@
-"""Which patterns match where: lines while a run is watched, blocks of bytes in a long log."""
+"""Find which patterns match where: in lines of a watched run, in blocks of bytes of a long log."""

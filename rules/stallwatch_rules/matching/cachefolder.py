@@ -1,8 +1,8 @@
-"""A folder for what is made anew when it is not there: written whole or not at all, read only from its owner.
+"""Keep reproducible files in a cache folder: written whole or not at all, read only from their owner.
 
-What is taken from it is trusted: a compiled database is native bytecode. So the folder is made for the user
-alone, and a file counts only if it and its folder belong to the user who runs this and nobody else may write
-them. Nothing here fails: what cannot be read or written is as good as absent.
+Its content is trusted: a compiled database is native bytecode. So the folder is made for the user alone, and
+a file counts only if it and its folder belong to the user who runs this and no other user may write them.
+Nothing here fails: a file that cannot be read or written counts as absent.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stallwatch_rules.files import is_private, open_private, replace
 
 T = TypeVar("T")
 
-#: What a file's stamp begins with: another version of the package may make something else of the same.
+#: Beginning of a file's stamp: another version of the package may give another result.
 MADE_BY = f"stallwatch {__version__}"
 
 
 def read(path: Path) -> bytes | None:
-    """What the file holds, if nobody but this user can have written it."""
+    """Return the content of the file, if no other user can have written it."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)
@@ -37,7 +37,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Let the file hold this, for the user alone; readers see the old content or the new, never a part."""
+    """Write the file for the user alone; readers see the old content or the new, never a part."""
     folder = path.parent
     with contextlib.suppress(OSError):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def kept(
     make: Callable[[], T],
     dump: Callable[[T], bytes | None],
 ) -> T:
-    """Load what an earlier start made of these parts, or make and keep it; only make it without a folder.
+    """Load the result of an earlier start for these parts, or make and keep it; without a folder, make it.
 
     ``name`` has a ``*`` for a digest of the parts and of the code; the newest ``most`` of its files are kept.
     """
@@ -79,7 +79,7 @@ def _digest(parts: object) -> str:
 
 @functools.cache
 def _makers() -> bytes:
-    """Return a digest of the code by which pages are read, and expressions are made and compiled."""
+    """Return a digest of the code that reads pages, and makes and compiles expressions."""
     here, digest = Path(__file__).parent, hashlib.sha256()
     with contextlib.suppress(OSError):
         for path in sorted((*here.iterdir(), *(here.parent / "pages").iterdir())):
@@ -89,7 +89,7 @@ def _makers() -> bytes:
 
 
 def prune(folder: Path, pattern: str, kept: int) -> None:
-    """Leave the newest files of this name."""
+    """Keep only the newest files of this name."""
     with contextlib.suppress(OSError):
         files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
         for path in files[:-kept]:

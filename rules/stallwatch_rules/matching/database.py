@@ -1,4 +1,4 @@
-"""Compiled patterns: kept between starts, and looked for in a block of bytes."""
+"""Keep compiled patterns between starts, and search a block of bytes for them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.pages.patterns import compile_hyperscan, hyperscan, hyperscan_flags
 
-_KEPT = 12  #: files; older ones are of catalogues that were changed
+_KEPT = 12  #: files; older ones belong to changed catalogues
 
 
-Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with whether its case is ignored
+Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with a flag for ignoring case
 
 
 class DatabaseStore:
-    """Compiles patterns, or loads what an earlier start has compiled; without a folder it only compiles."""
+    """Compiles patterns, or loads those of an earlier start; without a folder it only compiles."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
 
     def compiled(self, patterns: tuple[str, ...], texts: Texts = ()) -> Any:
-        """The hyperscan database of these patterns, and of the texts behind them.
+        """Return the hyperscan database of these patterns, followed by the texts.
 
-        Raises ``hyperscan.error`` where there can be none.
+        Raise ``hyperscan.error`` if there can be none.
         """
         key = self.folder, patterns, texts
         if key not in _loaded:
@@ -43,7 +43,7 @@ class DatabaseStore:
         return _loaded[key]
 
 
-_loaded: dict[object, Any] = {}  # a process reads with few catalogues
+_loaded: dict[object, Any] = {}  # a process uses few catalogues
 
 
 def _dump(database: Any) -> bytes | None:
@@ -53,20 +53,20 @@ def _dump(database: Any) -> bytes | None:
 
 
 def _load(content: bytes) -> Any:
-    """The database, unless the file is not whole (hyperscan checks a sum) or of another processor."""
+    """Return the database, unless the file is damaged (hyperscan checks a sum) or of another processor."""
     try:
         database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
-        # A database of another processor is refused only when it is used.
+        # A database of another processor is refused only on use.
         database.scan(b"x", match_event_handler=lambda *_: None)
-    except Exception:  # whatever a foreign file makes of it
+    except Exception:  # a foreign file may raise anything
         return None
     return database
 
 
 @functools.cache
 def _processor() -> str:
-    """What the processor can do: the database is compiled for it."""
+    """Return the processor's features: the database is compiled for them."""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as file:
         for line in file:
             if line.startswith(("flags", "Features")):
@@ -78,14 +78,14 @@ Hits = tuple[list[int], list[int]]  #: numbers of patterns and where their match
 
 
 class BlockScanner:
-    """One database. It may be used from several threads."""
+    """A scanner with one database. Several threads may use it."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
         self._local = threading.local()  # scratch space must not be shared between threads
 
     def hits(self, data: bytes | memoryview, most: int | None = None) -> Hits:
-        """Every match, or the first ``most``."""
+        """Return every match, or the first ``most``."""
         numbers: list[int] = []
         ends: list[int] = []
         add_number, add_end = numbers.append, ends.append

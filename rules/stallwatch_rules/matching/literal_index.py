@@ -1,12 +1,12 @@
-"""The literal prefilter: fixed texts of which a pattern's every match holds one, far quicker to look for.
+"""The literal prefilter: fixed texts that every match of a pattern holds, and that are far faster to find.
 
 ``RuntimeError: (?:CUDA|HIP) error: out of memory`` has the one text ``error: out of memory``. One pass of
-hyperscan looks for the texts of many patterns, and for the few patterns that have none. Only where something
-was found are the patterns themselves tried.
+hyperscan searches for the texts of many patterns, and for the few patterns that have none. Only at hits
+are the patterns themselves tried.
 
-Hyperscan recognises a text by its last eight bytes and looks at the rest only then. ``failed to initialize``
-ends as other words do, ``failed to initializ`` less so: texts that are cut where they end least commonly are
-found on hardly more lines, and a fifth sooner (200 patterns: 2.2 to 2.8 GB/s; 1,000: 1.0 to 1.2).
+Hyperscan recognizes a text by its last eight bytes and checks the rest only then. ``failed to initialize``
+ends as other words do, ``failed to initializ`` less so: texts that are cut at their least common ending are
+found on hardly more lines, and a fifth faster (200 patterns: 2.2 to 2.8 GB/s; 1,000: 1.0 to 1.2).
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
 from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened
 from stallwatch_rules.text.lazy import lazy
 
-# Python's own parser of expressions: no public name, and another one since 3.11.
+# Python's own parser of expressions: it has no public name, and another name since 3.11.
 sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
-_LEAST = 6  # letters below which a text stands on too many lines
-_ENOUGH = 12  # letters that are left where a text is cut
+_LEAST = 6  # letters; a shorter text is on too many lines
+_ENOUGH = 12  # letters that are left of a cut text
 _MOST = 24  # texts of one pattern
-_SEEN = 8  # last bytes of a text by which it is recognised
-_KEPT = 4  # lists of patterns that are kept, each in a file of its own
+_SEEN = 8  # last bytes of a text by which it is recognized
+_KEPT = 4  # lists of patterns that are kept, each in its own file
 # Every other line of a training's log holds one of these.
 _FREQUENT = lazy(
     "loss|grad_norm|gradient|learning_rate|learning|rate|epoch|iteration|global_step|steps?=?|rank|torch"
     "|Alloc|INFO|WARN(?:ING)?|[Ww]arning|NCCL|deepspeed|DeepSpeed|python|site-packages|Traceback|File|line"
     "|Evaluation|time|samples|tokens|memory|model|train|trainer|dataset|[Ee]rror"
 )
-_USUAL = Path(__file__).with_name("usual_lines.txt")  # such as most of a training's log consists of
+_USUAL = Path(__file__).with_name("usual_lines.txt")  # lines typical of most of a training's log
 _IGNORES_CASE = int(sre_parse.SRE_FLAG_IGNORECASE)
-# What may reach over a line's end or into another segment of it.
+# Parts that may match across a line's end or into another segment of it.
 _CROSSING = lazy(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
 
 
@@ -60,12 +60,12 @@ class Literal(NamedTuple):
 
     @property
     def rarity(self) -> int:
-        """How seldom it stands on a line, roughly: its letters without the frequent words in it."""
+        """The rough rarity on a line: the number of letters without the frequent words."""
         letters = "".join(_FREQUENT.sub(" ", self.text).split())
         return len(letters) if letters.isascii() else len(letters.encode())
 
     def cut(self) -> Literal:
-        """The text, or that beginning of it which is recognised with the least trouble, if rare enough."""
+        """Return the text, or its beginning that is cheapest to recognize, if that is rare enough."""
         if not self.text.isascii():
             return self
         ends = [end for end in range(1, len(self.text)) if Literal(self.text[:end]).rarity >= _ENOUGH]
@@ -77,7 +77,7 @@ Literals = frozenset[Literal]
 
 
 def _commonness(text: str) -> float:
-    """The logarithm of how likely the last letters follow one another, roughly."""
+    """Return the logarithm of the probability of the last letters' sequence, roughly."""
     text = text[-_SEEN:]
     return sum(map(_likelihood, text, text[1:]))
 
@@ -85,7 +85,7 @@ def _commonness(text: str) -> float:
 @functools.cache
 def _likelihood(first: str, second: str) -> float:
     pairs, letters = _counted()
-    # What stands in none of the usual lines is told apart by its letters.
+    # Pairs that are in none of the usual lines are distinguished by their letters.
     seen = pairs[first + second] + 0.05 * letters[second] / letters.total() + 1e-4
     return math.log(seen / pairs.total())
 
@@ -98,12 +98,12 @@ def _counted() -> tuple[Counter[str], Counter[str]]:
 
 @functools.cache
 def literals_of(pattern: str) -> Literals | None:
-    """The texts, or ``None`` if the pattern has none that are worth looking for."""
+    """Return the texts, or ``None`` if the pattern has none that are worth searching for."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             parsed = sre_parse.parse(pattern)
-    except Exception:  # whatever Python's parser dislikes: google-re2 knows a few things more
+    except Exception:  # any error of Python's parser: google-re2 has a few more features
         return None
     best = _best(_flat(parsed, bool(parsed.state.flags & _IGNORES_CASE)))
     if best is None or len(best) > _MOST or _rarity(best) < _LEAST:
@@ -114,7 +114,7 @@ def literals_of(pattern: str) -> Literals | None:
 
 
 def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, bool]]:
-    """A sequence with the groups in it opened."""
+    """Yield a sequence with its groups expanded."""
     for operation, argument in parsed:
         if operation is sre.SUBPATTERN:
             _, added, removed, inner = argument
@@ -125,7 +125,7 @@ def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, boo
 
 
 def _best(sequence: Iterable[tuple[Any, Any, bool]]) -> Literals | None:
-    """The rarest of the sets of texts that the parts of a sequence have: each alone would do."""
+    """Return the rarest of the sets of texts of a sequence's parts: any of them alone is enough."""
     found: list[Literals] = []
     run = Literal("")
     for operation, argument, caseless in sequence:
@@ -157,35 +157,35 @@ def _rarity(literals: Literals) -> int:
     return min(one.rarity for one in literals)
 
 
-@functools.lru_cache(maxsize=8192)  # a start asks for each of them several times
+@functools.lru_cache(maxsize=8192)  # a start uses each of them several times
 def raw_form(pattern: str) -> str:
-    """The pattern to look for in raw bytes, before anything is taken off their lines.
+    """Return the pattern to search for in raw bytes, before any prefix is removed from their lines.
 
-    A raw line may have a launcher's prefix before it, a carriage return behind it, or be wrapped in a
-    container's record. So what stands for a line's start or end is let go: the raw form is found wherever the
-    pattern is, and elsewhere too. Whoever reads the line decides.
+    A raw line may have a launcher's prefix before it, a carriage return after it, or be wrapped in a
+    container's record. So anchors to a line's start or end are dropped: the raw form is found wherever the
+    pattern is, and elsewhere too. The reader of the line decides.
     """
     return TOKEN.sub(_freed, widened(pattern))
 
 
 def certain(pattern: str) -> bool:
-    """Whether a place where the raw form is found is sure to be one where the pattern matches its line."""
+    """Return whether the pattern is sure to match the line wherever its raw form is found."""
     return widened(pattern) == pattern and raw_form(pattern) == pattern and not _CROSSING.search(pattern)
 
 
 def anchored(pattern: str) -> bool:
-    """Whether the pattern says where on its line it stands: then the line's prefixes matter."""
+    """Return whether the pattern has a fixed position on its line: then the line's prefixes matter."""
     return any(token["start"] or token["end"] for token in TOKEN.finditer(pattern))
 
 
 def _freed(token: re.Match[str]) -> str:
     if token["start"]:
-        return r"(?:^|\W)"  # a prefix ends in a blank or a sign
+        return r"(?:^|\W)"  # a prefix ends in a blank or a symbol
     return "" if token["end"] else token.group()
 
 
 class _Table(msgspec.Struct, array_like=True):
-    """What an index looks for."""
+    """The targets of an index."""
 
     rest: tuple[int, ...]
     owners: tuple[tuple[int, ...], ...]
@@ -205,12 +205,12 @@ class _Table(msgspec.Struct, array_like=True):
             for text in sorted(literals or ()):
                 texts.setdefault(text, []).append(number)
         owners = (*((number,) for number in rest), *map(tuple, texts.values()))
-        looked_for = tuple((text.text, text.caseless) for text in (*texts, *map(Literal, words)))
-        return cls(tuple(rest), owners, tuple(raw_form(patterns[number]) for number in rest), looked_for)
+        targets = tuple((text.text, text.caseless) for text in (*texts, *map(Literal, words)))
+        return cls(tuple(rest), owners, tuple(raw_form(patterns[number]) for number in rest), targets)
 
 
 class LiteralIndex:
-    """The fixed texts of a list of patterns, and which patterns each stands for."""
+    """The fixed texts of a list of patterns, and the patterns of each text."""
 
     def __init__(
         self,
@@ -219,8 +219,10 @@ class LiteralIndex:
         words: Sequence[str] = (),
         without: Collection[int] = (),
     ) -> None:
-        """``words`` are looked for, too; their numbers follow those of ``owners``. ``without`` are patterns
-        that are not looked for."""
+        """Search for ``words``, too; their numbers follow those of ``owners``.
+
+        Leave out the patterns with the numbers in ``without``.
+        """
         table = cachefolder.kept(
             store.folder,
             "literals-*.msgpack",
@@ -230,15 +232,15 @@ class LiteralIndex:
             make=lambda: _Table.of(patterns, words, without),
             dump=msgspec.msgpack.encode,
         )
-        self.rest = table.rest  #: patterns that have no text: they themselves are found
-        #: what each number that is found stands for: one of ``rest``, then the patterns of each text
+        self.rest = table.rest  #: patterns without a text: they are searched for themselves
+        #: patterns of each number that is found: one of ``rest``, then those of each text
         self.owners = table.owners
         self._scanner: BlockScanner | None = None
         if table.expressions or table.texts:
             self._scanner = BlockScanner(store.compiled(table.expressions, table.texts))
 
     def hits(self, data: bytes | memoryview) -> Hits:
-        """What was found; the numbers are those of ``owners``, then of the words."""
+        """Return the hits; the numbers are those of ``owners``, then of the words."""
         return self._scanner.hits(data) if self._scanner is not None else ([], [])
 
 
@@ -251,15 +253,15 @@ def _table_in(content: bytes) -> _Table | None:
 
 @functools.lru_cache(maxsize=4)
 def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralIndex:
-    """The index of a catalogue's patterns, for lines and for raw bytes alike: made once for all who ask.
+    """Return the index of a catalogue's patterns, for lines and for raw bytes alike, shared by all callers.
 
-    Raises ``hyperscan.error`` if there can be none.
+    Raise ``hyperscan.error`` if there can be none.
     """
     return LiteralIndex(patterns, store)
 
 
 def matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
-    """Whether hyperscan, if it is installed, can look for these patterns together."""
+    """Return whether hyperscan, if it is installed, can search for these patterns together."""
     if hyperscan is None or not patterns:
         return True
     try:

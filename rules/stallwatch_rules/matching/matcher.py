@@ -1,4 +1,4 @@
-"""Rules against lines: which rule fires on which line, and what it captured there.
+"""Match rules against lines: which rule fires on which line, and its captures there.
 
 Matching is per line, on at most its first ``MAX_CHARACTERS`` characters, case-sensitive, in linear time. A
 ``Matcher`` may be used from several threads.
@@ -23,16 +23,16 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2, hyperscan
 from stallwatch_rules.records import Line
 
-SET_MEMORY = 256 << 20  #: bytes of a google-re2 set's automaton; the default of 8 MiB is few rules
+SET_MEMORY = 256 << 20  #: bytes of a google-re2 set's automaton; the default of 8 MiB fits few rules
 
 Candidate = tuple[int, int]  #: index of the line, index of the pattern
 
 
-Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: gives every (line, pattern) that may match
+Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: returns every (line, pattern) that may match
 
 
 def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefilter:
-    """Look for the patterns' fixed texts in the joined lines in one call, more than 1 GB/s a core."""
+    """Search the joined lines for the patterns' fixed texts in one call, more than 1 GB/s per core."""
     index = literal_index(tuple(patterns), store)
 
     def candidates(texts: Sequence[str]) -> set[Candidate]:
@@ -42,7 +42,7 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
         if not hits:
             return set()
         # Where each line ends. A match ends inside its line or at its end; one that runs over a line's end
-        # (a negated class takes newlines too) is put down to a later line, where it will not be confirmed:
+        # (a negated class takes newlines too) is assigned to a later line, where it will not be confirmed:
         # hyperscan reports every end, so the one inside the line is among the hits as well.
         ascii_only = len(data) == len(joined)
         lengths = (len(text if ascii_only else text.encode("utf-8", "replace")) for text in texts)
@@ -53,7 +53,7 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
 
 
 def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
-    """Go line by line, about 200 MB/s: for platforms without hyperscan."""
+    """Search line by line, about 200 MB/s: for platforms without hyperscan."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = SET_MEMORY
@@ -65,23 +65,23 @@ def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
     def candidates(texts: Sequence[str]) -> set[Candidate]:
         found: set[Candidate] = set()
         for index, text in enumerate(texts):
-            numbers = patterns_set.Match(text.encode("utf-8", "replace")) or ()  # it gives None for none
+            numbers = patterns_set.Match(text.encode("utf-8", "replace")) or ()  # None if none match
             found.update((index, number) for number in numbers)
         return found
 
     return candidates
 
 
-MAX_CHARACTERS = MAX_LINE  #: of a line; what comes behind is not looked at
+MAX_CHARACTERS = MAX_LINE  #: of a line; the rest is not searched
 MAX_CAPTURE = 1024  #: characters kept of a capture
 
-ENGINE_VARIABLE = "STALLWATCH_MATCHER"  #: "re2" forces google-re2 where hyperscan is installed
+ENGINE_VARIABLE = "STALLWATCH_MATCHER"  #: "re2" forces google-re2 even if hyperscan is installed
 
 Hit = tuple[int, str, dict[str, str]]  #: index into the lines, rule id, captures
 
 
 class Scan(NamedTuple):
-    """What one portion of lines holds."""
+    """The result for one portion of lines."""
 
     matches: list[Hit]  #: in the lines' order, then the catalogue's; at most one per line and rule
     contexts: list[tuple[int, str]]  #: index into the lines, id of the rule whose ``requires`` is met there
@@ -90,11 +90,11 @@ class Scan(NamedTuple):
 class Matcher:
     """The catalogue's patterns, compiled with the first line: a command may print none.
 
-    ``match`` honours ``unless``, which is about the line itself, but not ``requires``, which is about all
-    lines of the same source and rank, also those still to come. Who reads a run in portions calls ``scan``,
-    remembers ``(line.source, line.rank, rule)`` of every entry of ``Scan.contexts``, and lets a match of a
-    rule in ``conditional`` count only where that triple has been seen by the time the diagnosis is made.
-    ``match_stream`` does that for lines that are all at hand.
+    ``match`` honors ``unless``, which is about the line itself, but not ``requires``, which is about all
+    lines of the same source and rank, also those still to come. A caller that reads a run in portions calls
+    ``scan``, remembers ``(line.source, line.rank, rule)`` of every entry of ``Scan.contexts``, and lets a
+    match of a rule in ``conditional`` count only if that triple has been seen before the diagnosis is made.
+    ``match_stream`` does that for lines that are all available.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -128,21 +128,21 @@ class Matcher:
         ]
 
     def match(self, lines: Sequence[Line]) -> list[Hit]:
-        """The rules that fire: (index into ``lines``, rule id, captures); ``requires`` is not looked at."""
+        """Return the rules that fire: (index into ``lines``, rule ID, captures); ``requires`` is ignored."""
         return self.scan(lines).matches
 
     def scan(self, lines: Sequence[Line]) -> Scan:
-        """The rules that fire and the contexts (``requires``) that are met."""
+        """Return the rules that fire and the contexts (``requires``) that are met."""
         texts = _looked_at(lines)
         return self._confirmed(texts, sorted(self._candidates(texts)))
 
     def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
-        """As ``match`` for lines on which no other than these of the ``scanned_patterns`` can match."""
+        """Act as ``match`` for lines on which only these of the ``scanned_patterns`` can match."""
         candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
         return self._confirmed(_looked_at(lines), candidates).matches
 
     def matched(self, lines: Sequence[Line]) -> set[str]:
-        """The rules of which a pattern is found, be it where ``unless`` excludes it."""
+        """Return the rules with a pattern that is found, even if ``unless`` excludes it."""
         texts = _looked_at(lines)
         found = [(texts[index], self._parts[number]) for index, number in self._candidates(texts)]
         return {
@@ -175,7 +175,7 @@ class Matcher:
         )
 
     def match_stream(self, lines: Sequence[Line]) -> list[Hit]:
-        """As ``match``, with ``requires`` honoured among these lines, each source and rank by itself."""
+        """Act as ``match``, with ``requires`` honored among these lines, by source and rank."""
         matches, contexts = self.scan(lines)
         seen = {(lines[index].source, lines[index].rank, rule) for index, rule in contexts}
         return [
@@ -185,7 +185,7 @@ class Matcher:
         ]
 
     def match_text(self, text: str) -> list[tuple[int, str, dict[str, str]]]:
-        """The rules that fire in a text: (1-based line number, rule id, captures)."""
+        """Return the rules that fire in a text: (1-based line number, rule ID, captures)."""
         lines = lines_of(text)
         return [(lines[index].number, rule, captures) for index, rule, captures in self.match_stream(lines)]
 
@@ -195,7 +195,7 @@ def _looked_at(lines: Sequence[Line]) -> list[str]:
 
 
 def lines_of(text: str, source: str = "text") -> list[Line]:
-    """The lines of a text, read as those of a log file: prefixes off, ranks and times understood."""
+    """Return the lines of a text, read as those of a log file: without prefixes, with ranks and times."""
     reader = LineReader(source)
     return [*reader.feed(text.encode("utf-8", "replace")), *reader.finish()]
 
@@ -209,7 +209,7 @@ class _Part(NamedTuple):
     is_context: bool
 
     def search(self, encoded: bytes) -> Any:
-        """Look for it; it is compiled when it is first needed: most patterns are found in no line."""
+        """Search for it; compile it on first use: most patterns are found in no line."""
         return cached_re2(self.pattern).search(encoded)
 
     def excluded(self, encoded: bytes) -> bool:

@@ -1,1 +1,1 @@
-"""How far a run came, how fast, and how its numbers went."""
+"""Measure how far a run came, how fast, and how its metrics developed."""

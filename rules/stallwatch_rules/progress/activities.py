@@ -1,9 +1,9 @@
-"""What a rank is busy with between steps: preparing data, loading, compiling, saving, by its last lines.
+"""Recognize what a rank does between steps, by its last lines: data preparation, loading, compiling, saving.
 
-Programs rarely say that they are done with one, so what a rank prints next ends its activity. Only details
-of it do not: indented lines, other bars, what a compiler prints.
+Programs rarely print that such an activity is complete, so the rank's next line ends it. Only details
+of it do not: indented lines, other bars, a compiler's output.
 
-``activities.json`` lists the words: of a line that begins one of them, or of a bar that is drawn meanwhile
+``activities.json`` lists the words: of a line that begins an activity, or of a bar that is drawn meanwhile
 (datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the trainers; transformers 5:
 ``core_model_loading.py``; vllm: ``model_loader``; Megatron-LM: ``training.py``; torch: ``cpp_extension.py``).
 What the run does as a whole is its phase: ``phases.py``.
@@ -19,9 +19,9 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import duration
 
-MAX_TEXT = 400  #: characters of a line that are looked at
+MAX_TEXT = 400  #: characters of a line that are searched
 _BAR_DONE = lazy(r":? *100%\|")
-#: Details of what was begun: indented, by a logger's prefix, too; and lines of torch's ``cpp_extension.py``.
+#: Details of an activity: indented, also after a logger's prefix; and lines of torch's ``cpp_extension.py``.
 _DETAIL = lazy(r"\s|$|\[INFO\|.{1,80}>>  |\[\d+/\d+\] |Allowing ninja to set |ninja: ")
 _ELAPSED = lazy(r"\[(\d{1,3}:\d\d(?::\d\d)?)[<,]")
 
@@ -39,17 +39,17 @@ ACTIVITY_WORDS = tuple(dict.fromkeys(word for one in _entries for word in one.wo
 
 
 class Activity(msgspec.Struct):
-    """What one stream was last seen to be busy with."""
+    """The latest activity of one stream."""
 
     kind: str  #: the key of its words: ``activity.<kind>``
-    what: str  #: the part of the data that it names
+    what: str  #: the named part of the data
     first: Line
     last: Line
-    after: Line | None = None  #: the first line after it that is none of its details
+    after: Line | None = None  #: the first line after it that is not one of its details
 
     @property
     def seconds(self) -> float | None:
-        """How long it has taken by its bar's own clock, or by the times of its lines."""
+        """Its duration by its bar's own clock, or by the times of its lines."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None
@@ -58,7 +58,7 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity after a line that may show one; none if the line shows its end."""
+    """Return the activity after a line that may show one; ``None`` if the line shows its end."""
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:

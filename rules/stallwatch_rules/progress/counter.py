@@ -1,4 +1,4 @@
-"""One step counter of one stream of lines: its steps, restarts and durations."""
+"""Follow one step counter of one stream of lines: its steps, restarts and durations."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from dataclasses import dataclass, field
 from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
-KEPT = 4096  #: durations kept per phase; older ones say little about the run as it is now
-_SURE_DROP = 8  # a step this many usual steps lower is a restart at once
-_LOW_STEPS = 3  # smaller drops may be a slower rank in the same stream: so many low steps in a row decide
+KEPT = 4096  #: durations kept per phase; older ones are poor evidence of the run's current state
+_SURE_DROP = 8  # a drop of this many usual steps is a restart at once
+_LOW_STEPS = 3  # smaller drops may be a slower rank in the same stream: this many low steps in a row decide
 
 
 @dataclass(slots=True, eq=False)
 class Counter:
-    """Follows one step counter of one stream of lines. ``seen`` tells whether it rose.
+    """One step counter of one stream of lines. ``seen`` returns whether it rose.
 
     A counter that falls has started again: with a new epoch (then its epochs are added up) or with a new
     attempt of the run.
     """
 
-    counts_steps: bool  #: else it only counts the lines that show life
+    counts_steps: bool  #: else it only counts the signs of life
     attempt: int = 1
-    rounds: bool = False  #: epochs, episodes or games: the run's steps if nothing finer is counted
-    nested: bool = False  #: an evaluation's, as its bar inside the training's is
+    rounds: bool = False  #: epochs, episodes or games: the run's steps if no finer unit is counted
+    nested: bool = False  #: an evaluation's, such as a bar inside the training's
     evaluates: bool = False  #: nested for certain: the log announced the evaluation
-    first: int | None = None  #: of this attempt, as it was printed
+    first: int | None = None  #: of this attempt, as printed
     last: int | None = None
     total: int | None = None
     bar: bool = False
-    waited: float = 0.0  #: seconds by the trainer's own clock that its bar stood at the last step
+    waited: float = 0.0  #: seconds by the trainer's own clock that its bar stayed at the last step
     rises: int = 0
     stride: int = 1  #: steps of the last rise of this attempt
-    gaps: int = 0  #: how often lines of this counter were left out before the last one that was read
+    gaps: int = 0  #: number of gaps in this counter's lines before the last one that was read
     durations: dict[Phase, deque[float]] = field(default_factory=dict)  #: seconds from a rise to the next
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
-    _rose_at: float | None = None  # what the trainer's clock said at the last step
+    _rose_at: float | None = None  # the trainer's clock at the last step
     _delta: int | None = None  # the smallest rise
     _epoch: float | None = None
     _low: list[int] = field(default_factory=list)
     _offset: int = 0
-    _ended: bool = False  # it is within the last epoch, and at its end
-    _from_epoch: float | None = None  # the first that was seen
+    _ended: bool = False  # at the end of the last epoch
+    _from_epoch: float | None = None  # the first epoch seen
     _epochs: float | None = None
     _since: tuple[int, float | None, float | None] | None = None  # step, time, elapsed
 
     @property
     def complete(self) -> bool:
-        """Whether the counter reached its total, or the last of so many that are counted from zero."""
+        """Whether the counter reached its total, or the last index of a count from zero."""
         if self._ended:
             return True
         if not self.total or self.last is None:
@@ -69,12 +69,12 @@ class Counter:
         return self._epoch < self._epochs - (self._from_epoch == 0)
 
     def seen(self, sample: Sample, phase: Phase) -> bool:
-        """Take a sample in; ``phase`` is what went on since the last rise."""
+        """Take a sample and return whether the counter rose; ``phase`` is the phase since the last rise."""
         epoch = sample.values.get("epoch")
         if sample.total_steps:
             self.total = sample.total_steps
         if sample.from_bar and not sample.step and self.last is not None and epoch == self._epoch is not None:
-            return False  # the bar of an epoch that is done, cleared for the next
+            return False  # the bar of a completed epoch, cleared for the next
         step = self.rises + 1 if sample.step is None else sample.step + self._offset
         if self.last is not None and (step < self.last or self._whole_epoch(step, sample.values)):
             if self._next_epoch(step, epoch, sample.values.get("epoch_steps")):
@@ -102,12 +102,12 @@ class Counter:
         return rose
 
     def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
-        """Whether the sample is the last of a further epoch, of which the others were not shown."""
+        """Return whether the sample ends a later epoch whose other samples were not shown."""
         known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 
     def _ends(self, sample: Sample) -> bool:
-        """Whether the sample is the last of the last epoch, both counted."""
+        """Return whether the sample is the last of the last epoch, both counted."""
         values = sample.values
         length, epochs = values.get("epoch_steps"), values.get("epochs")
         if not length or not epochs or sample.step is None or sample.step < length:
@@ -124,7 +124,7 @@ class Counter:
         return sample.step < self.last - self._offset
 
     def resume(self, gaps: int) -> None:
-        """Where lines were left out since the last: no duration is measured over the gap."""
+        """Measure no duration over a gap if lines were left out since the last sample."""
         if gaps != self.gaps:
             self.gaps, self._since = gaps, None
 
@@ -139,8 +139,10 @@ class Counter:
         return len(self._low) >= _LOW_STEPS
 
     def _next_epoch(self, step: int, epoch: float | None, length: float | None) -> bool:
-        """Whether a counter that fell is one of each epoch's steps: it names a later epoch, or it is known to
-        begin anew with each of so many steps (0: of a number that is not known)."""
+        """Return whether a counter that fell counts the steps of each epoch.
+
+        It names a later epoch, or is known to restart after `length` steps (0: an unknown number).
+        """
         assert self.last is not None
         if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
             return True
@@ -164,18 +166,18 @@ class Counter:
         self.rises += 1
         elapsed = sample.values.get("elapsed_seconds")
         if self._since is None and sample.time is None and elapsed is None and not sample.from_bar:
-            told = sample.values.get("step_seconds")  # no clock will tell of this step
-            if told is not None and phase == "train":
-                self.step_seconds.append(told)
+            printed = sample.values.get("step_seconds")  # no clock times this step
+            if printed is not None and phase == "train":
+                self.step_seconds.append(printed)
         if self._since is not None:
             since, time_then, elapsed_then = self._since
             seconds = _seconds(time_then, sample.time, elapsed_then, elapsed)
             if seconds is None:
-                told = sample.values.get("step_seconds")
-                if told is not None and phase == "train":
-                    self.step_seconds.append(told)
+                printed = sample.values.get("step_seconds")
+                if printed is not None and phase == "train":
+                    self.step_seconds.append(printed)
                 if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
-                    return  # the clock has not moved: measure from where it last did
+                    return  # the clock has not moved: measure from its last change
             else:
                 durations = self.durations.get(phase)
                 if durations is None:
@@ -189,10 +191,10 @@ class Counter:
 def _seconds(
     time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
 ) -> float | None:
-    """The time between two rises by the lines' times and by the trainer's own clock (whole seconds).
+    """Return the time between two rises by the lines' times and by the trainer's own clock (whole seconds).
 
-    The lines' times are finer, but where most lines have none, a time may be that of some earlier line:
-    the trainer's clock then says less.
+    The lines' times are finer, but if most lines have none, a time may be that of some earlier line:
+    the trainer's clock then shows less.
     """
     by_lines = stamps.elapsed(time_then, time) if time is not None and time_then is not None else 0.0
     if elapsed is None or elapsed_then is None or elapsed < elapsed_then:

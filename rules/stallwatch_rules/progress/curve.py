@@ -1,7 +1,7 @@
-"""The losses, gradient norms and other metrics of a stream over time, and the series of a run for a chart.
+"""Keep the losses, gradient norms and other metrics of a stream over time, and chart series of a run.
 
-Bounded: the latest points are all kept, and of the older ones an evenly spread share, so that a curve keeps
-its shape however long the run is.
+Bounded: all of the latest points are kept, and an evenly spread share of the older ones, so that a curve
+keeps its shape however long the run is.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from stallwatch_rules.stream import StreamReading
 
 LATEST = 256  #: points kept whole
-OLDER = 1000  #: points kept of what came before
+OLDER = 1000  #: older points kept
 MAX_SERIES = 8
-ANEW = 2.0  #: a first loss that is so many times the last one is another training's …
-FIRST_EPOCH = 1.0  #: … where its epoch is no later one: that is what a checkpoint goes on with
-#: Metrics that are kept by themselves, whichever lines print them; a ``Point`` holds those of the training.
+ANEW = 2.0  #: a first loss of this many times the last one belongs to another training …
+FIRST_EPOCH = 1.0  #: … if its epoch is no later one: a checkpoint continues with that
+#: Metrics kept separately, whichever lines print them; a ``Point`` holds those of the training.
 TRACKED = frozenset(
     ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl", "eval_loss", "eval_accuracy")
 )
@@ -32,16 +32,16 @@ _T = TypeVar("_T")
 
 
 class Bounded(Generic[_T]):
-    """The latest entries whole, and of the older ones an evenly spread share."""
+    """All of the latest entries, and an evenly spread share of the older ones."""
 
     def __init__(self) -> None:
         self._older: list[_T] = []
         self.latest: deque[_T] = deque()
         self._added = 0
-        self._width = 1  # of the older ones, each that its number is a multiple of this
+        self._width = 1  # of the older entries, keep those whose number is a multiple of this
 
     def __iter__(self) -> Iterator[_T]:
-        """Give the kept entries, oldest first."""
+        """Yield the kept entries, oldest first."""
         yield from self._older
         yield from self.latest
 
@@ -59,27 +59,27 @@ class Bounded(Generic[_T]):
                 self._width *= 2
 
     def clear(self) -> None:
-        """Forget all entries."""
+        """Drop all entries."""
         self._older.clear()
         self.latest.clear()
         self._added, self._width = 0, 1
 
 
 class Point(NamedTuple):
-    """What one metrics line told."""
+    """The content of one metrics line."""
 
-    step: float | None  #: the step, or the epoch where the line does not number its steps
+    step: float | None  #: the step, or the epoch if the line does not number its steps
     loss: float | None
     grad_norm: float | None
     learning_rate: float | None
     loss_scale: float | None
-    mark: int  #: steps that the stream had shown by then
+    mark: int  #: steps that the stream had shown so far
     epoch: float | None = None
     margin: float | None = None  #: of a preference learner's rewards
 
     @property
     def is_nan(self) -> bool:
-        """Whether loss or gradient norm is not a number; a norm may be infinite while a scale is found."""
+        """Whether loss or gradient norm is NaN; a norm may be infinite while a scale is found."""
         return any(value is not None and math.isnan(value) for value in (self.loss, self.grad_norm))
 
 
@@ -89,7 +89,7 @@ class Curve:
     def __init__(self, series: str) -> None:
         self.series = series
         self.seen = 0
-        self.rewarded = False  #: whether the lines hold rewards: losses of zero are normal there
+        self.rewarded = False  #: whether the lines hold rewards: losses of zero are normal then
         self._kept = Bounded[Point]()
         self._epoch: float | None = None
 
@@ -100,14 +100,16 @@ class Curve:
 
     @property
     def exact(self) -> bool:
-        """Whether numbers are printed in full: text lines round, and a small rate looks like zero there."""
+        """Whether numbers are printed in full: text lines round, so a small rate looks like zero."""
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Take a sample of this series; a step that is printed again is no further point.
+        """Take a sample of this series; a step that is printed again adds no point.
 
-        Where the epochs and the loss begin anew, another training does (a fold, a round, a second start in
-        the same file): its losses are compared with its own. A loss that goes on is of the same weights.
+        If the epochs and the loss begin anew, another training does (a fold, a round, a second start in the
+        same
+        file): its losses are compared only with each other. A loss that continues comes from the same
+        weights.
         """
         values = sample.values
         epoch, loss = values.get("epoch"), values.get("loss")
@@ -135,7 +137,7 @@ class Curve:
         self.seen += 1
 
     def _begins_anew(self, epoch: float, loss: float) -> bool:
-        """Whether the epochs went back to the first one, and this loss is far above the last number."""
+        """Return whether the epochs went back to the first, and this loss is far above the last."""
         if self._epoch is None or epoch > FIRST_EPOCH or epoch >= self._epoch / 2:
             return False
         losses = (point.loss for point in reversed(self._kept.latest) if point.loss is not None)
@@ -146,13 +148,13 @@ class Curve:
 class Reading(NamedTuple):
     """One value of a metric."""
 
-    step: float | None  #: the step, or the epoch where the line does not number its steps
+    step: float | None  #: the step, or the epoch if the line does not number its steps
     value: float
-    mark: int  #: steps that the stream had shown by then
+    mark: int  #: steps that the stream had shown so far
 
 
 class Track:
-    """One metric over time, as the first series of lines that printed it prints it."""
+    """One metric over time, from the first series of lines that printed it."""
 
     def __init__(self, series: str) -> None:
         self._series = series
@@ -165,8 +167,7 @@ class Track:
         return list(self._kept)
 
     def see(self, sample: Sample, value: float, mark: int) -> None:
-        """Take a value. What is printed again at the same step is no further one; where the steps begin anew,
-        so does the metric."""
+        """Take a value. A step printed again adds none; if the steps begin anew, so does the metric."""
         if sample.series != self._series:
             return
         step = float(sample.step) if sample.step is not None else sample.values.get("epoch")
@@ -205,12 +206,12 @@ class Curves:
 
     @property
     def main(self) -> Curve | None:
-        """The one with the most points."""
+        """The curve with the most points."""
         return max(self.by_series.values(), key=lambda curve: (curve.seen, curve.series), default=None)
 
 
 def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> tuple[Curve, int] | None:
-    """The curve with the most points, then of the lowest rank, and its stream's place among these."""
+    """Return the curve with the most points, then of the lowest rank, and the index of its stream."""
     found = [
         (-curve.seen, key[1] is None, key[1] or 0, key[0], place, curve)
         for place, (key, curves) in enumerate(streams)
@@ -221,7 +222,7 @@ def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> t
 
 
 def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> Sequence[Reading]:
-    """Return the values of a metric from the stream that printed most of them, then of the lowest rank."""
+    """Return a metric's values from the stream that printed most of them, then of the lowest rank."""
     found = (
         (-track.seen, key[1] is None, key[1] or 0, key[0], track)
         for key, curves in streams
@@ -231,14 +232,14 @@ def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Cur
     return best[4].readings if best is not None else ()
 
 
-MOST_POINTS = 400  #: of one series: a chart is not wider
+MOST_POINTS = 400  #: of one series: the width of a chart
 MOST_RANKS = 16  #: with a pace of their own
 _LEAST_POINTS = 2
 _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
 
 
 def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[Series]:
-    """The numbers of the stream that prints most of them, and the pace of every rank (of the first 16).
+    """Return the metrics of the stream that prints most of them, and the pace of each of the first 16 ranks.
 
     The order of the streams makes no difference.
     """
@@ -256,23 +257,23 @@ def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[S
 def _numbers(points: Sequence[Point], rank: int | None) -> list[Series]:
     found = []
     for name in _NUMBERS:
-        told = [
+        pairs = [
             (float(number) if point.step is None else point.step, value)
             for number, point in enumerate(points)
             if (value := getattr(point, name)) is not None
         ]
-        if len(told) >= _LEAST_POINTS:
-            found.append(_series(name, rank, told))
+        if len(pairs) >= _LEAST_POINTS:
+            found.append(_series(name, rank, pairs))
     return found
 
 
 def _pace(timeline: Timeline, rank: int | None) -> Series | None:
-    told = [
+    paces = [
         (float(interval.step), interval.pace)
         for interval in timeline.intervals
         if interval.step is not None and interval.pace is not None
     ]
-    return _series("step_seconds", rank, told) if len(told) >= _LEAST_POINTS else None
+    return _series("step_seconds", rank, paces) if len(paces) >= _LEAST_POINTS else None
 
 
 def _series(name: str, rank: int | None, told: Sequence[tuple[float, float]]) -> Series:
@@ -282,7 +283,7 @@ def _series(name: str, rank: int | None, told: Sequence[tuple[float, float]]) ->
 
 
 def thinned(entries: Sequence[_T], most: int = MOST_POINTS) -> list[_T]:
-    """At most so many of them, evenly spread, the first and the last among them."""
+    """Return at most `most` entries, evenly spread, including the first and the last."""
     if len(entries) <= most:
         return list(entries)
     last = len(entries) - 1

@@ -1,4 +1,4 @@
-"""Lines that tell what a run is doing: evaluating, saving, sampling, serving, ending, starting again."""
+"""Recognize lines that show what a run does: evaluate, save, sample, serve, end, restart."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal
 from stallwatch_rules.records import Phase
 from stallwatch_rules.text.lazy import lazy
 
-#: "left": a process ended with success, as all do at the end of a run; "announced": an evaluation is, and its
-#: bar comes next; "ended": it is what programs print at their end, if steps were made and none follows
+#: "left": a process ended with success, as all do at the end of a run; "announced": an evaluation whose bar
+#: comes next; "ended": a line that programs print at their end, if steps were made and none follows
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
-ANNOUNCES = "***"  #: stands in each line that announces an evaluation
+ANNOUNCES = "***"  #: part of each line that announces an evaluation
 
-# A program's own words for it, behind whatever its logger puts before them.
+# A program's own words for it, after any prefix of its logger.
 _LOGGED = r"(?:^|[\]:|>-] ?|\b(?:DEBUG|INFO|WARNING) +(?:[\w./]+:\d+:? )?)"
 _BEGINS = re.compile(
     rf"(?i){_LOGGED}(?:running|start(?:ing)?|begin(?:ning)?|performing|entering) (?:the |an? )?"
@@ -24,8 +24,8 @@ _BEGINS = re.compile(
     rf"|{_LOGGED}(?:开始|正在)(?:进行|模型|在验证集上)?(?:验证|评估|评测)(?=\s*(?:$|[.…。:：(（,，]|第))"
 )
 
-# What programs say at their end. Of an epoch, a step, a file or an evaluation the same words say less: so a
-# line that names one before is none, unless it speaks of the best or the final one.
+# Lines that programs print at their end. Applied to an epoch, a step, a file or an evaluation the words mean
+# less: a line that names one before them does not count, unless it reports the best or the final one.
 _TRAINING = (
     r"(?:(?:pre|fine)?-?train(?:ing|er)?|optimi[sz]ation|fine-?tuning|fitting|learning|experiment|run"
     r"|trial|job)"
@@ -47,7 +47,7 @@ _FINAL = re.compile(
     r"|valid\w*|test\w*|train\w*|result|metric|score|accuracy|loss|reward|performance|perplexity"
     r"|policy|adapter)s?\b"
 )
-# … of a part, which is named behind: "Finished training epoch 3".
+# … of a part, which is named after it: "Finished training epoch 3".
 _OF_PART = re.compile(
     r"[\s:,-]*(?:(?:of|for|in) )?(?:the )?(?:epoch|step|iter\w*|round|fold|stage|phase)\W{0,3}\d"
 )
@@ -71,7 +71,7 @@ _ABROAD = re.compile(
 _RESULTS = re.compile(
     rf"{_LEAD}(?:all |final )?results? (?:are |were |have been )?(?:saved|written|stored) (?:to|in)\b"
 )
-# By words that stand in such a line, in lower case.
+# By words in such a line, in lower case.
 _ENDS = (
     *((word, _RAN) for word in ("finished", "complete", "done", "ended", "concluded", "converged", "succe")),
     *((word, _DONE) for word in ("finished", "complete", "done")),
@@ -112,7 +112,7 @@ _LONGEST_END = 200  # characters
 
 
 def _seems_over(text: str) -> bool:
-    """Whether it is what programs print at their end; some print it more often."""
+    """Return whether programs print such a line at their end; some print it more often."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None
@@ -127,17 +127,17 @@ def _seems_over(text: str) -> bool:
 
 
 def only_done(text: str) -> bool:
-    """Whether a line says that something is done, and not what."""
+    """Return whether a line reports that something is done without naming it."""
     return _MERELY.match(text) is not None
 
 
 def says_over(text: str) -> bool:
-    """Whether a line of a run's end says that it ended before its total, or as a training."""
+    """Return whether a line at a run's end names the training, or an end before the total."""
     lower = text.lower()
     return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))
 
 
-# Each entry: words that must stand in the line (cheap), and the pattern that decides.
+# Each entry: words that must be in the line (cheap), and the pattern that decides.
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("Running ", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction|[Ii]nference)"), "announced"),
     ("Eval", re.compile(r"^(?:\S* ?- ?)?Evaluating\b|^Evaluation(?: \w+)?: +\d+%\|"), "eval"),
@@ -168,7 +168,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    # Lightning (lightning 2.6.6, pytorch/loops/fit_loop.py); with no batches it trained nothing.
+    # Lightning (lightning 2.6.6, pytorch/loops/fit_loop.py); without batches it trained nothing.
     (
         "rainer.fit",
         re.compile(
@@ -182,7 +182,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         re.compile(r":::MLLOG \{.{1,200}\"key\": \"run_stop\".{1,300}\"status\": \"success\""),
         "finished",
     ),
-    # The result of an evaluation that nothing announced: what follows (a better model kept, samples drawn)
+    # The result of an unannounced evaluation: what follows (a better model kept, samples drawn)
     # is no step either.
     (
         "val_",
@@ -198,7 +198,7 @@ SIGN_WORDS: tuple[str, ...] = (*(word for word, _, _ in _SIGNS), *_END_WORDS)
 
 
 def sign_of(text: str) -> Sign | None:
-    """What the line tells about the run, if anything."""
+    """Return what the line shows about the run, if anything."""
     if len(text) > 2000:
         return None
     for word, pattern, sign in _SIGNS:
@@ -209,19 +209,19 @@ def sign_of(text: str) -> Sign | None:
 
 WORDS = ("HTTP/", "throughput")  #: a line of each kind holds one of these
 
-#: uvicorn 0.54.0: ``config.py``, the access log's format. What only asks for the server's state, or sets it,
-#: is no work: ``GET /health`` is answered by a server whose engine hangs, too.
+#: uvicorn 0.54.0: ``config.py``, the access log's format. A request that only reads or sets a server's
+#: state is no work: a server whose engine hangs answers ``GET /health``, too.
 _ANSWERED = lazy(
     r'"POST /(?:v\d+/|generate|chat|completions?\b|inference|infer\b|invocations|embed|score|rerank|classify)'
     r'[^" ]* HTTP/\d(?:\.\d)?" 2\d\d\b'
 )
 #: vLLM 0.11.0: ``v1/metrics/loggers.py``; SGLang: its scheduler's "Decode batch" lines. An engine that
-#: has nothing to do, or hangs, reports 0.
+#: is idle, or hangs, reports 0.
 _GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )(?!0(?:\.0*)?(?![\d.]))\d")
 
 
 def is_answer(text: str) -> bool:
-    """Whether the line says that a request was answered, or tokens generated."""
+    """Return whether the line reports an answered request, or generated tokens."""
     return ("HTTP/" in text and _ANSWERED.search(text) is not None) or (
         "throughput" in text and _GENERATED.search(text) is not None
     )

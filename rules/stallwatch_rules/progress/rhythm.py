@@ -1,4 +1,4 @@
-"""A run's rhythm by the clock: how long it has been silent, and how long is too long for it."""
+"""Measure a run's rhythm by the clock: how long it has been silent, and which silence is too long."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.reported import latest
 
-ALIVE = 5  #: lines after a silence that show that the run only did something without a word
-NOTIFIED = 3.0  #: without them, so many times the step time that the trainer prints is no stall yet
-STANDING = 1200.0  #: seconds that a bar may stand at a step: saves and evaluations take a while
-FIRST_LINES = 3  #: of a log, which a program prints when it starts
-MID_RUN = 10  #: a first step beyond so many steps was not the run's first
+ALIVE = 5  #: lines after a silence that show that the run only did something without a message
+NOTIFIED = 3.0  #: without enough waits, this many times the printed step time is no stall yet
+STANDING = 1200.0  #: seconds that a bar may stay at a step: saves and evaluations take a while
+FIRST_LINES = 3  #: of a log: printed at the start of a program
+MID_RUN = 10  #: a first step beyond this many steps was not the run's first
 ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of it
-BY_CHANCE = 300.0  #: seconds that a clock of another zone may be from such a multiple
+BY_CHANCE = 300.0  #: seconds that a clock of another zone may deviate from such a multiple
 
 
 class End(NamedTuple):
-    """When a run was ended from outside."""
+    """The moment at which a run was ended from outside."""
 
     time: float
-    other_clock: bool  #: by the clock of the one who ended it, whose time zone may be another
+    other_clock: bool  #: by the clock of the process that ended it, maybe in another time zone
 
 
 class RunClock(msgspec.Struct, frozen=True):
-    """When something happened last."""
+    """The times of a run's latest events."""
 
-    threshold: float  #: seconds without a step that are too many
+    threshold: float  #: seconds without a step after which it is a stall
     silence: float | None  #: seconds from the last step to the end of the log, or to now
     silent: bool  #: the log falls silent after the last step for longer than the threshold
     last_advance: Line | None
-    last_sign: float | None = None  #: when the last step was done, by the log's clock
+    last_sign: float | None = None  #: time of the last step by the log's clock
     ended: bool = False  #: silent, and then it was ended from outside
 
 
@@ -56,10 +56,10 @@ def read_clock(
     stopped: float | None = None,
     ended: End | None = None,
 ) -> RunClock:
-    """The clock of these streams. ``now`` is given by who watches live; else the log's end counts.
+    """Return the clock of these streams. A live watch passes ``now``; otherwise the log's end counts.
 
-    What stands in the log after ``ended`` is no sign of life, and what others waited for after somebody had
-    ``stopped`` one of the ranks is no silence of the run's.
+    Lines in the log after ``ended`` are no sign of life, and waiting for a rank after a user ``stopped`` it
+    is no silence of the run.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)
@@ -97,20 +97,20 @@ def read_clock(
 
 
 def learnt_threshold(tracker: ProgressTracker) -> float:
-    """Return the threshold that a watch which followed the log line by line has learnt at its end."""
-    learnt, phase = StallThresholds(), tracker.phase
-    learnt.log_only = True
-    learnt.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
-    threshold = learnt.at_end(phase)
+    """Return the threshold that a line-by-line watch of the log has learned at its end."""
+    thresholds, phase = StallThresholds(), tracker.phase
+    thresholds.log_only = True
+    thresholds.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
+    threshold = thresholds.at_end(phase)
     if len(tracker.durations(phase)) < ENOUGH:
         threshold = max(threshold, NOTIFIED * max(tracker.step_seconds()[-50:], default=0.0))
     return threshold
 
 
 def _silent_until(ended: End, start: float, streams: Streams, threshold: float) -> bool:
-    """Return whether nothing was said for longer than the threshold, until shortly before the end.
+    """Return whether the log was silent for longer than the threshold, until shortly before the end.
 
-    A process that is ended may say something before the line that reports it is written.
+    A process that is ended may print something before the line that reports it is written.
     """
     until = ended.time - 4 * ACTIVITY_SECONDS
     moments = [sign * ACTIVITY_SECONDS for stream in streams.values() for sign in stream.activity]
@@ -123,7 +123,7 @@ def _silent_until(ended: End, start: float, streams: Streams, threshold: float) 
 
 
 def begins_in_mid_run(tracker: ProgressTracker) -> bool:
-    """Whether the log is some steps from the middle of a run, by the number of its first step."""
+    """Return whether the log begins in the middle of a run, by the number of its first step."""
     first, last, known = tracker.first_step, tracker.last_step, len(tracker.step_seconds())
     if first is None or last is None or not known:
         return False
@@ -131,9 +131,9 @@ def begins_in_mid_run(tracker: ProgressTracker) -> bool:
 
 
 def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
-    """How long the log goes on beyond what its steps took, where steps have no times but other lines have.
+    """Return how long the log continues beyond its steps' durations, if only other lines have times.
 
-    Only of an evaluation in the middle of a run: before the first step of a log anything may take hours.
+    Only for an evaluation in the middle of a run: before the first step of a log anything may take hours.
     """
     firsts = [stream.first_time for stream in streams.values() if stream.first_time is not None]
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
@@ -143,18 +143,18 @@ def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
 
 
 def _last_sign(stream: StreamReading) -> float | None:
-    """When the stream's last step was done at the latest.
+    """Return the latest time at which the stream's last step was done.
 
-    Where that line has no time of its own, the next line that has one came after it.
+    If that line has no time of its own, the next line that has one came after it.
     """
     done = stream.when(stream.last_advance)
     return done if done is not None else stream.after_time
 
 
 def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool:
-    """Whether one of the log's first lines came again after a silence: the program was started once more.
+    """Return whether one of the log's first lines repeats after a silence: the program was started again.
 
-    One that had hung would not have begun anew by itself, and how the one before ended nothing says.
+    A program that had hung would not restart by itself, and nothing shows how the earlier one ended.
     """
     first = (one for one in stream.templates.entries.values() if one.index < FIRST_LINES and one.count > 1)
     again = (stream.when(one.last) for one in first)
@@ -169,10 +169,9 @@ def _falls_silent(
     alive: int,
     between: Callable[[float, float], float],
 ) -> bool:
-    """Whether there is a gap longer than the threshold, and hardly a line after it.
+    """Return whether there is a gap longer than the threshold, and hardly a line after it.
 
-    Lines come after a silent evaluation or a slow save, too; after a hang there are few, unless somebody
-    ended it.
+    Lines also follow a silent evaluation or a slow save; after a hang there are few, unless a user ended it.
     """
     moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
     marks = [start, *sorted(moment for moment in moments if start < moment < end), end]

@@ -1,12 +1,12 @@
-"""How long a run may be quiet before it is stalled: learnt from its own waits, phase by phase.
+"""Learn how long a run may be quiet before it is stalled, from its own waits, phase by phase.
 
 Watching live and reading a log afterwards use the same `StallThresholds`: waits go in, seconds come out.
 
-The rule is three times the 99th percentile. It holds while steps take about the same time. Where they vary by
-nature (sequence lengths, samples, shared storage), more than that is normal sooner or later, so the tail
-that was seen is carried on to one step in ten million; where that says nothing any more, the threshold is
+The rule is three times the 99th percentile. It holds while steps take about the same time. If they vary by
+nature (sequence lengths, samples, shared storage), a longer wait is normal sooner or later, so the observed
+tail is extrapolated to one step in ten million; if that is inconclusive, the threshold is
 that of a run of which too little is known. While few steps are known, the percentile itself is not, and its
-upper confidence limit stands for it. Decisions 14 and 19 say what this costs, `make bench-stall` measures it.
+upper confidence limit replaces it. Decisions 14 and 19 give the cost of this, `make bench-stall` measures it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 
 from stallwatch_rules.records import Phase
 
-_LIKE = 0.1  # rounds that differ by no more are alike, and the next pause may come so much early or late
-_LEAST = 5  # steps: shorter rounds would make each step one before a pause
+_LIKE = 0.1  # rounds that differ by no more are alike, and the next pause may deviate by as much
+_LEAST = 5  # steps: in shorter rounds, every step would be one before a pause
 
 
 class Rounds:
-    """Counts signs of training between pauses that a log shows only when they are over: an evaluation's.
+    """A count of signs of training between pauses that a log shows only at their end, such as evaluations.
 
-    How long the first few of them take says little of the next: the last one of a run may be on all the data.
-    If they come after equally many steps, it is known when the next may begin; else nothing is lost.
+    The length of the first few predicts little: the last evaluation of a run may be on all the data.
+    If they come after equally many steps, the beginning of the next is predictable; else nothing is lost.
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class Rounds:
         self._ended: deque[int] = deque(maxlen=2)
 
     def trained(self) -> None:
-        """A sign of training."""
+        """Count a sign of training."""
         self._signs += 1
 
     def paused(self, *, announced: bool) -> None:
-        """The training paused; what is `announced` is known when it begins, and needs no foresight."""
+        """Record a pause of the training; the beginning of an `announced` pause needs no prediction."""
         if announced:
             self._ended.clear()
         else:
@@ -57,43 +57,43 @@ class Rounds:
         return alike and least * (1 - _LIKE) <= self._signs <= most * (1 + _LIKE)
 
 
-#: How patient the start is with a phase, in multiples of `Limits.start`. Large models load for an hour,
+#: Patience with a phase at the start, in multiples of `Limits.start`. Large models load for an hour,
 #: evaluations and saves show no sign of life in most logs, rollouts of 69 minutes are on record, and so are
-#: three silent hours from a trainer's last word to the end of its launcher.
+#: three silent hours from a trainer's last line to the end of its launcher.
 PATIENCE: Mapping[Phase, float] = {"init": 2, "eval": 4, "save": 2, "rollout": 4, "idle": 8}
 ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")  #: phases that steps pause for
-ENOUGH = 5  #: waits from which a phase's threshold is learnt
+ENOUGH = 5  #: waits from which a phase's threshold is learned
 _WARM_UP = 2  # steps after the first one that may still compile, allocate and record
-_MOST_STEPS = 4  # waits for several steps may be longer, up to so many times
+_MOST_STEPS = 4  # waits for several steps may be longer, up to this many times
 _UNSEEN_PATIENCE = 4  # with a log's first interval: it may hold a rollout that the log does not mention
-_BRIEF = 2.8  # floors, while a log has shown few steps: a stall is reported within 90 s
-REMEMBERED = 2000  #: and how many are kept: a run whose rhythm changes is learnt anew
-KNOWN_TAIL = 600  #: from so many on, the slowest of them tell how slow the rare ones are
-RARE = 1e-7  #: a step in so many may be taken for a stall
-_SLOW = 0.99  # of the steps are quicker than the one that the plain rule multiplies
-_SURE = 0.95  # how sure it is that they are, while few of them are known
-_QUICK = 0.1  # of the mean: steps quicker than that count as such
-_SKEWED = 0.7  # logarithms that lean so far to the slow side have a Pareto tail
+_BRIEF = 2.8  # floors, while a log has shown few steps: report a stall within 90 s
+REMEMBERED = 2000  #: number of waits kept: a run whose rhythm changes is learned anew
+KNOWN_TAIL = 600  #: from this many waits on, the slowest show how slow the rare ones are
+RARE = 1e-7  #: share of steps that may be taken for a stall
+_SLOW = 0.99  # share of steps that are quicker than the one that the plain rule multiplies
+_SURE = 0.95  # confidence in that share, while few steps are known
+_QUICK = 0.1  # share of the mean: quicker steps count as this
+_SKEWED = 0.7  # logarithms with more skew to the slow side have a Pareto tail
 _EVEN = 0.1  # steps whose logarithms vary by no more than this are even
-_DOUBT_OF_TAIL = 2.0  # of the standard error of an estimate, added to it
+_DOUBT_OF_TAIL = 2.0  # times the standard error of an estimate, added to it
 _SHARE_OF_TAIL = 20  # the slowest twentieth
 _LEAST_TAIL = 10
-_ONCE_MORE = 2.0  # what took long once may take twice as long
-_BENEFIT = 2.0  # before KNOWN_TAIL, where steps vary: so many times the plain rule
-_SURVIVED = 1.5  # a pause that ended by itself may come again, and be so much longer
-_HABIT = 3  # a pause that ended by itself this often is no stall of this run any more
+_ONCE_MORE = 2.0  # an operation that took long once may take twice as long
+_BENEFIT = 2.0  # before KNOWN_TAIL, if steps vary: this many times the plain rule
+_SURVIVED = 1.5  # a pause that ended by itself may recur, this many times as long
+_HABIT = 3  # a pause that ended by itself this often is no longer a stall of this run
 _HABITS_KEPT = 20
 
 
 class Waits(Sequence[float]):
-    """The latest quiet times, the shortest first: each new one moves few others, and none is sorted again."""
+    """The latest quiet times in ascending order: inserting one moves few others and sorts none."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
         self._ordered: list[float] = []
 
     def append(self, seconds: float) -> None:
-        """Take in one more, and drop the oldest if there are too many."""
+        """Add a quiet time, and drop the oldest if there are too many."""
         seconds = max(seconds, 1e-3)
         self._latest.append(seconds)
         insort(self._ordered, seconds)
@@ -101,7 +101,7 @@ class Waits(Sequence[float]):
             del self._ordered[bisect_left(self._ordered, self._latest.popleft())]
 
     def extend(self, waits: Iterable[float]) -> None:
-        """Take in several."""
+        """Add several quiet times."""
         for seconds in waits:
             self.append(seconds)
 
@@ -133,14 +133,14 @@ class PhaseWaits:
         self._habits: deque[float] = deque(maxlen=_HABITS_KEPT)
 
     def learn(self, seconds: float, *, over: bool) -> None:
-        """It was quiet for so long, then went on; or, if it is `over`, another phase began."""
+        """Learn a quiet time that ended with a sign of life or, if it is `over`, with another phase."""
         (self.ends if over else self.within).append(seconds)
         self._since_pause += 1
         if self._since_pause > REMEMBERED:
             self._paused.clear()
 
     def paused(self, seconds: float) -> None:
-        """A stall ended by itself: no rhythm, unless it is the run's habit, but it may come again."""
+        """Record a stall that ended by itself: no rhythm unless it is a habit, but it may recur."""
         self._since_pause = 0
         self._paused.append(seconds)
         if len(self._paused) >= _HABIT:
@@ -149,7 +149,7 @@ class PhaseWaits:
 
     @property
     def longest(self) -> float:
-        """The longest time that this phase was quiet and no stall."""
+        """The longest quiet time of this phase that was no stall."""
         return max((waits[-1] for waits in (self.within, self.ends) if waits), default=0.0)
 
     @property
@@ -158,16 +158,16 @@ class PhaseWaits:
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """How long a pause like those that ended by themselves may last, but not more than `most`."""
+        """Return how long a pause like those that ended by themselves may last, at most `most`."""
         return min(most, _SURVIVED * self.longest_pause)
 
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:
-        """Return how many seconds of quiet are too many, 0 before the first wait.
+        """Return the seconds of quiet beyond which the phase stalls, 0 before the first wait.
 
-        Those that are only concluded from how much the waits vary are `cap` at most.
+        A threshold inferred only from the spread of the waits is `cap` at most.
 
-        `steps` says that the phase consists of them: it ends for many reasons, and how long it was quiet
-        before each is no sample of one thing.
+        `steps` means that the phase consists of steps: it ends for many reasons, and the quiet times
+        before its ends are no sample of one distribution.
         """
         return max(
             too_long(self.within, cap=cap, factor=factor, floor=floor),
@@ -180,24 +180,24 @@ _DEFAULTS = Limits()
 
 
 class StallThresholds:
-    """Learns from each wait of a run, and knows the threshold of each phase."""
+    """The thresholds of each phase, learned from each wait of a run."""
 
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
-        self.log_only = False  #: only a log shows progress, which may be silent about what is done
+        self.log_only = False  #: only a log shows progress, and may omit what is done
         self._stride = 1  # steps from one sign of progress to the next: a log may show every tenth
         self._warm_up = _WARM_UP
         self._warmed = 0.0  # the longest of these
-        self._trained = 0.0  # seconds from one step to another, of this run, as far as anybody watched
+        self._trained = 0.0  # observed seconds from one step to another in this run
         self._waits: dict[Phase, PhaseWaits] = {}
         self._known: dict[Phase, float] = {}
         self._suspected = limits.floor  # by the steps alone
-        self._learning: set[Phase] = set()  # phases whose threshold is not learnt from their waits
-        self._usual: dict[Phase, float] = {}  # the threshold of a phase that no pause was survived in
+        self._learning: set[Phase] = set()  # phases whose threshold is not learned from their waits
+        self._usual: dict[Phase, float] = {}  # the threshold of a phase without survived pauses
         self._outdated: set[Phase] = {"init", "train"}
         self._rounds = Rounds()
 
-    # ---- what was seen
+    # ---- observations
 
     def observe(
         self,
@@ -209,10 +209,10 @@ class StallThresholds:
         after_evaluation: bool = False,
         learn: bool = True,
     ) -> None:
-        """The run was quiet in `phase` for so long, and is in `following` now.
+        """Record that the run was quiet in `phase` for `waited` seconds, and is in `following` now.
 
-        A wait `after_evaluation` is one for its metrics. What was not the phase's own teaches nothing: it is
-        not to `learn` from.
+        A wait `after_evaluation` is one for its metrics. `learn` is false for a wait that is not the phase's
+        own.
         """
         due = self._rounds.due
         if following == "train":
@@ -231,13 +231,13 @@ class StallThresholds:
             self._outdated.add(following)
 
     def step_by(self, steps: int) -> None:
-        """So many steps were made from one sign of progress to the next."""
+        """Set the number of steps from one sign of progress to the next."""
         if steps != self._stride:
             self._stride = steps
             self._outdated.add("train")
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]]) -> None:
-        """Begin with the waits of a run that was up before."""
+        """Begin with the waits of an earlier process of the run."""
         for phase, seconds in durations.items():
             waits = self.of(phase)
             (waits.within if phase == "train" else waits.ends).extend(seconds)
@@ -247,7 +247,7 @@ class StallThresholds:
             self._trained = sum(durations["train"])
 
     def replay(self, durations: Mapping[Phase, Sequence[float]], stride: int) -> None:
-        """Observe the waits of a run that is over: what was longer than its threshold was a stall."""
+        """Observe the waits of a run that is over: one longer than its threshold was a stall."""
         for phase, seconds in durations.items():
             self._outdated.add(phase)
             for waited in seconds:
@@ -256,25 +256,25 @@ class StallThresholds:
                 self.observe(waited, phase, "train", stalled=stalled)
                 self.step_by(stride)
 
-    # ---- what is learnt from it
+    # ---- learned thresholds
 
     def of(self, phase: Phase) -> PhaseWaits:
-        """The waits of a phase."""
+        """Return the waits of a phase."""
         return self._waits.setdefault(phase, PhaseWaits())
 
     @property
     def steps_known(self) -> bool:
-        """Whether enough steps were seen to know how long one takes."""
+        """Whether enough steps were seen to know the length of a step."""
         return len(self.of("train").within) >= ENOUGH
 
     @property
     def alone(self) -> Mapping[Phase, float]:
-        """The threshold of each phase met until now, which holds while nobody can look at the ranks."""
+        """The threshold of each phase seen so far, which applies while the ranks cannot be queried."""
         self._update()
         return self._known
 
     def at_end(self, phase: Phase) -> float:
-        """The threshold of a log that ended in this phase.
+        """Return the threshold of a log that ended in this phase.
 
         While too little is known, a live watch allows more, as the next line may still come. Here none came.
         """
@@ -288,17 +288,17 @@ class StallThresholds:
         return self._suspected
 
     def learning(self, phase: Phase) -> bool:
-        """Whether too little was seen: the threshold is what is allowed until then."""
+        """Return whether too little was seen, so that the initial allowance is the threshold."""
         return phase in self._learning
 
     def _update(self) -> None:
-        # Put off until someone asks: steps may come by the thousand. They come first: others ask for theirs.
+        # Deferred until queried: steps may come by the thousand. Steps first: other phases use their limit.
         for phase in sorted(self._outdated, key=lambda phase: phase != "train"):
             self._known[phase] = self._threshold(phase)
             if phase == "train":
                 waits, (floor, start, factor) = self.of(phase), self._limits
-                learnt = waits.threshold(floor=floor, cap=start, factor=factor, steps=True)
-                self._suspected = max(floor, learnt, waits.survived(start))
+                learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=True)
+                self._suspected = max(floor, learned, waits.survived(start))
         self._outdated.clear()
 
     def _learn(self, waited: float, phase: Phase, following: Phase, *, stalled: bool) -> None:
@@ -315,7 +315,7 @@ class StallThresholds:
             waits.paused(waited)
         elif phase == following and waited > self._usual.get(phase, math.inf):
             waits.paused(waited)  # not reported a second time, but not usual either
-        else:  # over: also a silent evaluation that is reported only when it is over
+        else:  # over: also a silent evaluation that is reported only at its end
             waits.learn(waited, over=phase != following)
 
     def _threshold(self, phase: Phase, *, ended: bool = False) -> float:
@@ -324,7 +324,7 @@ class StallThresholds:
         if phase == "train":
             start *= min(_MOST_STEPS, self._stride)
             known = len(waits.within) >= ENOUGH
-            # The first sign came after as many steps as the next ones will: a log of a line in half an hour.
+            # The first sign came after as many steps as the next: a log may print one line in half an hour.
             usual = max(self.of("init").longest, self._warmed, waits.longest)
             if self.log_only:
                 start *= 1 if self._warmed or waits.longest else _UNSEEN_PATIENCE
@@ -332,23 +332,23 @@ class StallThresholds:
         else:
             known = len(waits.ends) >= ENOUGH
             usual = waits.longest
-            # It shows signs of life: no need to wait for its end. Loading shows none: what is seen there are
+            # It shows signs of life: no need to wait for its end. Loading shows none: its signs are
             # launches, by the ranks of several attempts.
             if phase != "init" and len(waits.within) >= ENOUGH:
                 start = start_seconds
         brief = self.log_only and phase == "train" and self._trained < floor and not ended
         if brief:
-            # Its first evaluation may be what is quiet: nobody knows yet how often this run is, and how long.
+            # Its first evaluation may be quiet: how often this run is, and how long, is not known yet.
             floor *= _BRIEF
-        # A log seldom says that an evaluation is over: it may be the steps that are quiet.
+        # A log rarely reports the end of an evaluation: the quiet may be that of steps.
         steps = 0.0
         if self.log_only and phase in ANNOUNCED:
             steps = self._threshold("train", ended=True) if ended else self._known.get("train", 0.0)
-        learnt = waits.threshold(floor=floor, cap=start, factor=factor, steps=phase == "train")
+        learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=phase == "train")
         allowed = max(start_seconds if ended else start, factor * usual)  # while little is known
-        own = max(learnt, floor if known else allowed)
+        own = max(learned, floor if known else allowed)
         if self.log_only and phase == "train" and self._rounds.due:
-            # It may be in an evaluation, whose waits count then, as if it had said so.
+            # It may be in an evaluation, whose waits count then, as if it were announced.
             steps = min(start_seconds, self._threshold("eval"))
         threshold = max(own, steps, waits.survived(start))
         if ended:
@@ -361,22 +361,22 @@ class StallThresholds:
 
 
 def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
-    """Return how long is too long after these steps alone, whatever else the run does."""
+    """Return the threshold in seconds from these steps alone, whatever else the run does."""
     waits, (floor, start, factor) = PhaseWaits(), limits
     waits.within.extend(durations)
-    learnt = waits.threshold(floor=floor, cap=start, factor=factor, steps=True)
-    return max(learnt, floor if len(durations) >= ENOUGH else start)
+    learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=True)
+    return max(learned, floor if len(durations) >= ENOUGH else start)
 
 
 def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float) -> float:
-    """How long is too long after these; what is only concluded from their spread is `cap` at most.
+    """Return the threshold after these waits; a limit inferred only from their spread is `cap` at most.
 
-    From few waits no more than twice the plain rule is concluded, by a 99th percentile that is not too low: a
+    From few waits, the limit is at most twice the plain rule, with a 99th percentile that is not too low: a
     guess must hide no hang for half an hour.
     """
     if not waits:
         return 0.0
-    waits = sorted(waits)  # which costs little if they are in order
+    waits = sorted(waits)  # cheap if they are in order
     longest = waits[-1]
     if len(waits) < ENOUGH:
         return factor * longest
@@ -385,24 +385,24 @@ def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float)
         varied = rare(waits)
     else:
         varied = _BENEFIT * factor * slow_at_most(waits)
-        if varied > floor:  # else the steps are so fast that the floor is patience enough
+        if varied > floor:  # else the steps are so fast that the floor is enough
             varied = max(varied, _BENEFIT * floor)
     return max(plain, _ONCE_MORE * longest, min(cap, varied))
 
 
 def slow_at_most(waits: Sequence[float]) -> float:
-    """The 99th percentile of what these few are a sample of, at most (95 % sure); 0 where they are even.
+    """Return an upper limit (95 % confidence) of the 99th percentile behind a few waits; 0 if they are even.
 
-    That of 20 steps is the slowest of them, and one further step in 21 is slower than that. So it is
-    concluded from all of them, as if their logarithms were normal: the usual approximation of a one-sided
-    tolerance limit (G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991). Where the logarithms lean to the
-    slow side, the tail is a power: Hill's estimator of the slower half (B. M. Hill, A Simple General Approach
-    to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
+    The 99th percentile of 20 steps is the slowest, and one further step in 21 is slower than that. So it is
+    inferred from all of them, as if their logarithms were normal: the usual approximation of a one-sided
+    tolerance limit (G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991). If the logarithms are skewed to
+    the slow side, the tail is a power: Hill's estimator of the slower half (B. M. Hill, A Simple General
+    Approach to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
     """
     ordered = sorted(waits)
     if _even(ordered, both_ends=True):
         return 0.0
-    # How quick the quickest are says nothing of the slowest: a data loader hands out at once what is ready.
+    # The quickest steps do not predict the slowest: a data loader returns ready batches at once.
     least = _QUICK * sum(ordered) / len(ordered)
     logs = [math.log(max(wait, least)) for wait in ordered]
     count, mean = len(logs), sum(logs) / len(logs)
@@ -418,15 +418,15 @@ def slow_at_most(waits: Sequence[float]) -> float:
 
 
 def rare(waits: Sequence[float]) -> float:
-    """How long a rare one may take, by the slowest of these many; the slowest itself where they are even."""
+    """Return how long a rare wait may take, by the slowest of many; the slowest itself if they are even."""
     ordered = sorted(waits)
     return ordered[-1] if _even(ordered) else _beyond_tail(ordered)
 
 
 def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
-    """Whether the slowest is no further from the middle than among so many steps that hardly vary.
+    """Return whether the slowest is no further from the middle than among as many nearly constant steps.
 
-    A few may look so by chance, but seldom at `both_ends`.
+    A few may look so by chance, but rarely at `both_ends`.
     """
     usual = math.exp(_EVEN * NormalDist().inv_cdf(1 - 1 / (len(ordered) + 1)))
     middle = ordered[len(ordered) // 2]
@@ -434,11 +434,11 @@ def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
 
 
 def _beyond_tail(ordered: Sequence[float]) -> float:
-    """How long a rare one takes, whatever the distribution: the moment estimator of its tail.
+    """Return how long a rare wait takes, whatever the distribution: the moment estimator of its tail.
 
     A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment Estimator for the Index of an Extreme-Value
-    Distribution, Annals of Statistics 17 (1989). Twice its standard error is added: a stall that is none is
-    worse than one that is told late.
+    Distribution, Annals of Statistics 17 (1989). Twice its standard error is added: a false stall is
+    worse than a late report.
     """
     count = max(_LEAST_TAIL, len(ordered) // _SHARE_OF_TAIL)
     edge = ordered[-count - 1]
@@ -446,7 +446,7 @@ def _beyond_tail(ordered: Sequence[float]) -> float:
     first, second = sum(above) / count, sum(log * log for log in above) / count
     if second <= first * first or first <= 0:  # all alike
         return ordered[-1]
-    bounded = 1 - 0.5 / (1 - first * first / second)  # below zero where the tail ends somewhere
+    bounded = 1 - 0.5 / (1 - first * first / second)  # below zero if the tail is bounded
     index = max(first + bounded + _DOUBT_OF_TAIL / math.sqrt(count), 1e-6)
     scale = edge * first * (1 - min(0.0, bounded))
     times = count / (len(ordered) * RARE)

@@ -1,6 +1,6 @@
-"""How one stream of lines advanced: its steps with their times, restarts, and the rules that fired between.
+"""Record how one stream of lines advanced: its steps and times, restarts, and the rules that fired between.
 
-Bounded: when a stream has many steps, neighbouring intervals are put together, two and two.
+Bounded: when a stream has many steps, adjacent intervals are joined in pairs.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from stallwatch_rules.records import EVALUATION, Line, Sample
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """Workers that were started again, as one source shows it."""
+    """A restart of workers, as one source shows it."""
 
-    line: Line  #: the launcher's last word before
+    line: Line  #: the launcher's last line before
     local_ranks: tuple[int, ...]  #: of the workers that failed, on their node
     step: int | None  #: the run's last step before
     followed: int  #: steps after
 
 
 def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
-    """The first restart that came after a line, told in the same source."""
-    later = (one for one in restarts if one.line.source == line.source and one.line.number >= line.number)
-    return min(later, key=lambda one: one.line.number, default=None)
+    """Return the first restart after a line in the same source."""
+    later = (each for each in restarts if each.line.source == line.source and each.line.number >= line.number)
+    return min(later, key=lambda each: each.line.number, default=None)
 
 
 MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
-CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
-HELD_BACK = 400  #: lines down to the last step that are more than a buffer (8 KiB) holds back until an end
+CLOCK_STEP = 60.0  #: seconds that a clock may go back without being set
+HELD_BACK = 400  #: lines down to the last step, more than a buffer (8 KiB) holds back until an end
 
 
 class Interval(msgspec.Struct):
-    """From one step (or a few neighbouring ones) to the next."""
+    """The interval from one step (or a few adjacent ones) to the next."""
 
     span: int  #: steps that end in it
     step: int | None  #: the last of them
-    time: float | None  #: when that step was done
-    seconds: float | None  #: how long they took together; ``None`` where the log does not tell
+    time: float | None  #: completion of that step
+    seconds: float | None  #: their total duration; ``None`` if the log does not show it
     hits: dict[str, int] = {}  #: rule → matches before the last of them
     number: int = 0  #: the line of the last of them in its source
-    rate: float | None = None  #: tokens a second of the last of them, where that is no mean of many steps
+    rate: float | None = None  #: tokens per second of the last of them, if not a mean of many steps
 
     @property
     def pace(self) -> float | None:
-        """Seconds a step."""
+        """Seconds per step."""
         return None if self.seconds is None else self.seconds / self.span
 
     def joined(self, later: Interval) -> Interval:
-        """This and the following interval as one."""
+        """Return this and the following interval as one."""
         seconds = None if self.seconds is None or later.seconds is None else self.seconds + later.seconds
         hits = later.hits
         if self.hits:
@@ -68,27 +68,27 @@ class Timeline:
 
     def __init__(self) -> None:
         self.source = ""  #: of the last sample
-        self.rank: int | None = None  #: that its line names
+        self.rank: int | None = None  #: named by its line
         self.advances = 0  #: steps seen to follow one another; without step numbers, logged losses
         self.total: int | None = None
-        self.nested = False  #: a bar inside of the training's
+        self.nested = False  #: a bar inside the training's
         self.intervals: list[Interval] = []
         self.open_hits: dict[str, int] = {}  #: matches since the last step
         self.first_step: int | None = None
         self.last_step: int | None = None
-        self.last_time: float | None = None  #: when the last step was done
-        self.backs: list[int] = []  #: lines that told an earlier step than before, the first of them
-        self.left_out = 0  #: samples without a step number that were not read, before the next one
+        self.last_time: float | None = None  #: completion of the last step
+        self.backs: list[int] = []  #: the first lines that showed an earlier step than before
+        self.left_out = 0  #: unread samples without a step number before the next one
         self._time_anchor: tuple[float, int] | None = None  # a line's time, and the advances then
         self._clock_anchor: tuple[float, int] | None = None  # the same by the trainer's own clock
-        self._width = 1  # intervals are joined until they span so many steps
+        self._width = 1  # intervals are joined until they span this many steps
 
     def hit(self, rule: str, count: int = 1) -> None:
         """Count matches of a rule whose harm depends on progress."""
         self.open_hits[rule] = self.open_hits.get(rule, 0) + count
 
     def see(self, sample: Sample, line: Line | None = None) -> None:
-        """Take a sample of this counter, and the line that told it, if one did."""
+        """Take a sample of this counter, and its line if it has one."""
         steps = 1
         if sample.step is None:
             steps += self.left_out
@@ -102,7 +102,7 @@ class Timeline:
                 self.first_step = sample.step
             elif sample.step > self.last_step:
                 steps = sample.step - self.last_step
-            elif sample.step < self.last_step / 2:  # it began anew: another epoch, or a restart
+            elif sample.step < self.last_step / 2:  # a new beginning: another epoch, or a restart
                 self._time_anchor = self._clock_anchor = None
             else:
                 return
@@ -124,7 +124,7 @@ class Timeline:
             self.backs.append(number)
 
     def _pace(self, sample: Sample) -> float | None:
-        """Seconds a step: by the lines' times, by the trainer's clock, or as the line says.
+        """Return the seconds per step by the lines' times, by the trainer's clock, or as printed.
 
         Lines without a time of their own repeat the last one, and clocks count whole seconds: so the
         time since the last change is spread over the steps since then.
@@ -151,8 +151,11 @@ class Timeline:
 
 
 def _of_one_step(line: Line | None) -> bool:
-    """Whether the line's tokens a second are the step's own: verl divides its tokens by its seconds
-    (``verl/trainer/ppo/metric_utils.py``); with others it may be a mean since the start."""
+    """Return whether the line's tokens per second are those of the step itself.
+
+    verl divides its tokens by its seconds (``verl/trainer/ppo/metric_utils.py``); elsewhere it may be a mean
+    since the start.
+    """
     return line is not None and "perf/throughput" in line.text
 
 
@@ -169,7 +172,7 @@ def _spread(
 
 
 class StreamTimelines:
-    """One source and rank: a timeline per counter, as a log may count its steps in several ways."""
+    """The timelines of one source and rank, one per counter: a log may count its steps in several ways."""
 
     def __init__(self) -> None:
         self.by_series: dict[str, Timeline] = {}
@@ -178,7 +181,7 @@ class StreamTimelines:
 
     @property
     def advances(self) -> int:
-        """Steps seen, by the counter that tells most."""
+        """Steps seen, by the main counter."""
         main = self.main
         return main.advances if main is not None else 0
 
@@ -195,12 +198,12 @@ class StreamTimelines:
 
     @property
     def trained(self) -> int:
-        """Steps seen, by the counter that tells most and is no bar inside of the training's."""
+        """Steps seen, by the counter with the most steps that is no bar inside the training's."""
         own = (timeline.advances for timeline in self.by_series.values() if not timeline.nested)
         return max(own, default=0)
 
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
-        """Take a sample, and the line that told it, if one did; ``nested``: by a bar in the training's."""
+        """Take a sample, and its line if it has one; ``nested``: from a bar inside the training's."""
         if sample.series in ("", EVALUATION):
             return
         timeline = self.by_series.get(sample.series)
@@ -213,7 +216,7 @@ class StreamTimelines:
         timeline.see(sample, line)
 
     def leave_out(self, losses: int) -> None:
-        """So many losses without a step number were not read."""
+        """Count `losses` without a step number that were not read."""
         timeline = self.by_series.get("dict")
         if timeline is not None and timeline.last_step is None:
             timeline.left_out += losses
@@ -222,7 +225,7 @@ class StreamTimelines:
     def main(self) -> Timeline | None:
         """The counter with the most steps. A bar shorter than the longest one is an evaluation's."""
         longest = 0
-        for timeline in self.by_series.values():  # asked for at every loss
+        for timeline in self.by_series.values():  # this property is read at every loss
             if timeline.total is not None and timeline.total > longest:
                 longest = timeline.total
         found, most, named = None, 0, ""
@@ -236,7 +239,7 @@ class StreamTimelines:
 
 
 def leading(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
-    """The stream that tells most about the run's pace: the most steps, then the lowest rank."""
+    """Return the timeline that shows most of the run's pace: the most steps, then the lowest rank."""
     ordered = sorted(
         streams.items(), key=lambda item: (-item[1].advances, item[0][1] is None, item[0][1] or 0, item[0][0])
     )
@@ -244,7 +247,7 @@ def leading(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeli
 
 
 class StepClock:
-    """When the steps of a timeline were done."""
+    """The times at which the steps of a timeline were done."""
 
     def __init__(self, timeline: Timeline | None, restarts: Sequence[Restart] = ()) -> None:
         self._restarts = restarts
@@ -254,8 +257,8 @@ class StepClock:
         self._told = intervals
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
-            intervals = []  # the clock was set back: which steps came after a moment, nobody knows
-        # Losses without step numbers tell how many steps were done, and of none which one it was.
+            intervals = []  # the clock was set back: which steps came after a moment is not known
+        # Losses without step numbers show how many steps were done, but not which.
         numbered = ((i, -1 if i.step is None else i.step) for i in intervals)
         timed = sorted((i.time, i.span, step) for i, step in numbered if i.time is not None)
         self._times = [time for time, _, _ in timed]
@@ -263,16 +266,16 @@ class StepClock:
         self._done = list(accumulate((span for _, span, _ in timed), initial=0))
 
     def after(self, time: float | None) -> int:
-        """How many steps were done after a moment; none where the moment is not known."""
+        """Return the number of steps done after a moment; 0 if the moment is not known."""
         if time is None:
             return 0
         return self._done[-1] - self._done[bisect_right(self._times, time)]
 
     def below(self, line: Line, time: float) -> int | None:
-        """How many steps stand below a line in their own source, where its clock is not the steps' clock.
+        """Return the number of steps below a line in its own source, if its clock is not the steps' clock.
 
-        That is known where a step above it claims to have come later; else the answer is ``None``, as it is
-        between two ranks that are named: they write into one file in any order, and their clocks are alike.
+        That is known if a step above it claims to have come later; else the answer is ``None``, as it is
+        between two named ranks: they write into one file in any order, and their clocks are alike.
         """
         if not self._source or line.source != self._source:
             return None
@@ -284,36 +287,36 @@ class StepClock:
         return sum(interval.span for interval in self._told if interval.number >= line.number)
 
     def all_below(self, line: Line) -> int:
-        """How many steps were made, all of them further down, in the file of a line that names no rank.
+        """Return the number of steps in the file of a line without a rank, if all of them are below the line.
 
-        What a launcher, or a command before the training, says ahead of all steps did not end them, unless
-        those were only written later: a launcher's buffer may hold them back until it ends.
+        What a launcher, or a command before the training, prints ahead of all steps did not end them, unless
+        they were only written later: a launcher's buffer may hold them back until it ends.
         """
-        told = self._told
-        if line.rank is not None or self._rank is None or line.source != self._source or not told:
+        known = self._told
+        if line.rank is not None or self._rank is None or line.source != self._source or not known:
             return 0
-        if told[-1].number - line.number < HELD_BACK or any(one.number < line.number for one in told):
+        if known[-1].number - line.number < HELD_BACK or any(one.number < line.number for one in known):
             return 0
-        return sum(interval.span for interval in told)
+        return sum(interval.span for interval in known)
 
     def restarted(self, line: Line) -> int:
-        """How many steps the run made after the restart of its workers that followed a line."""
+        """Return the number of steps after the restart of workers that followed a line."""
         restart = next_restart(line, self._restarts)
         return restart.followed if restart is not None else 0
 
     def at_restart(self, line: Line) -> int | None:
-        """The run's last step before the restart that followed a line: of a rank that shows no steps."""
+        """Return the run's last step before the restart after a line, for a rank without steps."""
         restart = next_restart(line, self._restarts)
         return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
-        """The last step that was done at a moment; ``None`` before the first, and where that is not known."""
+        """Return the last step done at a moment; ``None`` before the first, or if it is not known."""
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 
 
 def between(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
-    """How many of the moments lie in each interval, and after the last one; ``None`` without times."""
+    """Return the number of moments in each interval, and after the last; ``None`` without times."""
     ends = [interval.time for interval in intervals]
     if any(end is None for end in ends):
         return None

@@ -1,7 +1,7 @@
-"""How far a run came and how fast it goes, from the samples of all its ranks.
+"""Track how far a run came and how fast it advances, from the samples of all its ranks.
 
-Each source and rank is followed by itself and the answers are put together when asked, so that it does not
-matter in which order the ranks' lines come.
+Each source and rank is followed separately and the results are combined on demand, so that the order
+of the ranks' lines does not matter.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NOWHERE = ((1, -1), (1, -1))  #: attempt and step, and attempt and round, of a r
 
 
 class Finish(NamedTuple):
-    """What shows that a training is complete."""
+    """The evidence that a training is complete."""
 
-    #: It reached its total; says so; speaks as one does at its end; a process of it ended with success.
+    #: Reached its total; reported its end; printed what programs print at their end; a process exited well.
     how: Literal["total", "words", "likely", "left"]
     source: str = ""
     number: int = 0  #: of the line
@@ -37,7 +37,7 @@ _ATTEMPT_FOLDER = lazy(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log f
 
 
 class _Stream:
-    """What one source tells of one rank."""
+    """The progress of one rank in one source."""
 
     def __init__(self, line: Line) -> None:
         found = _ATTEMPT_FOLDER.search(line.source)
@@ -46,23 +46,23 @@ class _Stream:
         self.attempt = int(found[1]) + 1 if found else 1
         self.counters: dict[str, Counter] = {}
         self.main_bar: Counter | None = None
-        self.awaited = False  # the bar of an evaluation that was announced
+        self.awaited = False  # the bar of an announced evaluation comes next
         self.phase: Phase = "init"
         self.phase_time: float | None = None
-        self.end: Finish | None = None  # what says that its training is complete
-        self.rounds = 0  # how many of them there were then: others may count the last one, too
+        self.end: Finish | None = None  # evidence that its training is complete
+        self.rounds = 0  # number of rounds at that end: other counters may count the last one, too
         self.left = False  # one of its processes ended with success
-        self.said: set[str] = set()  # what only sounds like an end, since the last step …
-        self.passed: set[str] = set()  # … and before other steps: it is said in between
+        self.said: set[str] = set()  # lines that only look like an end, since the last step …
+        self.passed: set[str] = set()  # … and before other steps: these occur between steps
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 
     def last(self, *, rounds: bool) -> int | None:
-        """The furthest step, or round."""
+        """Return the furthest step, or round."""
         return max((c.last for c in self._counting(rounds) if c.last is not None), default=None)
 
     def furthest(self, *, rounds: bool) -> tuple[int, int]:
-        """Attempt and step, by the counters of steps."""
+        """Return attempt and step, by the counters of steps."""
         reached = ((c.attempt, c.last) for c in self._counting(rounds) if c.last is not None)
         return max(reached, default=(0, -1))
 
@@ -80,7 +80,7 @@ class _Stream:
             self.end = Finish("likely", line.source, line.number, line.text[:MAX_TEXT])
 
     def advance(self) -> None:
-        """Take in that the training went on: what was said of its end was none."""
+        """Note that the training continued: earlier signs of its end were false."""
         self.left, self.end, self.rounds = False, None, 0
         if self.said:
             if len(self.passed) < _MAX_PASSED:
@@ -104,9 +104,8 @@ class _Stream:
             if self.awaited:
                 self.awaited, counter.evaluates = False, True
             elif counter.evaluates and (sample.step or 0) < (counter.last or 0):
-                counter.evaluates = False  # it begins anew, and nobody announced it
-            # The training's bar is drawn first; what is drawn inside it, or is shorter and comes after it,
-            # is an evaluation's.
+                counter.evaluates = False  # it begins anew, unannounced
+            # The training's bar is drawn first; a bar inside it, or a shorter later one, is an evaluation's.
             if not counter.evaluates and (
                 main is None or (main.complete and (sample.total_steps or 0) > (main.total or 0))
             ):
@@ -124,21 +123,21 @@ def _counts(counter: Counter) -> bool:
 
 
 class ProgressTracker:
-    """Takes the lines of a run in and knows its steps, their durations, its phase and whether it finished."""
+    """The steps of a run, their durations, its phase and whether it finished, from its lines."""
 
     def __init__(self) -> None:
         self.last_progress_time: float | None = None  #: the time of the latest line that showed progress
         self.progressed = False  #: whether any line showed progress
         self._streams: dict[tuple[str, int | None], _Stream] = {}
         self._counters = 0
-        self._gaps: dict[str, dict[str, int]] = {}  # source → kind of metrics → how often some were left out
+        self._gaps: dict[str, dict[str, int]] = {}  # source → kind of metrics → number of gaps
         self._furthest = NOWHERE
         self.first_step: int | None = None  #: the lowest step seen
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Take in a line and the sample that it holds, if any; whether it showed progress.
+        """Take a line and its sample, if any; return whether it showed progress.
 
-        Lines without a sample tell the phase, if they hold one of ``phases.SIGN_WORDS``.
+        Lines without a sample show the phase, if they hold one of ``phases.SIGN_WORDS``.
         """
         if sample is None:
             sign = sign_of(line.text)
@@ -164,7 +163,7 @@ class ProgressTracker:
         elif sign is not None:
             stream.enter(sign, line.time)
         progressed = sample is not None and self._sampled(stream, sample, line)
-        # Behind the bar's last drawing, which ends without a line break:
+        # After the bar's last drawing, which ends without a line break:
         if (
             sample is not None
             and sample.from_bar
@@ -175,20 +174,20 @@ class ProgressTracker:
         return progressed
 
     def counter(self, sample: Sample, line: Line) -> Counter | None:
-        """The counter that a sample of this line belongs to."""
+        """Return the counter that a sample of this line belongs to."""
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the steps go back in this line, whoever printed those before.
+        """Return whether the steps go back in this line, compared with those of all ranks and sources.
 
-        ``None``: nobody did.
+        ``None``: no steps came before.
         """
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
         return all(counter.goes_back(sample) for counter in known) if known else None
 
     def skip(self, source: str, kinds: Collection[str]) -> None:
-        """Metrics of these kinds (``watched.METRICS``) were left out of a source."""
+        """Note that metrics of these kinds (``watched.METRICS``) were left out of a source."""
         gaps = self._gaps.setdefault(source, {})
         for kind in kinds:
             gaps[kind] = gaps.get(kind, 0) + 1
@@ -250,15 +249,15 @@ class ProgressTracker:
             self.last_progress_time = max(sample.time, self.last_progress_time or sample.time)
 
     def merge(self, other: ProgressTracker) -> None:
-        """Take over what another tracker knows of other sources: files may be read by several processes."""
+        """Add another tracker's other sources, as several processes may read the files."""
         if not self._streams.keys().isdisjoint(other._streams):
             raise ValueError("both trackers followed the same source and rank")
         self._streams.update(other._streams)
         self._gaps.update(other._gaps)
         self._counters += other._counters
         self.progressed = self.progressed or other.progressed
-        both = [one for one in (self, other) if self.in_rounds == other.in_rounds or not one.in_rounds]
-        firsts = [one.first_step for one in both if one.first_step is not None]
+        both = [each for each in (self, other) if self.in_rounds == other.in_rounds or not each.in_rounds]
+        firsts = [each.first_step for each in both if each.first_step is not None]
         self.first_step = min(firsts, default=None)
         steps, rounds = zip(self._furthest, other._furthest, strict=True)
         self._furthest = max(steps), max(rounds)
@@ -267,7 +266,7 @@ class ProgressTracker:
 
     @property
     def trained(self) -> bool:
-        """Whether any line showed progress of a training, and not of an evaluation or of whatever it is."""
+        """Whether any line showed progress of a training, not of an evaluation or an unknown loop."""
         return any(
             counter.rises and name not in (WEAK, EVALUATION)
             for stream in self._streams.values()
@@ -278,12 +277,12 @@ class ProgressTracker:
 
     @property
     def in_rounds(self) -> bool:
-        """Whether it shows nothing finer than epochs, episodes or games: they are taken for its steps."""
+        """Whether only epochs, episodes or games are shown: they are taken for the run's steps."""
         return self._furthest[0][1] < 0
 
     @property
     def attempt(self) -> int:
-        """1, 2, … how many times the steps started again from a lower number, plus one."""
+        """1 plus the number of times the steps started again from a lower number."""
         return self._furthest[self.in_rounds][0]
 
     @property
@@ -293,7 +292,7 @@ class ProgressTracker:
         return last if last >= 0 else None
 
     def _leading(self) -> Iterator[Counter]:
-        """The counters of the latest attempt."""
+        """Yield the counters of the latest attempt."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 same = counter.attempt == self.attempt and counter.rounds == self.in_rounds
@@ -302,7 +301,7 @@ class ProgressTracker:
 
     @property
     def total_steps(self) -> int | None:
-        """How many steps the run should take."""
+        """The planned number of steps."""
         leading = [c for c in self._leading() if c.total]
         return max(leading, key=lambda c: (c.last or 0, c.total or 0)).total if leading else None
 
@@ -318,9 +317,9 @@ class ProgressTracker:
 
     @property
     def last_loss(self) -> float | None:
-        """The latest loss, which may be NaN; of several ranks' the lowest rank's.
+        """The latest loss, which may be NaN; with several ranks, the lowest rank's.
 
-        Where no times tell, it is that of the rank which is furthest.
+        Without times, it is that of the rank which is furthest.
         """
         streams = [s for s in self._streams.values() if s.last_loss is not None]
         if not streams:
@@ -338,21 +337,20 @@ class ProgressTracker:
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
-        """Seconds between two observed progress events in that phase, for the stall threshold."""
+        """Return seconds between two observed progress events in that phase, for the stall threshold."""
         return self._longest(lambda counter: () if counter.nested else counter.durations.get(phase, ()))
 
     @property
     def waited(self) -> float:
-        """Seconds that a bar went on standing at the last step, by its own clock: it is drawn once more when
-        the program ends or something is printed."""
+        """Seconds that a bar stayed at the last step, by its clock: it is drawn again at exit or output."""
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:
-        """Seconds per step, oldest first: measured, or as the trainer tells them where no times are known."""
+        """Return seconds per step, oldest first: measured, or as printed if no times are known."""
         return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
 
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
-        """The times of the counter that has most of them; of the lowest rank's where several do."""
+        """Return the times of the counter with the most; of the lowest rank's if several have as many."""
         found = (
             (len(times), -(stream.rank or 0), stream.source, name, times)
             for stream in self._streams.values()
@@ -362,7 +360,7 @@ class ProgressTracker:
         return list(max(found, key=lambda entry: entry[:4], default=((),))[-1])
 
     def forget_paces(self) -> None:
-        """Another training begins in the same run: its steps are not compared with those before."""
+        """Clear the paces: another training begins in the run, not comparable with the last."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 counter.step_seconds.clear()
@@ -371,7 +369,7 @@ class ProgressTracker:
 
     @property
     def phase(self) -> Phase:
-        """What the run is doing: a phase that one rank announced lasts until any rank is a step further."""
+        """The run's phase: one that a rank announced lasts until any rank is a step further."""
         if not self.progressed:
             return "init"
         last = self.last_step
@@ -385,20 +383,20 @@ class ProgressTracker:
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
             elif last is None and self.last_progress_time is None and stream.counters:
-                return stream.phase  # nothing tells steps or times: the order of its own lines counts
+                return stream.phase  # no steps or times are known: the order of its own lines counts
         return "train"
 
     @property
     def finish(self) -> Finish | None:
-        """What shows that training came to its end; the surest of it, and of a run that made steps."""
+        """The surest evidence that the training ended; a likely end needs a run that made steps."""
         found = [s.end for s in self._streams.values() if s.end is not None]
         found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
         found += [Finish("left", s.source) for s in self._streams.values() if s.left]
-        found = [one for one in found if one.how != "likely" or self._may_be_over(one)]
-        return min(found, key=lambda one: (_SUREST.index(one.how), one.source, one.number), default=None)
+        found = [end for end in found if end.how != "likely" or self._may_be_over(end)]
+        return min(found, key=lambda end: (_SUREST.index(end.how), end.source, end.number), default=None)
 
     def _may_be_over(self, said: Finish) -> bool:
-        """Whether what sounds like an end may be one: of a run that made steps, and all that it counts."""
+        """Return whether a likely end may be true: steps were made, and no counter falls short."""
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (
             says_over(said.text)
@@ -411,14 +409,14 @@ class ProgressTracker:
 
     @property
     def finished(self) -> bool:
-        """Whether the log shows that training came to its end, by a process that ended well, if need be."""
+        """Whether the log shows the end of the training, if only by a process that exited well."""
         return self.finish is not None
 
     @property
     def surely_finished(self) -> bool:
-        """The same without what is only said as at a run's end, and without what may be the end of an epoch.
+        """Whether it finished, not counting what only looks like a run's end or may be the end of an epoch.
 
-        What reached its total may do so in each epoch, of which there is no last one, or be no training.
+        A counter may reach its total in each epoch, with no last one known, or belong to no training.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:
@@ -429,12 +427,12 @@ class ProgressTracker:
 
     @property
     def told_finished(self) -> bool:
-        """Whether steps or words of the training say that it came to its end."""
+        """Whether steps or words of the training show that it came to its end."""
         finish = self.finish
         return finish is not None and finish.how != "left"
 
     def summary(self) -> Progress:
-        """The record for the diagnosis."""
+        """Return the record for the diagnosis."""
         loss = self.last_loss
         return Progress(
             first_step=self.first_step,

@@ -1,7 +1,7 @@
-"""All samples of a log of ordinary lines: the rows that ``RowReader`` makes of them, much faster.
+"""Read all samples of a log of ordinary lines: the rows that ``RowReader`` makes of them, much faster.
 
-A log has many lines and few templates: most lines are known by what is left of them without their digits, as
-lines that hold nothing, or as those of a template. Others are read one by one.
+A log has many lines and few templates: without their digits, most lines are known as lines without content,
+or as those of a template. Other lines are read one at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stallwatch_rules.text.lazy import lazy
 
 _DIGITS = b"0123456789"
 
-# Without its digits and in lower case, a line that `extract` takes anything from holds one of these.
+# Without its digits and in lower case, a line from which `extract` reads anything holds one of these.
 _WORDS = (
     *b"step iter loss num_upd overflow train_runtime memalloc amples/sec:".split(),
     *(
@@ -35,11 +35,11 @@ _WORDS = (
     ),
     *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
 )
-_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: hours stand behind no letter but a "T"
-# Lines that begin with a full stamp, and name no rank, tell their source's time; a journal's entry may hold
-# a stamp of its own.
+_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: hours follow no letter except "T"
+# Lines that begin with a full stamp, and name no rank, show their source's time; a journal's entry may hold
+# its own stamp.
 _CLOCK = lazy(rb"\[?--(?: |T(?!.*\]: ))::(?!.*(?:ank|ANK|\[default|\]<std|\[trainer|\[worker))")
-_BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # something was printed behind a bar's end
+_BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # something was printed after a bar's end
 _WORTH_LEARNING = 6  # lines
 _MOST_TEMPLATES = 20_000
 _MOST_KEYS = 100_000
@@ -48,18 +48,18 @@ _LONGEST_KEY = 1000  # bytes
 
 @dataclass
 class _Kind:
-    """Lines that differ in their digits, and in what a bar looks like, only."""
+    """Lines that differ only in their digits, and in the look of a bar."""
 
     seen: int = 0
     template: Template | None = None
 
 
-_NOTHING, _GLUED = _Kind(), _Kind()  # lines that hold nothing; several lines that stand in one
+_NOTHING, _GLUED = _Kind(), _Kind()  # lines without content; several lines in one
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without looking for cycles of objects: what is made of a block is much, and has none."""
+    """Disable the garbage collector: a block makes many objects, none of them in cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -70,7 +70,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class BulkReader:
-    """Reads blocks of whole lines of one source if a ``LineReader`` finds its lines ordinary."""
+    """A reader of blocks of whole lines of one source, for lines that a ``LineReader`` finds ordinary."""
 
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader
@@ -83,7 +83,7 @@ class BulkReader:
     @_uncollected()
     def read(self, data: bytes) -> None:
         """Add the rows of a block."""
-        data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # as the reader of lines does
+        data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # like the reader of lines
         lines, keys = data.split(b"\n"), data.translate(None, _DIGITS).split(b"\n")
         lines.pop()
         known = self._keys.get
@@ -117,7 +117,7 @@ class BulkReader:
                     self._segment(number, part, part_key, self._keys.get(part_key))
                 if len(parts) > 1:
                     return
-                kind = _Kind()  # a number stands in the bar's end: the line is read by itself
+                kind = _Kind()  # the bar's end holds a number: the line is read by itself
             template = kind.template or self._learnt(kind, raw, key)
         if template is not None and template.fleeting is not None and self._waiting:
             before, _, other = self._waiting[-1]
@@ -143,7 +143,7 @@ class BulkReader:
         reader, rows = self._reader, self._rows
         for number, raw, template in self._waiting:
             entry = next(entries[template]) if template is not None else None
-            if entry is None:  # it is read by itself
+            if entry is None:  # read by itself
                 reader.number = number
                 rows.feed(reader.feed(raw + b"\n"))
             else:
@@ -153,7 +153,7 @@ class BulkReader:
         self._waiting.clear()
 
     def _kind(self, key: bytes) -> _Kind:
-        """The kind of lines of this key, which was not met yet."""
+        """Return the kind of lines for a new key."""
         if len(self._keys) >= _MOST_KEYS or len(self._kinds) >= _MOST_TEMPLATES:
             self._keys.clear()
             self._kinds.clear()

@@ -1,4 +1,4 @@
-"""Dictionaries and JSON lines: transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF, MLPerf."""
+"""Read dictionaries and JSON lines: transformers, TRL, LLaMA-Factory, ms-swift, axolotl, OpenRLHF, MLPerf."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stallwatch_rules.text.numbers import NUMBER, duration, number
 MARK = ":::MLLOG {"
 _MLPERF_KEY = lazy(r'"key": "(\w{1,40})", "value": (' + NUMBER + r")?")
 _MLPERF_STEP = lazy(r'"metadata": \{[^}]{0,300}"(?:step|step_num|iteration)": (\d{1,15})')
-_INSIDE = lazy(r'"(?:train_)?loss": (' + NUMBER + r")")  # of the statistics of an interval
+_INSIDE = lazy(r'"(?:train_)?loss": (' + NUMBER + r")")  # in the statistics of an interval
 _LOSSES = {"train_loss": "loss", "loss": "loss", "eval_loss": "eval_loss", "eval_error": "eval_loss"}
 
 
 def from_mlperf(text: str) -> Found | None:
-    """A loss, or statistics of an interval. A record that counts samples has no step."""
+    """Read a loss, or statistics of an interval. A record that counts samples has no step."""
     start = text.find(MARK)
     key = _MLPERF_KEY.search(text, start) if start >= 0 else None
     if key is None:
@@ -27,7 +27,7 @@ def from_mlperf(text: str) -> Found | None:
         return Found(None, None, {ours: number(key[2])}, EVALUATION)
     at = _MLPERF_STEP.search(text, key.end())
     step = int(at[1]) if at else None
-    # Losses and statistics may be counted in different ways: each is a counter of its own.
+    # Losses and statistics may be counted in different ways: each has its own counter.
     if ours is not None:
         return Found(step, None, {ours: number(key[2])}, "loss mlperf")
     if key[1] != "tracked_stats" or step is None:
@@ -59,7 +59,7 @@ _COUNT = lazy(r"\d{1,15}")
 
 
 def from_dict(text: str) -> Found | None:
-    """The numbers of a dictionary that a trainer printed; none of a configuration."""
+    """Return the numbers of a dictionary that a trainer printed; ``None`` for a configuration."""
     start = text.find("{")
     if may_hold(text, _CONFIGURATION) or not leads(text[:start]):
         return None
@@ -81,7 +81,7 @@ def from_dict(text: str) -> Found | None:
     elapsed = duration(words["elapsed_time"]) if "elapsed_time" in words else None
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
-    if step is not None and "throughput" in numbers:  # LLaMA-Factory's tokens; elsewhere it is anything
+    if step is not None and "throughput" in numbers:  # LLaMA-Factory's tokens; elsewhere it may be anything
         values.setdefault("tokens_per_second", numbers["throughput"])
     return Found(step, total, values, "dict" if "loss" in values or step is not None else "")
 

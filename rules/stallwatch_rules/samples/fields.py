@@ -1,4 +1,4 @@
-"""What trainers call the same number: the names in their dictionaries, and their unit in ours."""
+"""Map the names in trainers' dictionaries to our fields and units."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import msgspec
 
 
 class Found(NamedTuple):
-    """The numbers of a line, before the line's own rank and time are put to them."""
+    """The numbers of a line, before its own rank and time are added."""
 
     step: int | None
     total: int | None
     values: dict[str, float]
-    series: str  #: which counter; empty where it is none that shows progress
+    series: str  #: name of the counter; empty if it shows no progress
 
 
 GIB = 1024.0**3
 MIB = 1024.0**2
-INVERSE = 0.0  #: the name tells steps a second; we keep seconds a step
+INVERSE = 0.0  #: the name means steps per second; we keep seconds per step
 
 _names = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
 
-#: A name in lower case, without a leading "train/" → our field and the factor. Names that mean no training
-#: step are not here.
+#: A name in lower case, without a leading "train/" → our field and the factor. Names that do not refer to a
+#: training step are omitted.
 FIELDS: dict[str, tuple[str, float]] = {
     **{name: (field, 1.0) for field, names in _names["names"].items() for name in names},
     **{name: (field, GIB) for field, names in _names["gibibytes"].items() for name in names},
@@ -33,8 +33,10 @@ FIELDS: dict[str, tuple[str, float]] = {
 
 
 def put(values: dict[str, float], name: str, value: float) -> None:
-    """Put a trainer's number among the values under our name, if it is one of ours; the first of each stays,
-    but what is simply called the loss goes before other losses."""
+    """Add a trainer's number to the values under our name, if the name is known.
+
+    The first value of each name stays, but one named plainly "loss" takes precedence over other losses.
+    """
     lower = name.lower()
     field = FIELDS.get(lower) or FIELDS.get(lower.removeprefix("train/"))
     if field is None:

@@ -1,4 +1,4 @@
-"""``name: number`` pairs in running text: losses, norms, rates, rewards, times and memory."""
+"""Read ``name: number`` pairs in running text: losses, norms, rates, rewards, times and memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stallwatch_rules.text.numbers import NUMBER, lowered, number
 _SIGN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?"
 _GIVEN = _SIGN + "(" + NUMBER + ")"
 
-# Python looks fast for letters with which an expression begins: so what may not stand before them is asked
-# behind the first one.
+# Python searches fast for the letters at the start of an expression: so what may not precede them is tested
+# after the first letter.
 _TOKENS = lazy(
     r"(?:t(?<![\w/]t)(?:ps|gs|ok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)(?:gpu|device))?"
     r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _SIGN + "(" + NUMBER + r"(?:[km]\b)?)"
@@ -29,7 +29,7 @@ _REWARD = lazy(
     r"(?<![\w/])(?:(?:mean|avg|average|eval)?[_ ]?rewards?(?:[_/]mean|[_ ]score)?"
     r"|critic/(?:rewards|score)/mean)" + _GIVEN
 )
-_ADVANTAGE = r"(?<![\w/])critic/advantages/"  # verl, of the answers of a step
+_ADVANTAGE = r"(?<![\w/])critic/advantages/"  # verl, over the answers of a step
 _ADVANTAGE_MIN, _ADVANTAGE_MAX = lazy(_ADVANTAGE + "min" + _GIVEN), lazy(_ADVANTAGE + "max" + _GIVEN)
 _ENTROPY = lazy(r"(?<![\w/])(?:actor/|policy/|objective/)?entropy(?:_avg)?" + _GIVEN)
 _EVAL_ACCURACY = lazy(r"(?<![\w/])(?:eval|val|validation)[_/ ]acc(?:uracy)?" + _GIVEN + r"(?![\w%])")
@@ -39,7 +39,7 @@ _EVAL_LOSS = lazy(
     r"\s{0,3}[:=]?\s{0,4}(" + NUMBER + r")(?!\w)"
 )
 _SKIPPED = lazy(r"number of skipped iterations" + _GIVEN)
-# torchtitan, DETR and mmengine (MiB), verl (GB); what a bar or a line calls the memory without saying which
+# torchtitan, DETR and mmengine (MiB), verl (GB); the memory of a bar or a line that does not specify it
 _MEMORY = lazy(
     r"mem(?:(?<![\w/]mem)|(?<=max_mem)(?<![\w/]max_mem)|(?<=peak_mem)(?<![\w/]peak_mem))(?:ory)?"
     r"(?:_active|_alloc|_reserved)?(?:\((gib|gb|mib|mb)\))?"
@@ -52,7 +52,7 @@ _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
 _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]], ...] = (
-    # our field, and what finds its number where one of some words is in the line; what comes first counts
+    # our field, and the patterns for its number if one of the words is in the line; the first match counts
     ("tokens_per_second", ((("tok", "tps", "tgs", "throughput"), _TOKENS), ((" tok",), _TOKENS_COUNTED))),
     ("samples_per_second", ((("samples",), _SAMPLES), ((" samples/s",), _SAMPLES_COUNTED))),
     ("reward", ((("reward", "/score/mean"), _REWARD),)),
@@ -66,14 +66,14 @@ _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...
 )
 
 
-#: The quantities that a line may tell which holds one of these words: most lines hold none.
+#: The quantities in a line that holds one of these words: most lines hold none.
 _WORDS_OF = tuple(
     (tuple(word for words, _ in finders for word in words), field, finders) for field, finders in _QUANTITIES
 )
 
 
 def rates(lower: str, values: dict[str, float]) -> None:
-    """Add to the values what the text (in lower case) tells beside loss and learning rate."""
+    """Add the quantities in the text (in lower case) other than loss and learning rate to the values."""
     for every, field, finders in _WORDS_OF:
         for word in every:
             if word in lower:
@@ -114,8 +114,8 @@ GIB = 1024.0**3
 
 _LOSSES = ("loss", "loss_step", "loss train")
 _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name holds one of them
-# All three look at lower case. A pattern that begins with letters is quick; what stands before them is
-# looked at where one is found.
+# All three search lower case. A pattern that begins with letters is quick; the text before them is
+# examined only at a match.
 _KEYED = lazy(
     r"(loss(?:_step| train)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
     r"(?:(?<=loss)['\"](?=:))?\s{0,4}(?:[:=：]\s{0,4})?\[?(?:np\.float\d\d\(|tensor\(\[{0,2})?("
@@ -128,7 +128,7 @@ _OTHER_NORM = lazy(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|e
 _WORD_BEFORE = lazy(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" of "val loss"
 _TIMED = lazy(
     r"(?:elapsed[ _]time[ _]per[ _]iteration|iter time|train_step_timing|time_per_step|per_step_time"
-    r"|step[_ ]time|timing_s/step|^, seconds)"  # the last is MaxText's, right behind its step
+    r"|step[_ ]time|timing_s/step|^, seconds)"  # the last is MaxText's, right after its step
     r"(?: in s|[ _]?\(?(ms|s)\)?)?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")(k\b)?\s?(ms|s)?"
 )
 _SINCE_START = lazy(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
@@ -155,7 +155,7 @@ _METRICS = {
 
 
 def keyed(text: str) -> dict[str, float]:
-    """The metrics that the text names, by our names; the first of each counts."""
+    """Return the metrics that the text names, by our names; the first of each counts."""
     values: dict[str, float] = {}
     if not text:
         return values
@@ -179,7 +179,7 @@ def keyed(text: str) -> dict[str, float]:
 
 
 def _name_before(lower: str, found: re.Match[str]) -> str | None:
-    """What of the metric's name stands before the word that was found; ``None`` if it is no such name."""
+    """Return the metric name's part before the word found; ``None`` if it is no such name."""
     start = found.start()
     last = lower[start - 1] if start else " "
     if not (last.isalnum() or last in "_/."):
@@ -195,7 +195,7 @@ def _name_before(lower: str, found: re.Match[str]) -> str | None:
 
 
 def _is_other(lower: str, start: int, before: str) -> bool:
-    """Whether the loss is another than the training's, by its name or by the word before it."""
+    """Return whether the loss is not the training's, by its name or by the word before it."""
     start -= len(before)
     word = None
     if start and lower[start - 1] == " ":
@@ -203,12 +203,12 @@ def _is_other(lower: str, start: int, before: str) -> bool:
     return _names_other(word[0] if word else "", before + "loss")
 
 
-@lru_cache(maxsize=1024)  # a log has few names and prints them again and again
+@lru_cache(maxsize=1024)  # a log prints few names repeatedly
 def _names_other(word: str, name: str) -> bool:
     return _OTHER_LOSS.search(f"{word} {name}".replace("_", " ").replace("/", " ")) is not None
 
 
-# What stands before is looked at behind the letters: so the expressions begin with something to look for.
+# The text before is tested after the letters, so that the expressions begin with literals to search for.
 _ALLOCATED = lazy(
     r"MemAllocated=(?<!\wMemAllocated=)(" + NUMBER + r")GB(?:, MaxMemAllocated=(" + NUMBER + r")GB)?"
 )
@@ -216,7 +216,7 @@ _MEMORY_USAGE = lazy(r"MA (?<!\wMA )(" + NUMBER + r") GB\s+Max_MA (" + NUMBER + 
 
 
 def memory(text: str) -> dict[str, float]:
-    """Allocated and peak device memory as DeepSpeed prints them."""
+    """Return allocated and peak device memory as DeepSpeed prints them."""
     found = _ALLOCATED.search(text) if "MemAllocated" in text else None
     if found is None and "Max_MA" in text:
         found = _MEMORY_USAGE.search(text)

@@ -1,4 +1,4 @@
-"""What may stand before the metrics in their line: a logger's prefix, no source code and no prose."""
+"""Recognize text that may precede the metrics of a line: a logger's prefix, but no source code or prose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from stallwatch_rules.text.lazy import lazy
 
-# A word between separators, taken once: in parts, it could be read in exponentially many ways.
+# A word between separators, taken once: in parts, it could match in exponentially many ways.
 _WORD = (
     r"(?=(\b(?:train(?:ing)?|epochs?|rank|gpu|worker|node|ppo|global|local|at|info|completed"
     r"|\d[\d-]*T\d[\d:.,]*(?:Z|\+\d\d:?\d\d)?|\d[\d.]*s?)\b))"
@@ -18,7 +18,7 @@ _LEAD = lazy(
     r" {0,3}(?:(?:\[|" + _WORD + r"\1)(?:[\s:=：,，|/\[\]()-]|" + _WORD + r"\2)*)?",
     re.IGNORECASE,
 )
-# A logger's level, its name or its source's file and line where no bracket or dash ends them.
+# A logger's level, its name or its source's file and line if no bracket or dash ends them.
 _STAMP = r"(?:[\[\dIWE][\d\s:.,TZ+/\[\]-]{0,60})?"
 _LEVEL = r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\]?"
 _LOGGER = lazy(
@@ -29,8 +29,8 @@ _LOGGER = lazy(
 )  # fmt: skip
 _CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
-# What says that the numbers behind it are an evaluation's: its name alone in a bracket or between bars, or
-# before a colon at the line's beginning. With more words it may tell of the next evaluation, or of both.
+# Marks the numbers after it as an evaluation's: its name alone in a bracket or between bars, or
+# before a colon at the line's beginning. With more words it may refer to the next evaluation, or to both.
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"
 _EVALUATION = lazy(
     rf"\[\s?{_NAME}\s?\]|(?:^|\|)\s{{0,3}}{_NAME}\s{{0,3}}\||(?:^|\]\s{{0,3}}){_NAME}:\s{{0,3}}$"
@@ -38,9 +38,9 @@ _EVALUATION = lazy(
     re.IGNORECASE,
 )
 _TRAINING = lazy(r"\btrain(?:ing)?\b", re.IGNORECASE)
-# Of a mean it is enough that a word before it, no part of a path, names one: "Test set: Average loss".
+# For a mean, a word before it that is no part of a path is enough: "Test set: Average loss".
 _EVALUATED = lazy(rf"(?<![\w/.-])(?:test(?:ing)?|dev|{_NAME})(?![\w/.-])", re.IGNORECASE)
-# What tells of a whole run, of the best evaluation or of what is done for it, is no line of its metrics.
+# A line about a whole run, the best evaluation or work done for it is not a line of metrics.
 _SUMS_UP = lazy(
     r"\b(?:finish(?:ed)?|completed?|done|final|best|lowest|previous|sav(?:ing|ed)|early|improved)\b",
     re.IGNORECASE,
@@ -50,27 +50,27 @@ _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def zeroed(text: str) -> str:
-    """The text with zeros for all its digits: bytes are changed ten times as fast as letters are."""
+    """Return the text with zeros for all its digits, via bytes: ten times as fast as via letters."""
     return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 
 def leads(before: str) -> bool:
-    """Whether this may stand before a metric. Which digits it holds does not matter."""
+    """Return whether this text may precede a metric. The values of its digits do not matter."""
     return not before or (len(before) <= 200 and _leads_zeroed(zeroed(before)))
 
 
 def evaluates(before: str) -> bool:
-    """Whether this, before a metric, says that an evaluation printed it; whatever digits it holds."""
+    """Return whether this text before a metric marks an evaluation, whatever digits it holds."""
     return bool(before) and _evaluates_zeroed(zeroed(before[-200:]))
 
 
 def evaluates_mean(before: str) -> bool:
-    """The same before a mean over many batches, which has no steps beside it."""
+    """Return the same for the text before a mean over many batches, which has no steps beside it."""
     return _EVALUATED.search(before) is not None and _TRAINING.search(before) is None
 
 
 def sums_up(before: str) -> bool:
-    """Whether the words before a loss without a step tell of more than one step, or of an old one."""
+    """Return whether the words before a loss without a step refer to several steps, or to an old one."""
     return bool(before) and _SUMS_UP.search(before) is not None
 
 
@@ -79,7 +79,7 @@ def _evaluates_zeroed(before: str) -> bool:
     return _EVALUATION.search(before) is not None and _TRAINING.search(before) is None
 
 
-@lru_cache(maxsize=1024)  # loggers' leads differ in their digits only
+@lru_cache(maxsize=1024)  # loggers' prefixes differ only in their digits
 def _leads_zeroed(before: str) -> bool:
     if _CODE.search(before):
         return False

@@ -1,19 +1,19 @@
-"""Series that nobody listed: numbers that recur at one place of one template and advance are steps.
+"""Learn series of unknown formats: numbers that recur at one place of one template and advance are steps.
 
-A line's template is what is left of it without its numbers (``text.masking.template_key``). Of its numbers
-one is the counter: it is whole, rises from line to line, and a word beside it names it, or it stands first.
-How many lines it takes to be sure depends on the words (``series.json`` lists them):
+A line's template is the line without its numbers (``text.masking.template_key``). One of its numbers
+is the counter: it is whole, rises from line to line, and a word beside it names it, or it comes first.
+The number of lines needed for certainty depends on the words (``series.json`` lists them):
 
-* a counter by its name, in a line that speaks of a loss, a score or the like: one line;
+* a counter by its name, in a line that mentions a loss, a score or the like: one line;
 * a counter by its name among other decimals, or alone in its line, as in ``Epoch 3/20`` or a table of names
-  and values, if lines in between speak of losses or scores; columns under names of which the first is a
+  and values, if lines in between mention losses or scores; columns under names of which the first is a
   counter's: two lines;
 * a first number without a name before losses or scores: three lines at even distances;
 * columns without names, or words that are not known here: twelve lines at even distances, in which another
-  number falls or rises on the whole, as a loss does.
+  number falls or rises overall, as a loss does.
 
 Numbers with a unit of time or size are no losses, and lines about loading, ranks, layers, requests and so on
-are no training's, except in the first case. A template that does not become a series is not looked at again.
+are no training's, except in the first case. A template that does not become a series is not examined again.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 from stallwatch_rules.text.numbers import lowered
 
-SERIES = "series"  #: the first word of the names of learnt series
+SERIES = "series"  #: the first word of the names of learned series
 ROUNDS = (
-    "series rounds"  #: the names of series that count epochs, episodes or games begin so: they are no steps
+    "series rounds"  #: prefix of the names of series that count epochs, episodes or games: they are no steps
 )
-ROWS = "series rows"  #: the names of series of which no word says what they count begin so
+ROWS = "series rows"  #: prefix of the names of series without a word for what they count
 WEAK = (
-    f"{ROWS} alone"  #: the name of such series in logs that nowhere speak of a training: they may be none's
+    f"{ROWS} alone"  #: the name of such series in logs that never mention a training: they may belong to none
 )
-COARSE = (ROUNDS, ROWS)  #: they are a run's steps where nothing else counts any
-MAX_TEXT = 400  #: characters; longer lines are no row of a series
-_MOST_KINDS = 256  # templates of one source and rank that are followed, and of new ones that are looked at
-_MOST_NONE = 1024  # hashes of templates that are no series, and of templates that came once
+COARSE = (ROUNDS, ROWS)  #: the run's steps if nothing else counts them
+MAX_TEXT = 400  #: characters; longer lines are not rows of a series
+_MOST_KINDS = 256  # templates of one source and rank that are followed, and new ones that are examined
+_MOST_NONE = 1024  # hashes of templates that are no series, and of templates that occurred once
 _MOST_BELOW = 64  # series below headings
-_PATIENCE = 64  # lines after which a template that did not become a series is none
-_FEW, _SOME, _MANY = 2, 3, 12  # lines that decide, by how much their words say
-_TREND = 0.5  # of all pairs of values, by how much more of them fall than rise, or the other way round
+_PATIENCE = 64  # lines after which a template that is not a series yet is rejected
+_FEW, _SOME, _MANY = 2, 3, 12  # lines needed, by how conclusive their words are
+_TREND = 0.5  # share of all pairs of values by which falls exceed rises, or rises exceed falls
 _NEAR = 3  # lines from the names of columns to the first row
-_SHORT = 80  # characters of a line that holds a counter alone
+_SHORT = 80  # characters of a line that holds only a counter
 
 # A date, a clock, a path, an address, a hash: their digits are no numbers.
 _STAMP = lazy(
@@ -78,13 +78,13 @@ _FAILS = lazy(
 _DIGIT = lazy(r"\d")
 _FINE = lazy(r"\.\d{3}")  # tables of scores for people have fewer digits
 _HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # names of columns
-_FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # the word behind the counter, by itself
+_FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # the word after the counter, by itself
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
 _BATCHES = frozenset(("batch", "minibatch"))
 _RETURNS = frozenset(("reward", "rew", "return", "ret"))
-_SCORES = frozenset(("score", "scores", "psnr", "ssim"))  # much else has them, too
+_SCORES = frozenset(("score", "scores", "psnr", "ssim"))  # many other things have them, too
 _PLAYS = frozenset(("ep", "episode", "episodes", "game", "games"))
-# What names an epoch, and does not begin it.
+# Mentions an epoch without beginning it.
 _NO_HEADING = lazy(
     r"\b(?:resum|restor|load|continu|from|after|until|last|max|num|since|every)", re.IGNORECASE
 )
@@ -103,23 +103,23 @@ class _Kind:
         self.lines = 0
         self.numbers: tuple[Number, ...] = ()
         self.metric = False  #: its lines hold a loss, a score or the like
-        self.at: int | None = None  #: which number may be the counter
-        self.total: int | None = None  #: which number is what it counts up to
-        self.outer: int | None = None  #: which number counts the epochs, if it counts within one
+        self.at: int | None = None  #: index of the possible counter
+        self.total: int | None = None  #: index of its total
+        self.outer: int | None = None  #: index of the epoch counter, if it counts within an epoch
         self.outer_total: int | None = None
-        self.needed = 0  #: lines that show that it is one; 0: it is none, for certain
+        self.needed = 0  #: lines needed to accept it; 0: certainly no series
         self.plain = False  #: it holds no times and no paths
-        self.alone = False  #: it says no more than how far the training is
+        self.alone = False  #: it shows only the position of the training
         self.rounds = False  #: it counts epochs, episodes or games
         self.evaluates = False
-        self.rows: list[list[float]] = []  #: until it is clear whether it is one
+        self.rows: list[list[float]] = []  #: until it is accepted or rejected
         self.last: int | None = None  #: the last count
-        self.falls = 0  #: lines that told a lower one
-        self.repeats = 0  #: lines that told the same count as the line before
-        self.series = ""  #: its name, once it is one
+        self.falls = 0  #: lines with a lower count than the line before
+        self.repeats = 0  #: lines with the same count as the line before
+        self.series = ""  #: its name, once it is accepted
         self.names: list[str] | None = None  #: of its columns
-        self.fields: list[tuple[str, int]] | None = None  #: what its numbers are, by our names
-        self.weak = False  #: no word in its lines says that they are a training's
+        self.fields: list[tuple[str, int]] | None = None  #: our names for its numbers
+        self.weak = False  #: no word in its lines marks them as a training's
 
 
 class _Heading(NamedTuple):
@@ -131,17 +131,17 @@ class _Heading(NamedTuple):
 
 
 class _Below:
-    """Which counts of one series stood below headings."""
+    """The counts of one series below headings."""
 
     __slots__ = ("goes_on", "heading", "last")
 
     def __init__(self, heading: int, last: int) -> None:
         self.heading, self.last = heading, last
-        self.goes_on = False  #: below the next heading it does not begin anew
+        self.goes_on = False  #: its counts continue below the next heading
 
 
 class _Stream:
-    """What is known of one source and rank."""
+    """The state of one source and rank."""
 
     __slots__ = (
         "based", "below", "block", "closed", "head", "head_at", "heading", "kinds", "metric_at", "metrics",
@@ -149,34 +149,34 @@ class _Stream:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.kinds: dict[bytes, _Kind] = {}  #: the oldest first
+        self.kinds: dict[bytes, _Kind] = {}  #: oldest first
         self.none: dict[int, bool] = {}  #: templates that are no series, by hash: whether they hold a metric
-        self.once: set[int] = set()  #: hashes of templates that came once, after many others
-        self.tried = 0  #: templates that were looked at
-        self.trains = False  #: some line speaks of a training
+        self.once: set[int] = set()  #: hashes of templates that occurred once, after many others
+        self.tried = 0  #: templates examined
+        self.trains = False  #: some line mentions a training
         self.heading: _Heading | None = None  #: the last one
         self.below: dict[str, _Below] = {}  #: series below headings
-        self.head: list[str] | None = None  #: names of columns, of which the first is a counter's
+        self.head: list[str] | None = None  #: names of columns, the first of which is a counter's
         self.head_at = 0  #: their line
         self.metric_at = 0  #: the last line with a loss, a score or the like
-        self.block: Sample | None = None  #: the counter that was last told in a line of its own
+        self.block: Sample | None = None  #: the latest counter in a line of its own
         self.based = False  #: such counters begin at zero
         self.closed = False  #: something was measured since
-        self.metrics: dict[int, int] = {}  #: how often lines of a template were such since the first counter
+        self.metrics: dict[int, int] = {}  #: lines of a template with a measure since the first counter
 
 
-Learning = dict[int | None, _Stream]  #: what was learnt of one source, by rank
+Learning = dict[int | None, _Stream]  #: what was learned from one source, by rank
 
 
 class SeriesReader:
-    """Reads samples of lines: those of known formats, and those of series that it learns. One for a run."""
+    """A reader of samples of known formats, and of series that it learns. One per run."""
 
     def __init__(self) -> None:
-        self.learnt = False  #: whether any line was a row of a series that was learnt
+        self.learnt = False  #: whether any line was a row of a learned series
         self._sources: dict[str, Learning] = {}
 
     def read(self, line: Line) -> Sample | None:
-        """Return the sample that a line holds, if any. Lines of one source and rank come in their order."""
+        """Return the sample of a line, if any. Lines of one source and rank come in order."""
         sample = extract(line)
         learning = self._sources.get(line.source)
         if learning is None:
@@ -185,9 +185,9 @@ class SeriesReader:
         if stream is None:
             stream = learning[line.rank] = _Stream()
         unnumbered = sample is None or (sample.step is None and sample.series.startswith("loss"))
-        learnt = _learnt(stream, line, sample) if unnumbered else None
-        if learnt is not None:
-            self.learnt, sample = True, learnt
+        learned = _learnt(stream, line, sample) if unnumbered else None
+        if learned is not None:
+            self.learnt, sample = True, learned
         elif sample is not None and ("loss" in sample.values or "eval_loss" in sample.values):
             stream.metric_at = line.number
         if sample is None or sample.step is None or sample.series == "" or "epoch" in sample.values:
@@ -254,7 +254,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
         and not kind.numbers[kind.at].counts
         and kind.falls > max(1, kind.lines / _PATIENCE)
     ):
-        kind.needed = 0  # a short list that is printed again and again
+        kind.needed = 0  # a short list that is printed repeatedly
         return None
     found = _sample(kind, numbers, line, sample)
     if kind.alone and found.series.startswith(ROUNDS):
@@ -266,7 +266,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
 
 
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
-    """Look at a template that is not known; many that come once each are not worth it."""
+    """Examine a new template; it is not worthwhile for many that occur once each."""
     if stream.tried >= _MOST_KINDS:
         known = hash(key) in stream.once
         if not known:
@@ -298,13 +298,13 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
 
 
 def _of_none(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
-    """A line with a loss, a score or the like that is no row of a series."""
+    """Handle a line with a loss, a score or the like that is no row of a series."""
     stream.metric_at = line.number
     return None if stream.block is None else _measured(stream, hash(key), line, sample)
 
 
 def _below(stream: _Stream, sample: Sample) -> Sample:
-    """A sample below a heading: its total is the epoch's, if its counts do not go on below the next one."""
+    """Return a sample below a heading: its total is the epoch's unless its counts continue below the next."""
     heading, step = stream.heading, sample.step
     if heading is None or step is None or sample.series == EVALUATION:
         return sample
@@ -324,7 +324,7 @@ def _below(stream: _Stream, sample: Sample) -> Sample:
 
 
 def _decided(kind: _Kind, *, trains: bool) -> bool:
-    """Whether the last line shows that a template is a series."""
+    """Return whether the last line shows that a template is a series."""
     rows, at = kind.rows, kind.at
     assert at is not None
     counts = [row[at] for row in rows]
@@ -355,7 +355,7 @@ def _decided(kind: _Kind, *, trains: bool) -> bool:
 
 
 def _counts_within(kind: _Kind) -> bool:
-    """Whether the next number rises, and the first one counts epochs: ``[1, 2000] loss: 2.2``."""
+    """Return whether the next number rises, and the first one counts epochs: ``[1, 2000] loss: 2.2``."""
     at, numbers = kind.at, kind.numbers
     assert at is not None
     if kind.outer is not None or kind.total is not None or numbers[at].counts or at + 2 >= len(numbers):
@@ -380,7 +380,7 @@ def _series_name(kind: _Kind) -> str:
 
 
 def _trends(kind: _Kind) -> bool:
-    """Whether another number than the counter falls or rises on the whole, and is no sum of something."""
+    """Return whether a number other than the counter falls or rises overall, and is no sum."""
     for place, number in enumerate(kind.numbers):
         if place in (kind.at, kind.total) or number.unit or number.inside or is_of("others", number.words):
             continue
@@ -425,14 +425,14 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
 
 
 def _values(kind: _Kind, numbers: list[float], text: str) -> dict[str, float]:
-    """What a row measures, by our names."""
+    """Return the measures of a row, by our names."""
     if kind.fields is None:
         kind.fields = _fields_of(kind, numbers, text)
     return {name: numbers[place] for name, place in kind.fields}
 
 
 def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, int]]:
-    """Which numbers are values of ours, by the names of the columns or what a line of known formats says."""
+    """Return which numbers are our values, by the columns' names or the line's known formats."""
     if kind.names is not None:
         known = [FIELDS.get(name.lower()) for name in kind.names]
         named = {
@@ -449,7 +449,7 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
 
 
 def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Sample:
-    """A sample below a counter in a line of its own: its epoch is that one."""
+    """Return a sample below a counter in its own line, with the epoch of that counter."""
     if epoch is None:
         return sample
     more = {"epoch": float(epoch)}
@@ -459,7 +459,7 @@ def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Samp
 
 
 def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> Sample | None:
-    """A line with a loss or a score that counts nothing, below the last epoch's count: that epoch is done."""
+    """Handle a line with a loss or a score and no count, below the last epoch's count: it ends that epoch."""
     block = stream.block
     assert block is not None
     seen = stream.metrics.get(key, 0)
@@ -469,20 +469,20 @@ def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> S
     if stream.closed or done != block.total_steps:
         return None
     if seen + 1 > done:
-        return None  # it comes several times an epoch
+        return None  # it occurs several times per epoch
     stream.closed = True
     values = sample.values if sample is not None else {}
     return replace(block, time=line.time, values={**values, "epoch": float(block.step or 0)})
 
 
 def _numbers_in(text: str) -> list[float]:
-    """The numbers of a text."""
+    """Return the numbers of a text."""
     found = _NUMBER.findall(text)
     return list(map(float, [one.replace(",", "") for one in found] if "," in text else found))
 
 
 def _kind_of(text: str, head: list[str] | None) -> _Kind:
-    """What the first line of a template says of it."""
+    """Classify a template by its first line."""
     kind = _Kind()
     if not may_count(text) or _FAILS.search(text) is not None:
         return kind
@@ -527,7 +527,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     kind.metric = kind.metric and bool(measured or len(numbers) == 1)
     decimals = [one for one in measured if not one.whole]
     if not _BATCHES.isdisjoint(numbers[kind.at].words) and not (kind.metric and measured):
-        return kind  # of what else comes in batches
+        return kind  # other things come in batches, too
     if counters:
         if kind.metric and measured:
             kind.needed = 1 if numbers[kind.at].counts and leads(before) else _SOME
@@ -555,13 +555,13 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
 
 
 def _weak(words: Sequence[str], counter: Number) -> bool:
-    """Whether a line measures only what games and videos have, too: ``Round 3: player A score 9``."""
+    """Return whether a line measures only what games and videos have, too: ``Round 3: player A score 9``."""
     measures = WORDS["metrics"].intersection(words)
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 
 
 def _may_stand_alone(text: str, number: Number) -> bool:
-    """Whether a line may be a counter's alone: a short one, and no configuration's ``'epochs': 500``."""
+    """Return whether a line may hold only a counter: short, and not a configuration's ``'epochs': 500``."""
     return len(text) <= _SHORT and "epochs" not in number.words
 
 
@@ -583,7 +583,7 @@ def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> Non
 
 
 def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: int) -> int | None:
-    """Where the number stands that another counts up to."""
+    """Return the index of the number that another counts up to."""
     after = place + 1
     if (
         after < len(spans)

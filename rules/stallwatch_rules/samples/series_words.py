@@ -1,4 +1,4 @@
-"""The numbers of a line and their names: which of them counts steps, and which are measures.
+"""Classify the numbers of a line by their names: which one counts steps, and which are measures.
 
 The words, in several languages, are in ``series.json``.
 """
@@ -28,7 +28,7 @@ _SCRIPTS = {
 }
 _WORD = lazy(r"[^\W\d_]+(?:(?<=\bf)1\b|(?<=\br)2\b)?")
 _CAMEL = lazy(r"(?<=[a-z])(?=[A-Z])")
-_EPOCH = lazy(r"\b[eé]po[ckq]")  # in most languages that are written in Latin letters
+_EPOCH = lazy(r"\b[eé]po[ckq]")  # in most languages written in Latin letters
 _MEASURES = WORDS["metrics"] - WORDS["evaluations"] - {"train", "training", "learn"}
 _BEHIND_NAME = " \t:=：#|([{,.'\"-<>"
 _NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))  # "epoch number 3"
@@ -40,7 +40,7 @@ _UNIT = lazy(
 
 
 def parts(text: str) -> list[str]:
-    """Return the words of a text, in lower case: those of ``AverageEpRet`` and ``val_loss`` each."""
+    """Return the words of a text in lower case, splitting names such as ``AverageEpRet`` and ``val_loss``."""
     words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
     return words if split == text else words + _WORD.findall(split.lower())
 
@@ -85,11 +85,11 @@ class Number(NamedTuple):
     """One number of a template, by the first of its lines."""
 
     words: tuple[str, ...]  #: of its name
-    counts: str  #: what it counts by its name
+    counts: str  #: what it counts, by its name
     whole: bool
     unit: bool  #: a time, a size, a rate
     inside: bool  #: it is part of a word
-    start: int  #: where its name begins
+    start: int  #: offset of its name
 
 
 def number_at(text: str, spans: Sequence[tuple[int, int]], place: int) -> Number:

@@ -1,13 +1,13 @@
-"""Samples as rows of a table: one for each line that holds numbers, in the order of the lines.
+"""Turn samples into rows of a table: one for each line that holds numbers, in the order of the lines.
 
-A progress bar is drawn again and again in one physical line. Of the drawings that tell no more than how far
-the bar is, the last one of the line makes a row; those that tell a loss are rows each. A loss without a step
-has that of the training's bar beside it; if that stands in the same line, both are one row.
+A progress bar is drawn repeatedly in one physical line. Of the drawings that show only the position of
+the bar, the last one of the line makes a row; each drawing with a loss is a row. A loss without a step
+takes that of the training's bar beside it; if the bar is in the same line, both are one row.
 
 transformers' Trainer prints ``{'loss': …}`` without a step and draws a tqdm bar of its steps around it
-(transformers 4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The bar that stands last before the
-line, in the same line or just above, tells the step, unless it is shorter than another one was: then it is an
-evaluation's, drawn inside of the training. An evaluation's bar may be the longer one: a bar as long as that
+(transformers 4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the
+line, in the same line or just above, shows the step, unless it is shorter than an earlier one: then it is an
+evaluation's, drawn inside the training. An evaluation's bar may be the longer one: a bar as long as that
 beside the first loss is the training's in any case.
 """
 
@@ -47,7 +47,7 @@ class BarSteps:
         self.longest[rank] = max(bar.total, self.longest.get(rank, 0))
 
     def at(self, rank: int | None, line: int) -> Drawn | None:
-        """The training's bar beside a line, if there is one."""
+        """Return the training's bar beside a line, if any."""
         bar = self.last.get(rank)
         if bar is None or line - bar.line > NEAR:
             return None
@@ -94,18 +94,18 @@ _SKIPPED = ("skipped_steps", "skipped_iterations")
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A sample as the table has it: all of its row that the line tells by itself."""
+    """A sample in the table's form: all values of its row that the line shows by itself."""
 
     rank: int | None
     time: float | None
     step: int | None
     total_steps: int | None
-    bare: bool  #: it is a bar's drawing that tells no more than how far the bar is
+    bare: bool  #: a bar's drawing that shows only the bar's position
     fields: tuple[float | None, ...]  #: by FIELDS
 
 
 def as_entry(sample: Sample | None) -> Entry | None:
-    """The sample with its values by the table's names; ``None`` if it makes no row."""
+    """Return the sample with its values by the table's names; ``None`` if it makes no row."""
     if sample is None:
         return None
     values = {name: value for name, value in sample.values.items() if name in _FIELDS}
@@ -125,7 +125,7 @@ def as_entry(sample: Sample | None) -> Entry | None:
 
 
 def _lacks_step(entry: Entry) -> bool:
-    """Whether the entry tells the training's loss, and not at which step."""
+    """Return whether the entry has the training's loss, but no step."""
     return entry.step is None and entry.fields[_LOSS] is not None
 
 
@@ -138,7 +138,7 @@ class RowReader:
         self._rows: list[Row] = []
         self._number = 0  # the line of the last sample
         self._bar: Entry | None = None  # the last bare drawing of that line so far
-        self._held: list[Entry] = []  # from the first on that lacks a step, until its line ends
+        self._held: list[Entry] = []  # from the first entry without a step until its line ends
         self._bars = BarSteps()
 
     def feed(self, lines: Iterable[Line]) -> None:
@@ -164,12 +164,12 @@ class RowReader:
             self._rows.append(self._row(entry))
 
     def known(self) -> list[Row]:
-        """The rows since the last call, without those of the last line, which may go on."""
+        """Return the rows since the last call, except the last line's, which may continue."""
         rows, self._rows = self._rows, []
         return rows
 
     def finish(self) -> list[Row]:
-        """All rows that are left, when the source ends."""
+        """Return all remaining rows at the end of the source."""
         self._end_line()
         return self.known()
 
@@ -183,7 +183,7 @@ class RowReader:
             beside = self._bars.at(entry.rank, self._number) if _lacks_step(entry) else None
             if beside is not None:
                 entry.step, entry.total_steps = beside.step, beside.total
-                if beside.line == self._number and drawn is not None:  # its step is told once
+                if beside.line == self._number and drawn is not None:  # both are one row
                     pairs = zip(entry.fields, drawn.fields, strict=True)
                     entry.fields = tuple([other if own is None else own for own, other in pairs])
                     bar = None

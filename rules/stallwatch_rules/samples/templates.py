@@ -1,6 +1,6 @@
-"""Lines that differ in their digits only are read alike: which number is which value is learnt once.
+"""Read lines that differ only in their digits alike: the mapping of numbers to values is learned once.
 
-A template is learnt from one line by changing one of its numbers after the other and reading the line anew. A
+A template is learned from one line by changing its numbers one at a time and reading the line anew. A
 value must be one number times a factor; lines with other values have no template and are read one by one.
 """
 
@@ -21,21 +21,21 @@ from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.samples.table import FIELDS, Entry, as_entry
 from stallwatch_rules.text.lazy import lazy
 
-PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: what a bar looks like does not matter
+PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: the look of a bar does not matter
 EMPTY_PICTURE = b"%||"
 _ANY_PICTURE = rb"%\|[^|\n]*\|"
 _TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?")
 _FRACTIONAL = lazy(rb"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{1,9})(?!\.?\d| ?[-+Z])")
 _DIGITS = lazy(rb"\d+")
-_AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive: nothing to come back to
-_RUN = rb"\d{1,15}" + _AT_ONCE  # longer counts are none
+_AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive: no backtracking
+_RUN = rb"\d{1,15}" + _AT_ONCE  # longer numbers are not counts
 _INVERSE = 0.0  # the value is one over the number
 _FACTORS = (_INVERSE, 1.0, -1.0, 1e-3, GIB, MIB)
 _COUNTS = ("rank", "step", "total_steps")
 _MOST_TOKENS = 60
 _SOME_TIME = 1.7e9
 
-_Outcome = dict[str, float | None]  # what a line is read as: rank, time, and the sample's values by name
+_Outcome = dict[str, float | None]  # a line as read: rank, time, and the sample's values by name
 _NOTHING: _Outcome = dict.fromkeys(("rank", "time", "step", "total_steps"))
 _MISSING = repeat(None)
 _Tokens = Sequence[re.Match[bytes]]
@@ -43,18 +43,18 @@ _Tokens = Sequence[re.Match[bytes]]
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """How lines that differ in their digits only are read."""
+    """The way to read lines that differ only in their digits."""
 
-    pattern: re.Pattern[bytes]  #: the whole line, with a group for each number that is needed
+    pattern: re.Pattern[bytes]  #: the whole line, with a group for each needed number
     groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
     constants: _Outcome
     sampled: bool  #: its lines hold a sample
-    timed: bool  #: its lines have a time of their own
-    fleeting: object  #: of lines for which this is equal, and not ``None``, in a row (a bar's drawings in one
-    #: line, a rank's times) the last counts
+    timed: bool  #: its lines have their own time
+    fleeting: object  #: of consecutive lines with the same value, unless ``None``, only the last counts (a
+    #: bar's drawings in one line, a rank's times)
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
-        """Read lines, each by itself; ``None`` where a number is written in another way than was learnt."""
+        """Read lines, each by itself; ``None`` if a number has another form than was learned."""
         found = list(map(self.pattern.fullmatch, raws))
         if all(found):
             return self._entries(found)
@@ -72,14 +72,14 @@ class Template:
         fields = zip(*[columns.get(name, _MISSING) for name in FIELDS], strict=False)
         try:
             return list(map(Entry, ranks, times, steps, totals, bare, fields))
-        except ZeroDivisionError:  # no steps a second are no seconds a step
+        except ZeroDivisionError:  # zero steps per second give no seconds per step
             if len(found) == 1:
                 return [None]
             return [entry for match in found for entry in self._entries([match])]
 
 
 def clock(rank: int | None) -> Template:
-    """The template of all lines of a source that begin with a full stamp and hold nothing else."""
+    """Return the template of all lines of a source that begin with a full stamp and hold nothing else."""
     pattern = re.compile(rb"(?s)(.{,48}).*")
     return Template(
         pattern, [("time", _leading_time)], {**_NOTHING, "rank": rank}, False, True, (False, rank)
@@ -164,7 +164,7 @@ def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcom
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """The line with another last digit in this number: none of its exponent, and none that rounding drops."""
+    """Return the line with another last digit in this number, not of its exponent and not rounded away."""
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _DIGITS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]
@@ -172,12 +172,12 @@ def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
 
 
 def _same(one: float | None, two: float | None) -> bool:
-    """Whether two values are equal, or both are NaN."""
+    """Return whether two values are equal, or both are NaN."""
     return one == two or (one != one and two != two)
 
 
 def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:
-    """The factor from the number to the value, in the line and in the one that was changed there."""
+    """Return the factor from the number to the value, in the line and in the changed one."""
     moved = _TOKEN.match(_changed_in(raw, token), token.start())
     if value is None or other is None or moved is None:
         return None
@@ -193,14 +193,14 @@ def _number(text: bytes) -> float:
 
 
 def _times(number: float, factor: float) -> float:
-    """The value of a number, exactly as the reading of single lines computes it."""
+    """Return the value of a number, exactly as the reading of single lines computes it."""
     if factor == _INVERSE:
         return 1 / number
     return number / 1000 if factor == 1e-3 else number * factor
 
 
 def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], float | None]:
-    """What converts numbers that are written like this one."""
+    """Return the converter for numbers of the same form."""
     if name == "total_steps":
         return lambda text: int(text.replace(b",", b"")) or None
     if name in _COUNTS:
@@ -213,15 +213,15 @@ def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], floa
 
 
 def _shape_of(token: bytes) -> bytes:
-    """The expression for a number that is written like this one."""
+    """Return the expression for numbers of the same form."""
     first, *others = (re.escape(part) for part in _DIGITS.split(token))
-    return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)  # behind a point, as many as a float has
+    return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)  # after a point, as many as a float has
 
 
 def _is_stamp(
     raw: bytes, tokens: _Tokens, stamp: list[int], time: float | None, changed: Sequence[_Outcome]
 ) -> bool:
-    """Whether the time is that of the text from the first to the last of these numbers."""
+    """Return whether the time is that of the text from the first to the last of these numbers."""
     start, end = tokens[stamp[0]].start(), tokens[stamp[-1]].end()
     if stamp != list(range(stamp[0], stamp[-1] + 1)) or _stamp_time(raw[start:end]) != time:
         return False
@@ -235,9 +235,9 @@ def _second(text: bytes) -> float | None:
     return own_time(text.decode("ascii", "replace"))
 
 
-@lru_cache(maxsize=16384)  # other lines of the same block have it, too
+@lru_cache(maxsize=16384)  # other lines of the block share it
 def _stamp_time(text: bytes) -> float | None:
-    """The time of a stamp by itself; the seconds, which many lines share, are kept."""
+    """Return the time of a stamp by itself; the seconds, which many lines share, are cached."""
     if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
         second = _second(text[:19])
         return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)
@@ -245,6 +245,6 @@ def _stamp_time(text: bytes) -> float | None:
 
 
 def _leading_time(text: bytes) -> float | None:
-    """The time at a line's start; soon where nothing that may belong to it follows its fraction."""
+    """Return the time at a line's start, quickly if nothing that may belong to it follows its fraction."""
     found = _FRACTIONAL.match(text)
     return _stamp_time(found[1]) if found else own_time(text.decode("utf-8", "replace"))

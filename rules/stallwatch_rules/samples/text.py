@@ -1,4 +1,4 @@
-"""Plain text: ``step 3/100 loss 0.63``, DeepSpeed, Megatron-LM, NeMo, torchtitan, mmengine, llm.c, verl, …"""
+"""Read plain text: ``step 3/100 loss 0.63``, DeepSpeed, Megatron-LM, NeMo, torchtitan, mmengine, llm.c, …"""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ _RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + N
 
 
 def from_loss_scaler(text: str) -> Found | None:
-    """DeepSpeed's dynamic loss scalers. A skipped step is counted once: ZeRO says ``OVERFLOW!``; the
-    optimizers without ZeRO say ``Grad overflow on iteration …`` and repeat it in other words."""
+    """Read the lines of DeepSpeed's dynamic loss scalers. A skipped step is counted once.
+
+    ZeRO prints ``OVERFLOW!``; the optimizers without ZeRO print ``Grad overflow on iteration …`` and repeat
+    it in other words.
+    """
     values: dict[str, float] = {}
     if "OVERFLOW!" in text or "Grad overflow on iteration" in text:
         if "No Grad" in text:
@@ -36,8 +39,8 @@ def from_loss_scaler(text: str) -> Found | None:
 
 
 _ZH_COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
-_ZH_STEP = lazy(r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")  # the number stands inside
-_ZH_LEAD = lazy(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # before the step: it says no more
+_ZH_STEP = lazy(r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")  # the number is inside
+_ZH_LEAD = lazy(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # before the step: it adds nothing
 _ZH_UNIT = lazy(r"(?<=\d)\s?步(?!\w)")
 _ZH_NAMES = {
     "验证损失": "val loss",
@@ -61,12 +64,12 @@ _ZH_NAME = lazy(
     r"(?<!\w)(" + "|".join(_ZH_NAMES) + r")\s{0,4}[:=：]?\s{0,4}(?=[-+]?(?:\[\s{0,4})?(?:\d|\.\d|nan\b|inf))",
     re.IGNORECASE,
 )
-# "安装 loss 0.5 版本": what a sentence says of a loss is no metric.
+# "安装 loss 0.5 版本": a loss in a sentence is no metric.
 _ZH_PROSE = lazy(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}loss", re.IGNORECASE)
 
 
 def in_english(text: str) -> str:
-    """The line with its counters and metrics named in English; prose stays as it is."""
+    """Return the line with its counters and metrics named in English, and with prose unchanged."""
     if _ZH_PROSE.search(text):
         return text
     text = _ZH_LEAD.sub("", text, count=1)
@@ -77,7 +80,7 @@ def in_english(text: str) -> str:
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
 _STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them
-_STEP_NAME = 10  # characters that it may begin before that word
+_STEP_NAME = 10  # characters by which it may begin before that word
 _STEP = lazy(
     r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?"
     r"|iterations?|iters?(?:\(train\))?|num_updates)"
@@ -113,15 +116,15 @@ _LOSS_FIRST = lazy(
     r"(?:(?:batch|current|(?P<mean>average|avg|mean)|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
-_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore, behind its step
+_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore, after its step
 _OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of its record
 # "loss 2.0 lr 1e-5 " before "step 3", with nothing but blanks and commas between the numbers.
 _LOSS_THEN_STEP = lazy(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
-_LOSS_BEFORE = 200  # characters before the step in which such numbers may stand
-_LOSS_NAME = 30  # characters that this may begin before its last word
+_LOSS_BEFORE = 200  # characters before the step that may hold such numbers
+_LOSS_NAME = 30  # characters by which this may begin before its last word
 _DONE_IN = lazy(
     r"[\s:,|-]{0,4}(?:done|finished|completed|took)(?: in)? (" + NUMBER + r") ?s(?:ec(?:onds?)?)?\b[\s.]*$"
 )
@@ -136,7 +139,7 @@ _MINDFORMERS = lazy(r"\{ ?(?=Epoch:\[)")
 
 
 def from_text(text: str) -> Found | None:
-    """The numbers of a line that begins with a step, or with a loss."""
+    """Return the numbers of a line that begins with a step, or with a loss."""
     timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
     if timer:
         values = memory(text)
@@ -150,7 +153,7 @@ def from_text(text: str) -> Found | None:
     found = _find_step(lower)
     before = text[: _metrics_start(lower, found.start())] if found is not None else ""
     if found is not None and found[2] and "loss" in lower:
-        before = before.lstrip()  # "3/100" behind an indentation is no source code
+        before = before.lstrip()  # "3/100" after an indentation is no source code
     if found is None or not leads(before):
         item = _from_epoch_item(text) if "poch" in text else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
@@ -158,13 +161,13 @@ def from_text(text: str) -> Found | None:
     total = int(found[2].replace(",", "")) if found[2] else None
     rest = text[found.end() :]
     values = keyed(rest)
-    said = _LOSS_IS.match(lower, found.end()) if ", loss is " in lower else None
-    if said is not None:
-        values["loss"] = number(said[1])
+    stated = _LOSS_IS.match(lower, found.end()) if ", loss is " in lower else None
+    if stated is not None:
+        values["loss"] = number(stated[1])
     if "loss" not in values and "loss" in lower[: found.start()]:  # the step comes last
         values = {**keyed(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
-        return None  # an argument list: how many steps there shall be
+        return None  # an argument list: the planned number of steps
     done = _DONE_IN.match(rest) if total is not None else None
     if done is not None:
         values["step_seconds"] = number(done[1])
@@ -185,8 +188,11 @@ def from_text(text: str) -> Found | None:
 
 
 def _whose(found: Found, before: str) -> Found:
-    """What was found behind this. An evaluation's loss is none of the training's, whatever it is called; its
-    batches show that the run goes on, and are none of its steps."""
+    """Return the numbers found after this text, assigned to the evaluation if the text marks one.
+
+    An evaluation's loss is never the training's, whatever its name; its batches show that the run continues,
+    but are none of its steps.
+    """
     if not evaluates(before):
         return found
     loss = found.values.get("eval_loss", found.values.get("loss"))
@@ -195,7 +201,7 @@ def _whose(found: Found, before: str) -> Found:
 
 
 def _metrics_start(lower: str, step: int) -> int:
-    """Where a line's metrics begin: at its step, or at the loss that stands right before it."""
+    """Return where a line's metrics begin: at its step, or at the loss right before it."""
     before = _LOSS_THEN_STEP.search(lower, max(0, step - _LOSS_BEFORE), step) if "loss" in lower else None
     return before.start() if before is not None else step
 
@@ -212,12 +218,12 @@ def _find_step(lower: str) -> re.Match[str] | None:
 
 @lru_cache(maxsize=1024)
 def _series(before: str) -> str:
-    """A name for the counter that this stands before."""
+    """Return a name for the counter after this text."""
     return "text " + "".join(_WORD.findall(before))[-24:]
 
 
 def from_short(text: str) -> Found | None:
-    """llm.c's log file: training and validation losses by one letter and two."""
+    """Read llm.c's log file: training and validation losses, named by one and two letters."""
     found = _SHORT.match(text)
     if found is None:
         return None
@@ -230,8 +236,8 @@ def from_short(text: str) -> Found | None:
 
 
 def _from_epoch_item(text: str) -> Found | None:
-    """Loops that count the batches of an epoch: the steps of the epochs before are added."""
-    of_all = "](" in text  # the number of epochs is told, too, and with it the run's last step
+    """Read loops that count the batches of an epoch: the steps of the epochs before are added."""
+    of_all = "](" in text  # the number of epochs is shown, too, and thus the run's last step
     found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
     if found is None or not leads(text[: found.start()]):
         return None
@@ -251,7 +257,7 @@ def _from_epoch_item(text: str) -> Found | None:
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Loops that tell how much of an epoch is done, and a loss: no total of theirs is the run's."""
+    """Read loops that show a loss and the progress within an epoch: their totals are not the run's."""
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)
@@ -282,8 +288,8 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
     values = keyed(text[found.start() :])
     rates(lower[found.start() :], values)
     if "loss" not in values:
-        told = {"eval_loss": values["eval_loss"]} if "eval_loss" in values else None
-        return Found(None, None, told, EVALUATION) if told else None
+        measured = {"eval_loss": values["eval_loss"]} if "eval_loss" in values else None
+        return Found(None, None, measured, EVALUATION) if measured else None
     if not found["mean"]:
         return _whose(Found(None, None, values, "loss"), before)
     if evaluates_mean(before):

@@ -1,3 +1,3 @@
-"""One reader of large logs: which parts of a log are read, and what is only counted."""
+"""Read large logs: decide which parts of a log are read, and what is only counted."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which of many small sources print the same, so that only some of each kind are read line by line.
+"""Group many small sources that print the same, so that only some of each kind are read line by line.
 
 Reading a small source costs fifty times what searching it costs. So many of them are searched at once, as one
-text, for what a scan of a long log looks for (``patterns``): sources in which the same was found, and which
-end alike, are of one kind. What may have failed is read before what looks healthy.
+text, for the targets of a scan of a long log (``patterns``): sources with the same hits and the same
+end are of one kind. Possibly failed sources are read before those that look healthy.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from stallwatch_rules.scan.segments import Segments, view_of
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 
-MANY = 512  #: small sources; of fewer, all are read
-MOST_FAILED, OF_FAILED = 3072, 1024  #: that are read of those that may have failed, and of one kind of them
-MOST_HEALTHY, OF_HEALTHY = 1024, 64  #: and of all others
+MANY = 512  #: small sources; if fewer, all are read
+MOST_FAILED, OF_FAILED = 3072, 1024  #: possibly failed sources that are read: in all, and of one kind
+MOST_HEALTHY, OF_HEALTHY = 1024, 64  #: the same for all others
 _TEXTS = 24  # of `OF_HEALTHY`, sources whose templates differ from those of the others
 _EXTREMES = 12  # with the fewest lines, and with the most
 _FAILED = ("traceback", "frame", "crash", "launcher")  # watches
-_LAST = 4096  # bytes in which the last line stands
-# A program's own word for how it ended, in which only the number tells success from failure.
+_LAST = 4096  # bytes that hold the last line
+# A program's own report of its end, in which only the number distinguishes success from failure.
 _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
 
 Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines with a severe word
 
 
 class Outline(NamedTuple):
-    """What a search of a small source showed."""
+    """The result of a search of a small source."""
 
     kind: bytes  #: sources with the same signs and the same end have the same
     texts: bytes  #: sources with the same templates have the same
     lines: int
     failed: bool  #: signs of a failure are among those found
-    ended: float  #: when it ended, if it failed; infinite where no line tells
+    ended: float  #: time of its end, if it failed; infinite if no line shows it
 
 
 def outlines(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[Outline]:
@@ -59,7 +59,7 @@ def outlines(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> l
 
 
 def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """The number of the source in which each of these segments lies, with what was found and the segment."""
+    """Yield the number of the source of each segment, with the pattern found and the segment."""
     order = 0
     for unit, pattern in sorted(found):
         while unit >= behind[order]:
@@ -90,17 +90,17 @@ def _time_of(line: bytes) -> float:
 
 
 def showing_failures(engine: ScanEngine, rules: Collection[str]) -> Signs:
-    """The numbers of the targets that show a failure: of these rules, and tracebacks and the like."""
+    """Return the numbers of the targets that show a failure: these rules', and tracebacks and the like."""
     found = {number for number, target in enumerate(engine.targets) if target.rule in rules}
     watches = len(engine.targets)
     return frozenset(found | {watches + n for n, watch in enumerate(WATCHES) if watch.name in _FAILED})
 
 
 class Chosen(NamedTuple):
-    """Which sources to read, and which others print the same."""
+    """The sources to read, and the others that print the same."""
 
     numbers: set[int]
-    alike: dict[int, list[int]]  #: a usual one of a kind, of those to read → sources of its kind that are not
+    alike: dict[int, list[int]]  #: a typical source of a kind that is read → sources of its kind that are not
 
 
 def choose(found: Sequence[Outline | None]) -> Chosen:
@@ -143,7 +143,7 @@ def _of(found: Sequence[Outline | None], number: int) -> Outline:
 def _healthy(
     numbers: Sequence[int], found: Sequence[Outline | None], compositions: Counter[bytes]
 ) -> list[int]:
-    """Those of one kind to read: with rare templates, the shortest, the longest, and others."""
+    """Return the sources of one kind to read: with rare templates, the shortest, the longest, and others."""
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}

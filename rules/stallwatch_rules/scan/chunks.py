@@ -1,7 +1,7 @@
-"""A source's bytes cut into chunks at offsets of their own, however the bytes come in.
+"""Cut a source's bytes into chunks at fixed offsets, however the bytes arrive.
 
-What is read of a source and what is left out is decided chunk by chunk, so that the decision depends on
-nothing but the source's bytes, and not on the portions in which they came.
+What is read of a source and what is left out is decided chunk by chunk, so that the decision depends
+only on the source's bytes, and not on the portions in which they arrived.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ _LINE_END = lazy(rb"[\r\n]")
 
 
 class Chunk(NamedTuple):
-    """Whole segments that follow one another: what a line feed or a carriage return ends."""
+    """Consecutive whole segments, each ended by a line feed or a carriage return."""
 
     data: bytes
     start: int  #: offset in the source
-    place: int  #: which chunk of the source: its place in the grid, so some may be missing
-    torn: bool  #: it begins inside of a line that is longer than a line may be
+    place: int  #: number of the chunk in the source's grid, so some may be missing
+    torn: bool  #: it begins inside a line that is longer than a line may be
 
 
 class ChunkCutter:
-    """Cuts at the first line feed at or behind each multiple of ``size``.
+    """Cuts at the first line feed at or after each multiple of ``size``.
 
-    If none comes for ``MAX_LINE`` bytes, it cuts at a carriage return or else there: what is left of such a
-    line is dropped by the reader of lines anyway.
+    If none comes for ``MAX_LINE`` bytes, it cuts at a carriage return or else there: the reader of lines
+    drops the rest of such a line anyway.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._held: list[bytes] = []  # portions of the chunk so far: put together once, at its end
+        self._held: list[bytes] = []  # portions of the chunk so far: joined once, at its end
         self.held = 0  #: bytes of the chunk that is not complete yet
         self._start = 0
         self._torn = False
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
-        """The chunks that ``data`` completes."""
+        """Yield the chunks that ``data`` completes."""
         self._held.append(data)
         self.held += len(data)
         while self.held >= (boundary := self._size - self._start % self._size):
@@ -52,7 +52,7 @@ class ChunkCutter:
             yield self._cut(whole[:end])
 
     def finish(self) -> Iterator[Chunk]:
-        """What is left at the source's end."""
+        """Yield the rest at the source's end."""
         if self.held:
             yield self._cut(b"".join(self._held))
             self._held, self.held = [], 0
@@ -60,19 +60,19 @@ class ChunkCutter:
     def _cut(self, data: bytes) -> Chunk:
         chunk = Chunk(data, self._start, self._start // self._size, self._torn)
         self._start += len(data)
-        # Behind a hole of NULs, which a truncated log has, a line begins for us.
+        # After a hole of NULs, as in a truncated log, a new line begins.
         self._torn = data[-1:] not in (b"\n", b"\r", b"\0")
         return chunk
 
 
 def chunk_end(data: bytes, boundary: int) -> int | None:
-    """Where the chunk ends whose grid line lies at ``boundary``; ``None`` as long as too little is there."""
+    """Return where the chunk with its grid line at ``boundary`` ends; ``None`` if bytes are missing."""
     feed = data.find(b"\n", boundary - 1, boundary + MAX_LINE) + 1
     return feed or (line_end(data, boundary) if len(data) >= boundary + MAX_LINE else None)
 
 
 def line_end(data: bytes, boundary: int) -> int | None:
-    """Where the first segment ends at or behind ``boundary``; ``None`` as long as too little is there."""
+    """Return where the first segment ends at or after ``boundary``; ``None`` if bytes are missing."""
     if len(data) < boundary:
         return None
     found = _LINE_END.search(data, boundary - 1, boundary + MAX_LINE)
@@ -82,7 +82,7 @@ def line_end(data: bytes, boundary: int) -> int | None:
 
 
 def whole_lines(portions: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """A source's bytes in blocks of whole lines, the last of which is ended."""
+    """Yield a source's bytes in blocks of whole lines; the last line gets an end."""
     held: list[bytes] = []
     length = 0
     for portion in portions:

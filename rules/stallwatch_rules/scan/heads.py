@@ -1,4 +1,4 @@
-"""Where the beginning of a long log comes again: its program may have been started once more (``starts``)."""
+"""Find repeats of the beginning of a long log: its program may have been started again (``starts``)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from stallwatch_rules.pages.patterns import compile_hyperscan
 from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.text.lazy import lazy
 
-REACH = 16 * 1024  #: bytes of a source from which texts are taken
+REACH = 16 * 1024  #: bytes at the start of a source from which texts are taken
 BEFORE, AFTER = 4, 60  #: segments that are read around a place
 _MOST_TEXTS = 12
 _LEAST = 12  # characters of a text
-_OFTEN = 8  # times that ranks may print one; what comes more often is of no head
-_MOST_HITS = 256  # of a chunk: where there are more, they are of no head either
-_TOGETHER = 40  # segments within which two of the texts must stand
+_OFTEN = 8  # times that ranks may print one; more frequent texts are not of a head
+_MOST_HITS = 256  # of a chunk: if there are more, they are not of a head either
+_TOGETHER = 40  # segments within which two of the texts must occur
 _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 
 
 def head_texts(head: bytes) -> tuple[str, ...]:
-    """Return what the first lines of a source hold beside figures, of each line the longest part."""
+    """Return the longest part of each of a source's first lines without figures."""
     found: list[bytes] = []
     seen: set[bytes] = set()
     for line in head[:REACH].splitlines()[: 4 * _MOST_TEXTS]:
@@ -39,14 +39,14 @@ def head_texts(head: bytes) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)  # the logs of ranks begin alike
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
-    """Return what looks for the texts; ``None`` if there are too few to tell a head by."""
+    """Return the scanner for the texts; ``None`` if they are too few to identify a head."""
     return (
         BlockScanner(compile_hyperscan((), tuple((one, False) for one in texts))) if len(texts) > 1 else None
     )
 
 
 def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:
-    """Return the segments in which texts stand that are near one another."""
+    """Return the segments that hold texts near one another."""
     numbers, ends = scanner.hits(segments.view, _MOST_HITS)
     if len(ends) == _MOST_HITS:
         return ()

@@ -1,4 +1,4 @@
-"""Where rules fire in a log of any size: rule, line, captures and time, and nothing else read.
+"""Find where rules fire in a log of any size: rule, line, captures and time; nothing else is read.
 
 For finding, counting and charting matches in gigabytes, as ``stallwatch matches`` does. A diagnosis needs
 more than that (``sources``).
@@ -25,11 +25,11 @@ from stallwatch_rules.text.redact import redact, redact_part
 if TYPE_CHECKING:
     from stallwatch_rules.matching.matcher import Matcher
 
-CHUNK = 256 * 1024  #: bytes: a processor's cache holds them until all is done with them
-_BACK = 8  # segments before a line that are asked for the time, if the line has none
+CHUNK = 256 * 1024  #: bytes: a processor's cache holds them until they are processed
+_BACK = 8  # segments before a line that are searched for the time, if the line has none
 _BEFORE = 2048  # bytes of them
-_AT_ONCE = 128  # segments that wait until they are read
-_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # without it a line tells no time
+_AT_ONCE = 128  # segments that are read together
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # without it a line has no time
 
 
 class Match(NamedTuple):
@@ -40,7 +40,7 @@ class Match(NamedTuple):
     captures: dict[str, str]
 
     def masked(self) -> Match:
-        """Return it without the secrets of its line."""
+        """Return the match without the secrets of its line."""
         clean = redact(self.line.text)
         if clean == self.line.text:
             return self
@@ -48,7 +48,7 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """The beginning of the period in which it fired."""
+        """Return the beginning of the period in which it fired."""
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 
@@ -64,22 +64,22 @@ class MatchPatterns:
             for page in scanned_rules(pages)
             for fires in (*[True] * len(page.patterns), *[False] * len(page.requires))
         ]
-        #: what each number that the index finds stands for, without what a rule only requires of other lines,
-        #: which may stand on every tenth line
+        #: patterns of each number that the index finds, without those that a rule only requires of other
+        #: lines, which may be on every tenth line
         self.owners = tuple(frozenset(one for one in found if fires[one]) for found in self.index.owners)
 
 
 class _Waiting(NamedTuple):
-    """A segment in which something was found, until it is read."""
+    """A segment with a hit that waits to be read."""
 
     raw: bytes
     number: int  #: of its line
-    before: bytes  #: what stands before it
+    before: bytes  #: the bytes before it
     patterns: set[int]  #: that may match there
 
 
 class MatchScan:
-    """Scans one source; its lines are those of ``rank``, if none names another, behind a ``lead``."""
+    """Scans one source; its lines are of ``rank`` if they name no other, and follow a ``lead``."""
 
     def __init__(
         self, patterns: MatchPatterns, source: str = "", rank: int | None = None, lead: Lead | None = None
@@ -89,21 +89,21 @@ class MatchScan:
         self._cutter = ChunkCutter(CHUNK)
         self._before = b""  # the end of the chunks before this one
         self._begun: _Waiting | None = None  # the beginning of a line that has not ended
-        #: Segments are read many at a time: after a chunk was looked through, a processor's caches hold
-        #: nothing that reading needs, and a single line would take it four times as long.
+        #: Segments are read many at a time: after a chunk was searched, a processor's caches hold
+        #: nothing that reading needs, and a single line would take four times as long.
         self.waiting: list[_Waiting] = []
         self._time: float | None = None
         self.lines = 0  #: line ends so far
 
     def feed(self, data: bytes) -> Iterator[Match]:
-        """The next matches; those in ``data`` may come with a later portion."""
+        """Yield the next matches; those in ``data`` may come with a later portion."""
         for chunk in self._cutter.feed(data):
             self._search(chunk)
             if len(self.waiting) >= _AT_ONCE:
                 yield from self._read_waiting()
 
     def finish(self) -> Iterator[Match]:
-        """The matches that are left."""
+        """Yield the remaining matches."""
         for chunk in self._cutter.finish():
             self._search(chunk, is_last=True)
         if self._begun is not None and self._begun.patterns:
@@ -125,32 +125,32 @@ class MatchScan:
         if begun is not None and begun.patterns:
             found = {0: set(), **found}
         last = segments.count - 1
-        is_open = not is_last and data[-1:] not in (b"\n", b"\r")  # it goes on in the next chunk
+        is_open = not is_last and data[-1:] not in (b"\n", b"\r")  # it continues in the next chunk
         if is_open:
             found.setdefault(last, set())
         for unit, patterns in found.items():
             start, end = segments.place(unit)
             raw, number = segments.record_head(unit) + data[start:end], self.lines + 1
-            one = _Waiting(
+            hit = _Waiting(
                 raw, number + segments.line_ends(0, unit), self._seen_before(data, start), patterns
             )
-            if begun is not None and not unit:  # of too long a line, the beginning and the end are read
+            if begun is not None and not unit:  # of an over-long line, the beginning and the end are read
                 rest = b"" if is_open and unit == last else raw[-TAIL:]
-                one = begun._replace(raw=begun.raw + rest, patterns=begun.patterns | patterns)
+                hit = begun._replace(raw=begun.raw + rest, patterns=begun.patterns | patterns)
             if is_open and unit == last:
-                self._begun = one._replace(raw=one.raw[:HEAD])
+                self._begun = hit._replace(raw=hit.raw[:HEAD])
             else:
-                self.waiting.append(one)
+                self.waiting.append(hit)
         self.lines += segments.line_ends(0, segments.count)
         self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
 
     def _seen_before(self, data: bytes, start: int) -> bytes:
-        """Return what stands before a segment, some of it in the chunk before this one."""
+        """Return the bytes before a segment, some of them in the chunk before."""
         before = data[max(0, start - _BEFORE) : start]
         return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 
     def _found(self, segments: Segments) -> dict[int, set[int]]:
-        """The segments in which patterns may match, and which patterns."""
+        """Return the segments in which patterns may match, and which patterns."""
         owners, found = self._patterns.owners, dict[int, set[int]]()
         numbers, ends = self._patterns.index.hits(segments.view)
         hits = [(owners[number], end) for number, end in zip(numbers, ends, strict=True) if owners[number]]
@@ -160,12 +160,12 @@ class MatchScan:
 
     def _read_waiting(self) -> Iterator[Match]:
         waiting, self.waiting = self.waiting, []
-        for one in waiting:
-            lines = self._read(one.raw, one.number)
-            for index, rule, captures in self._patterns.matcher.confirm(lines, one.patterns):
+        for hit in waiting:
+            lines = self._read(hit.raw, hit.number)
+            for index, rule, captures in self._patterns.matcher.confirm(lines, hit.patterns):
                 line = lines[index]
                 if line.time is None:
-                    self._time = self._time_in(one.before) or self._time
+                    self._time = self._time_in(hit.before) or self._time
                     line = lines[index] = msgspec.structs.replace(line, time=self._time)
                 self._time = line.time
                 yield Match(rule, line, captures)
@@ -175,7 +175,7 @@ class MatchScan:
         return reader.feed(raw + b"\n") + reader.finish()
 
     def _time_in(self, before: bytes) -> float | None:
-        """What the last of these segments says that tells a time; the first may be there in part only."""
+        """Return the last time in these segments; the first segment may be incomplete."""
         stop = len(before)
         for _ in range(_BACK):
             stop -= 1

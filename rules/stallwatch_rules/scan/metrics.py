@@ -1,6 +1,6 @@
-"""Which metric lines of a chunk are read: the first few and the last of each kind, and those near matches.
+"""Choose the metric lines of a chunk to read: the first and last of each kind, and those near matches.
 
-So the steps, their pace and where they ended are known, though most of the lines are left out.
+So the steps, their pace and their end are known, though most of the lines are left out.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
-_WHOLE_EVERY = 8  # so often a chunk is looked through for kinds that were not met yet
-_MOST_BETWEEN = 300  # metrics between a chunk's two ends after which it is not looked through further
-# What launchers put before the lines of a rank (``lines.prefixes`` knows more of them, which few logs have).
+_WHOLE_EVERY = 8  # one chunk of this many is searched for kinds not met yet
+_MOST_BETWEEN = 300  # metrics between a chunk's two ends after which the search stops
+# Launchers' prefixes of the lines of a rank (``lines.prefixes`` knows more of them, which few logs have).
 # The last of several counts.
 _RANK_PREFIX = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
-_NEAREST = 4  # the share of the probe that is looked through first
-_FARTHEST = 8  # times the probe, if no metric stands in it
-_INDENTED = 5  # times as many indented neighbours of one template
+_NEAREST = 4  # the share of the probe that is searched first
+_FARTHEST = 8  # times the probe, if it holds no metric
+_INDENTED = 5  # times as many indented neighbors of one template
 
 
 @dataclass
 class Picked:
-    """Offsets in the view at which metrics were found."""
+    """Offsets in the view of the metrics found."""
 
     first: list[tuple[int, int]] = field(default_factory=list)  #: (kind, offset), up to a few of each
     last: dict[int, int] = field(default_factory=dict)
     counts: list[int] = field(default_factory=lambda: [0] * len(KINDS))
 
     def frequent(self, kind: int, share: int) -> int | None:
-        """Behind which offset lines of this kind were left out, if any were."""
+        """Return the offset after which lines of this kind were left out, if any were."""
         if self.counts[kind] <= (share if self.first else 0):
             return None
         return max((offset for one, offset in self.first if one == kind), default=0)
@@ -47,7 +47,7 @@ class Picked:
         share: int = 0,
         most: int | None = None,
     ) -> None:
-        """Count the metrics between two offsets; after ``most`` nothing more is looked for."""
+        """Count the metrics between two offsets, and stop after ``most``."""
         for kind, offset in kinds_at(scanner, view, start, end, most):
             self.counts[kind] += 1
             if self.counts[kind] <= share:
@@ -58,13 +58,13 @@ class Picked:
 def kinds_at(
     scanner: BlockScanner, view: bytes, start: int, end: int, most: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """The kinds of the metrics between two offsets, and where each was found; the first ``most``."""
+    """Yield the kinds and the offsets of the metrics between two offsets; the first ``most``."""
     hits = scanner.hits(memoryview(view)[start:end], most)
     return ((KIND_OF[pattern], start + offset) for pattern, offset in zip(*hits, strict=True))
 
 
 def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> Picked | None:
-    """Only the last metric of each kind, if all kinds of this section stand near the chunk's end."""
+    """Return only the last metric of each kind if all kinds of the section are near the chunk's end."""
     if len(view) <= 3 * probe:
         return None
     for size in (probe // 4, probe):
@@ -77,7 +77,7 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
 
 
 def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int) -> Picked:
-    """The metrics to read of a chunk; ``met`` are the kinds of this section so far, and is added to."""
+    """Return the metrics to read of a chunk; add to ``met``, the kinds of this section so far."""
     picked = Picked()
     size = len(view)
     if size <= 3 * probe:
@@ -101,9 +101,9 @@ def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: i
 
 
 class Nearby:
-    """Looks around a match: neighbours that say something new, and the metrics that tell its step.
+    """Looks around a match: neighbors with new content, and the metrics that show its step.
 
-    By the bytes beside it, as asking for the places of lines costs more.
+    It works on the bytes beside the match, as locating lines costs more.
     """
 
     def __init__(
@@ -117,8 +117,10 @@ class Nearby:
         self._redrawn = b"\r" in view
 
     def telling(self, unit: int, before: int, after: int) -> Iterator[int]:
-        """Those of a segment's neighbours that are worth reading: each template a few times in a section, and
-        more often if it is indented, as it may go on with what somebody said."""
+        """Yield the neighbors of a segment that are worth reading: each template a few times in a section.
+
+        Indented lines are yielded more often, as they may continue a message.
+        """
         view, start = self._view, self._segments.start(unit)
         end = start
         for number in range(unit - 1, max(-1, unit - 1 - before), -1):
@@ -144,8 +146,10 @@ class Nearby:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """The first and the last of a rule's segments, of each rank that lines name at their start, with the
-        rank. Of a rank whose first in this section was given before, only the last."""
+        """Return a rule's first and last segment for each rank named at a line's start, with the rank.
+
+        For a rank whose first segment in this section was returned before, return only the last.
+        """
         if len(units) > 2 * self._sizes.ends:
             units = units[: self._sizes.ends] + units[-self._sizes.ends :]
         ranks: dict[bytes, tuple[int, int]] = {}
@@ -163,7 +167,7 @@ class Nearby:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """The last metrics before a segment, of its rank: they tell its step. ``ahead``: some behind, too."""
+        """Return the last metrics of its rank before a segment, for its step; ``ahead``: some after, too."""
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
         return [
@@ -172,7 +176,7 @@ class Nearby:
         ]
 
     def _before(self, start: int, rank: bytes) -> list[int]:
-        """Where the last metric of each kind that counts steps ends."""
+        """Return where the last metric of each kind that counts steps ends."""
         wanted = self._state.kinds & COUNTING
         last: dict[int, int] = {}
         behind = start
@@ -185,7 +189,7 @@ class Nearby:
         return [offset for kind, offset in last.items() if kind in COUNTING]
 
     def _behind(self, start: int, rank: bytes) -> list[int]:
-        """Where the first metrics end."""
+        """Return where the first metrics end."""
         most, begin = self._sizes.next_metrics, start
         offsets: list[int] = []
         for size in self._ranges():
@@ -204,24 +208,24 @@ class Nearby:
     def _found(
         self, begin: int, behind: int, rank: bytes, most: int | None = None
     ) -> Iterator[tuple[int, int]]:
-        """The kinds and places of the metrics between two offsets."""
+        """Return the kinds and offsets of the metrics between two offsets."""
         found = kinds_at(self._metrics, self._view, begin, behind, most)
         if not rank:
             return found
         return ((kind, at) for kind, at in found if self._rank(self._line_start(at)) == rank)
 
     def _rank(self, at: int) -> bytes:
-        """The rank that a line names at its start; empty for none."""
+        """Return the rank that a line names at its start; empty for none."""
         found = _RANK_PREFIX.match(self._view, at)
         return found[1] if found else b""
 
     def _between(self, begin: int, end: int) -> int:
-        """How many segments end between two offsets."""
+        """Return the number of segments that end between two offsets."""
         ends = self._view.count(b"\n", begin, end)
         return ends + self._view.count(b"\r", begin, end) if self._redrawn else ends
 
     def _line_start(self, at: int) -> int:
-        """Where the segment begins to which this offset belongs, or which ends there."""
+        """Return where the segment begins that contains this offset, or ends there."""
         start = self._view.rfind(b"\n", 0, at)
         return (max(start, self._view.rfind(b"\r", start + 1, at)) if self._redrawn else start) + 1
 

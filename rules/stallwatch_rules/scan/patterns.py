@@ -1,11 +1,11 @@
-"""What a scan looks for in a chunk, compiled: the catalogue's patterns in their raw form, and other signs.
+"""Compile the targets of a scan: the catalogue's patterns in their raw form, and other signs.
 
-``signs.json`` lists what else than a rule's match makes a line worth reading in a log that is too long to be
-read whole. Its patterns let a line through to those who read it and decide nothing themselves: too many cost
-time, one too few makes the reading blind. Of ``watches``, ``before`` and ``after`` are lines around one that
-are read, too, ``budget`` is how many are read in a section, and for those that are ``seldom`` not every chunk
-is searched. Of lines with a ``severe`` word one of each template is looked at; a ``warning`` stands on many
-lines of a healthy log, and is looked for in some of the chunks only. Each kind of ``metrics`` gets its share
+``signs.json`` lists the other signs that make a line worth reading in a log that is too long to be
+read whole. Its patterns only let a line through to the readers and decide nothing: too many cost
+time, a missing one loses information. In ``watches``, ``before`` and ``after`` are lines around one that
+are read, too, ``budget`` is the number read in a section, and for those that are ``seldom`` not every chunk
+is searched. Of lines with a ``severe`` word, one of each template is read; a ``warning`` is on many
+lines of a healthy log, and is searched only in some of the chunks. Each kind of ``metrics`` gets its share
 of a chunk; its ``series`` are those that its lines may belong to.
 """
 
@@ -29,11 +29,11 @@ from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.segments import Segments
 
-_DENSE = 4  #: where literals stand on more than 1/4 of the segments, all of the chunk is looked through
+_DENSE = 4  #: if literals are on more than 1/4 of the segments, all of the chunk is searched
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """A kind of line that is read wherever it stands."""
+    """A kind of line that is read wherever it appears."""
 
     name: str
     patterns: tuple[str, ...]
@@ -44,7 +44,7 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """A kind of lines with numbers of a training."""
+    """A kind of line with the numbers of a training."""
 
     kind: str
     patterns: tuple[str, ...]
@@ -73,21 +73,21 @@ class Target(NamedTuple):
     rule: str
     patterns: Sequence[str]
     is_context: bool
-    sure: bool  #: every place that is found is a match
-    free: bool  #: its patterns match a raw line if they match the line that is made of it
-    by_progress: bool  #: the steps around its matches tell what they did
+    sure: bool  #: every hit is a match
+    free: bool  #: its patterns match a raw line if they match the line read from it
+    by_progress: bool  #: the steps around its matches show their effect
     matcher: Matcher
 
     @classmethod
     def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
-        """Return what is counted of a rule's page."""
+        """Return the target for a rule's page."""
         patterns = page.requires if is_context else page.patterns
         sure = not page.unless and all(map(certain, patterns))
         free = not page.unless and not any(map(anchored, patterns))
         return cls(page.id, patterns, is_context, sure, free, page.harm == "by-progress", matcher)
 
     def fires(self, line: Line) -> bool:
-        """Whether the rule fires on the line, once it is read."""
+        """Return whether the rule fires on the line, once it is read."""
         scan = self.matcher.scan([line])
         return any(entry[1] == self.rule for entry in (scan.contexts if self.is_context else scan.matches))
 
@@ -95,12 +95,12 @@ class Target(NamedTuple):
 class Hits(NamedTuple):
     """Matches in a chunk."""
 
-    found: list[tuple[int, int]]  #: pattern and segment; some more than once
+    found: list[tuple[int, int]]  #: pattern and segment, with repeats
     worded: set[int]  #: segments with one of the words
 
 
 class PatternScanner:
-    """Finds in which segments of a chunk which patterns match: literals first, patterns where one stands."""
+    """Finds which patterns match in which segments of a chunk: literals first, patterns near them."""
 
     def __init__(
         self,
@@ -109,8 +109,10 @@ class PatternScanner:
         words: Sequence[str] = (),
         seldom: Collection[int] = (),
     ) -> None:
-        """``words`` are looked for, too. ``seldom`` are numbers of patterns that not every chunk is searched
-        for."""
+        """Search for ``words``, too.
+
+        ``seldom`` holds the numbers of patterns for which not every chunk is searched.
+        """
         self._all = LiteralIndex(patterns, store, words)
         self._given = patterns, store, words, seldom
         bare = set(self._all.rest)
@@ -118,21 +120,21 @@ class PatternScanner:
 
     @functools.cached_property
     def _most(self) -> LiteralIndex:
-        """Needed in few logs: the first chunks are searched for everything."""
+        """The index without the ``seldom`` patterns, made on demand: the first chunks use the full one."""
         return LiteralIndex(*self._given) if self._given[-1] else self._all
 
     @functools.cached_property
     def _patterns(self) -> BlockScanner:
-        """The patterns that have texts; needed where one is found."""
+        """The patterns that have literals; needed when a literal is found."""
         patterns, store, *_ = self._given
         return BlockScanner(store.compiled(tuple(raw_form(patterns[number]) for number in self._covered)))
 
     def compile(self) -> None:
-        """Make what is otherwise made when a log needs it."""
+        """Compile now what is otherwise compiled on demand."""
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
-        """The matches in a chunk."""
+        """Return the matches in a chunk."""
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []
         named: set[int] = set()
@@ -161,14 +163,14 @@ class ScanEngine(NamedTuple):
     """The compiled patterns, which any number of scans share."""
 
     targets: tuple[Target, ...]
-    target_of: tuple[int, ...]  #: of each pattern of ``patterns``; behind the targets come ``WATCHES``
+    target_of: tuple[int, ...]  #: of each pattern of ``patterns``; after the targets come ``WATCHES``
     patterns: PatternScanner  #: the rules' patterns, then those of ``WATCHES``
     warning: BlockScanner
     metrics: BlockScanner
 
 
 def scan_engine(matcher: Matcher) -> ScanEngine | None:
-    """The engine for a matcher's catalogue; ``None`` where blocks cannot be scanned."""
+    """Return the engine for a matcher's catalogue; ``None`` if blocks cannot be scanned."""
     if matcher.engine != "hyperscan":
         return None
     patterns: list[str] = []
@@ -185,7 +187,7 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     for page in scanned_rules(matcher.catalogue.pages.values()):
         for target in (Target.of(page, False, matcher), Target.of(page, True, matcher)):
             if target.patterns:
-                # What another rule requires mostly stands near its match, where all is read, or at the start.
+                # Another rule's requirement is mostly near its match, where all is read, or at the start.
                 add(len(targets), target.patterns, target.is_context)
                 targets.append(target)
     for number, watch in enumerate(WATCHES):
@@ -193,7 +195,7 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     store = matcher.catalogue.store
     try:
         scanner = PatternScanner(patterns, store, _signs.severe, seldom)
-    except hyperscan.error:  # patterns of the user's own may be too much for it
+    except hyperscan.error:  # users' patterns may exceed its limits
         return None
     warning = BlockScanner(store.compiled((_signs.warning,)))
     metrics = BlockScanner(store.compiled(tuple(pattern for one in METRICS for pattern in one.patterns)))

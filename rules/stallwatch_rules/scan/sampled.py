@@ -1,9 +1,9 @@
-"""Which parts of a long log are read, and what is only counted: chunk by chunk, from the bytes alone.
+"""Decide which parts of a long log are read, and what is only counted: chunk by chunk, from the bytes alone.
 
-Reading a line costs thousands of times what looking for patterns in it costs. So the lines that can teach
-something are read, as those of a short log are: rules' matches and what stands around them, tracebacks,
-summaries, changes of course, a line of each template that says that something is wrong, and an even share of
-the metrics. How often a rule fired stays exact: frequent matches are counted without being read.
+Reading a line costs thousands of times what searching it for patterns costs. So only informative
+lines are read, as those of a short log are: rules' matches and their surroundings, tracebacks,
+summaries, changes of course, a line of each template that reports a problem, and an even share of
+the metrics. The count of a rule's matches stays exact: frequent matches are counted without being read.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
-_MOST_OF_TRACEBACKS = 400  # segments of a chain of them
+_MOST_OF_TRACEBACKS = 400  # segments of a chain of tracebacks
 _TRACEBACK = lazy(rb"[Tt]raceback \(most recent call last\)")
 _CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
 _MARKS = lazy(rb"\x01+")
-_CHAIN_LINES = 4  # behind a final line, in which the chain's marker and the next head stand
+_CHAIN_LINES = 4  # lines after a final line that hold the chain's marker and the next head
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
-# If a line may name its rank, or not be the run's, it is looked at.
+# A line that may name its rank, or not be the run's, is read.
 _MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
 # The usual prefixes of launchers; the last of several counts.
 _RANK_PREFIX = lazy(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
 _NONE: frozenset[str] = frozenset()
 _BAR, _DICT = KINDS.index("bar"), KINDS.index("dict")
-_SIGNED = (b"'loss': ", b'"loss": ')  # of a metric line that may name no step
+_SIGNED = (b"'loss': ", b'"loss": ')  # of a metric line that may lack a step
 
 
 class Skipped(NamedTuple):
-    """What was left out between two windows."""
+    """The content left out between two windows."""
 
     segments: int
     ends: int  #: line feeds among them
-    kinds: frozenset[str] = frozenset()  #: of series that may be among them
+    kinds: frozenset[str] = frozenset()  #: kinds of series that may be among them
     losses: int = 0  #: lines with a loss and without a step among them
 
 
 class Window(NamedTuple):
-    """Segments that follow one another and are to be read."""
+    """Consecutive segments that are to be read."""
 
     data: bytes
-    head: bytes = b""  #: of the record in which it stands, if that is left out
-    more: tuple[tuple[str, int], ...] = ()  #: rule → lines like this one that were left out, but counted
+    head: bytes = b""  #: of its record, if that is left out
+    more: tuple[tuple[str, int], ...] = ()  #: rule → similar lines that were left out, but counted
 
 
 class SearchedChunk(NamedTuple):
-    """A chunk in which patterns were looked for."""
+    """A chunk that was searched for patterns."""
 
-    place: int  #: which chunk of the source
-    counts_as: int  #: as which one it is searched
-    torn: bool  #: it begins inside of a line that is longer than a line may be
+    place: int  #: number of the chunk in the source
+    counts_as: int  #: number that decides how it is searched
+    torn: bool  #: it begins inside a line that is longer than a line may be
     segments: Segments
     hits: Hits
-    heads: Sequence[int] = ()  #: segments in which the source's beginning comes again
+    heads: Sequence[int] = ()  #: segments that repeat the source's beginning
 
 
 class SampledScan:
-    """Looks through the chunks of one source in their order. Starts anew at each section.
+    """Searches the chunks of one source in their order. Starts anew at each section.
 
     ``lead`` is the prefix of the source's lines (``lines.leads``), and ``heads`` are texts of its beginning.
     """
@@ -90,10 +90,10 @@ class SampledScan:
         self._section = -1
 
     def search(self, chunk: Chunk) -> SearchedChunk | None:
-        """What is found in a chunk; nothing in an empty one.
+        """Return the hits in a chunk; ``None`` for an empty one.
 
-        This runs through all of its bytes, after which a processor's caches hold nothing of Python's own: who
-        searches several chunks and then selects from them is sooner done.
+        This runs through all of its bytes, after which a processor's caches hold nothing of Python's own:
+        searching several chunks and then selecting from them is faster.
         """
         segments = Segments(chunk.data)
         if not segments.data:
@@ -105,7 +105,7 @@ class SampledScan:
         return SearchedChunk(chunk.place, counts_as, chunk.torn, segments, hits, heads)
 
     def select(self, searched: SearchedChunk) -> list[Skipped | Window]:
-        """What to read of a chunk, in its order, and what is left out."""
+        """Return what to read of a chunk, in its order, and what is left out."""
         section = searched.place // self._sizes.section
         if section != self._section:
             self._section, self._state = section, ScanState()
@@ -113,7 +113,7 @@ class SampledScan:
 
 
 class _Selection:
-    """One chunk."""
+    """The selection from one chunk."""
 
     def __init__(
         self,
@@ -131,11 +131,11 @@ class _Selection:
         self._segments = segments = searched.segments
         self._view = segments.view
         self._mask = bytearray(segments.count)  # of the segments to read
-        self._named: set[int] = set()  # of tracebacks whose other lines are read
+        self._named: set[int] = set()  # segments of tracebacks of which only the naming lines are read
         self._more: dict[int, list[tuple[str, int]]] = {}
         self._counted: list[tuple[str, list[list[int]]]] = []  # a rule's segments that need not be read
         self._nearby = Nearby(segments, self._view, engine.metrics, state, sizes)
-        self._behind = segments.count  # how far this chunk's windows reach
+        self._behind = segments.count  # the segment after this chunk's windows
 
     def run(self) -> list[Skipped | Window]:
         torn = self._searched.torn
@@ -162,7 +162,7 @@ class _Selection:
         return self._with_rest(parts) if torn else parts
 
     def _with_rest(self, parts: list[Skipped | Window]) -> list[Skipped | Window]:
-        """The same, with the end of the over-long line in which the chunk begins, if it ends in it."""
+        """Return the parts with the end of the over-long line at the chunk's start, if it ends here."""
         rest, left = self._segments.raw(0, 1), parts[0]
         if not rest.endswith((b"\n", b"\r")) or not isinstance(left, Skipped):
             return parts
@@ -173,7 +173,7 @@ class _Selection:
         return [Skipped(1, 0), Window(rest[-TAIL:]), *after, *parts[1:]]
 
     def _mark(self, first: int, behind: int) -> None:
-        """Have a range of segments read, as far as they lie in this chunk."""
+        """Mark a range of segments for reading, as far as they are in this chunk."""
         first, behind = max(0, first), min(behind, len(self._mask))
         self._mask[first:behind] = b"\1" * (behind - first)
 
@@ -182,7 +182,7 @@ class _Selection:
             self._mask[unit] = 1
 
     def _is_new(self, unit: int) -> bool:
-        """Whether nothing else has a segment read, or knows it as a part of a traceback."""
+        """Return whether a segment is neither marked for reading nor known as part of a traceback."""
         return not self._mask[unit] and unit not in self._named
 
     def _read(self, unit: int, before: int = 0, after: int = 0) -> None:
@@ -190,14 +190,14 @@ class _Selection:
         self._behind = max(self._behind, unit + after + 1)
 
     def _read_near(self, unit: int, before: int, after: int) -> None:
-        """Read a rule's line, and what stands around it and says something new."""
+        """Read a rule's line, and lines around it with new content."""
         self._mask[unit] = 1
         if before or after:
             self._mark_each(self._nearby.telling(unit, before, after))
             self._behind = max(self._behind, unit + after + 1)
 
     def _by_target(self, found: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-        """The segments in which each target was found."""
+        """Return the segments in which each target was found."""
         by_target: dict[int, set[int]] = {}
         for pattern, unit in found:
             by_target.setdefault(self._engine.target_of[pattern], set()).add(unit)
@@ -210,7 +210,7 @@ class _Selection:
                 continue
             block = _traceback_at(self._segments, head)
             behind = block.behind
-            if not block.whole:  # somebody writes between its lines, or the chunk ends in it
+            if not block.whole:  # other output between its lines, or the chunk ends in it
                 after = self._state.allowed(-1, self._sizes.torn_tracebacks, 1) * 6 + 2
                 after *= self._sizes.tracebacks_after
                 self._read(head, TRACEBACK.before, block.behind - head + after)
@@ -226,7 +226,7 @@ class _Selection:
 
     def _rule(self, number: int, units: list[int]) -> list[int]:
         target = self._engine.targets[number]
-        if target.is_context:  # that it was met is all there is to know
+        if target.is_context:  # only its occurrence matters
             allowed = self._state.allowed(number, self._sizes.contexts, len(units))
             self._mark_each(units[:allowed])
             return units
@@ -242,7 +242,7 @@ class _Selection:
         return units
 
     def _count(self) -> None:
-        """Read the first and the last of what is counted in bulk, and count what nobody reads."""
+        """Read the first and the last of segments counted in bulk, and count those that are not read."""
         for _, groups in self._counted:
             for group in groups:
                 self._mask[group[0]] = self._mask[group[-1]] = 1
@@ -259,14 +259,14 @@ class _Selection:
             self._read(unit, watch.before, watch.after)
 
     def _complaints(self, worded: set[int], dense: bool) -> list[int]:
-        """Segments that say that something is wrong; warnings count in some chunks only."""
+        """Return segments that report a problem; warnings count only in some chunks."""
         if dense:
             _, ends = self._engine.warning.hits(self._view, self._sizes.warnings)
             worded = worded.union(self._segments.at(ends))
         return sorted(worded)
 
     def _severity(self, units: Iterable[int], known: set[int]) -> None:
-        """One line of each template. Lines that a rule knows are no news."""
+        """Read one line of each template. Lines that a rule knows are skipped."""
         fresh = [unit for unit in units if unit not in known and self._is_new(unit)]
         templates = self._state.templates
         for unit in fresh:
@@ -274,7 +274,7 @@ class _Selection:
             met = templates.get(key, 0)
             if met:
                 templates[key] = met = met + 1
-                if not met & (met - 1):  # the 2nd, 4th, 8th …: so it is known where the last ones stood
+                if not met & (met - 1):  # the 2nd, 4th, 8th …: so the position of the latest is known
                     self._mask[unit] = 1
                     self._more.setdefault(unit, []).append(("", met // 2 - 1))
             elif len(templates) < self._sizes.templates and not self._mask[unit]:
@@ -305,7 +305,7 @@ class _Selection:
         return parts
 
     def _ranges(self) -> list[tuple[int, int]]:
-        """What is read, from which segment to behind which."""
+        """Return the ranges to read: the first segment, and the one after the last."""
         return [marked.span() for marked in _MARKS.finditer(self._mask)]
 
     def _left(
@@ -324,7 +324,7 @@ class _Selection:
         return Skipped(behind - first, segments.line_ends(first, behind), kinds, losses)
 
     def _pieces(self, first: int, behind: int) -> list[Window]:
-        """A range of segments; a line that stands for others is a piece of its own."""
+        """Return windows for a range of segments; a line that represents others is its own window."""
         segments = self._segments
         marks = sorted(unit for unit in self._more if first <= unit < behind) if self._more else []
         pieces = []
@@ -339,7 +339,7 @@ class _Selection:
         return pieces
 
     def _hidden(self, picked: Picked) -> list[tuple[int, frozenset[str]]]:
-        """Behind which segments metrics are left out, and of which series; the last of them first."""
+        """Return the segments after which metrics are left out, with their series; the last first."""
         offsets = {
             kind: offset
             for kind in range(len(KINDS))
@@ -356,9 +356,9 @@ class _Selection:
         return found[::-1]
 
     def _uncounted_loss(self, picked: Picked) -> re.Pattern[bytes] | None:
-        """What stands once in each line with a loss and without a step, where such lines are left out.
+        """Return the text found once in each line with a loss and no step, if such lines are left out.
 
-        Beside a progress bar they have its step, so that nobody asks how many they are.
+        Beside a progress bar they have its step, so their number is not needed.
         """
         if picked.frequent(_DICT, self._sizes.samples) is None or _DICT not in picked.last:
             return None
@@ -368,14 +368,14 @@ class _Selection:
         text = self._segments.text(unit)
         if b"step" in text:
             return None
-        # Python's expressions look for a text a third faster than bytes.count does.
+        # Python's expressions find a text a third faster than bytes.count does.
         return next((re.compile(sign) for sign in _SIGNED if sign in text), None)
 
 
 def _by_rank(target: Target, segments: Segments, units: list[int], lead: Lead | None) -> list[list[int]]:
-    """The segments in which a rule may fire, grouped by what their lines name as their rank.
+    """Return the segments in which a rule may fire, grouped by the rank that their lines name.
 
-    Behind a ``lead`` each is read: only then is it clear where its line starts.
+    After a ``lead`` each is read: only then is it clear where its line starts.
     """
     plain = lead is None and not segments.recorded
     sure = target.sure and plain
@@ -383,7 +383,7 @@ def _by_rank(target: Target, segments: Segments, units: list[int], lead: Lead | 
         return [units] if units else []
 
     def ranks(unit: int) -> Iterable[int | None]:
-        """Mostly one; none if the rule does not fire."""
+        """Return the ranks, usually one; none if the rule does not fire."""
         text = segments.text(unit)[:MAX_LINE]
         prefix = _RANK_PREFIX.match(text)
         unmarked = not _MARKED.search(text, prefix.end() if prefix else 0)
@@ -409,14 +409,14 @@ def _by_rank(target: Target, segments: Segments, units: list[int], lead: Lead | 
 class _Traceback(NamedTuple):
     """A traceback, or a chain of them."""
 
-    behind: int  #: the first segment behind its final line
+    behind: int  #: the first segment after its final line
     final: bytes  #: its final line
-    naming: tuple[int, ...]  #: the lines by which it is known: head, the innermost own frame, final line
-    whole: bool  #: whether it is all there, with nobody else's lines in it
+    naming: tuple[int, ...]  #: the lines that identify it: head, innermost user frame, final line
+    whole: bool  #: whether it is complete, without other lines in it
 
 
 def _traceback_at(segments: Segments, head: int) -> _Traceback:
-    """The traceback that begins with this segment."""
+    """Return the traceback that begins with this segment."""
     naming: list[int] = []
     last = min(segments.count, head + _MOST_OF_TRACEBACKS)
     while True:
@@ -452,7 +452,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
 
 
 def _chained(segments: Segments, final: int) -> tuple[int, int] | None:
-    """The marker of a chain behind a final line, and the head that follows it."""
+    """Return the marker of a chain after a final line, and the head that follows it."""
     marker = -1
     for at in range(final + 1, min(final + 1 + _CHAIN_LINES, segments.count)):
         text = segments.text(at)

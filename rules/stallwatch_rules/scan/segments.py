@@ -1,7 +1,7 @@
-"""A chunk's bytes as patterns see them, and where its segments end: at line feeds and carriage returns.
+"""Prepare a chunk's bytes for patterns, and find its segments' ends: line feeds and carriage returns.
 
-The view of a chunk is its text in UTF-8, without colours, container escapes and foreign encodings. Whatever
-is taken out, every line feed and carriage return stays, so that the n-th segment of the view is the n-th of
+The view of a chunk is its text in UTF-8, without colors, container escapes and foreign encodings. Whatever
+is removed, every line feed and carriage return stays, so that the n-th segment of the view is the n-th of
 the chunk.
 """
 
@@ -18,7 +18,7 @@ from stallwatch_rules.text.controls import TERMINAL_CODES_IN_BYTES
 from stallwatch_rules.text.encodings import decode_foreign
 from stallwatch_rules.text.lazy import lazy
 
-# What docker's json-file driver writes, and collectors whose first record has its text in sight.
+# Records of docker's json-file driver, and of collectors whose first record has its text near the start.
 _JSON_LINES = lazy(rb'\s*\{"(?:log":"|[^\n]{0,400}?"(?:%s)": ?")' % "|".join(TEXTS).encode())
 _JSON_ESCAPES = (
     (b'\\"', b'"'),
@@ -29,14 +29,14 @@ _JSON_ESCAPES = (
     (b"\\u001b", b"\x1b"),
     (b"\\\\", b"\\"),
 )
-# What a page sets for quotes and blanks, as the reader of lines spells it (``lines.unescape``).
+# Typeset quotes and blanks of a page, spelled as the reader of lines does (``lines.unescape``).
 _TYPESET = tuple((character.encode(), plain.encode()) for character, plain in TYPESET.items())
 _TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
 # A container runtime's record: only its line's first segment has the head.
 _RECORD = lazy(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
 _FEED, _ENDS = lazy(rb"\n"), lazy(rb"[\r\n]")
-_SLICE = 64 * 1024  # bytes that a processor's cache holds together with what is made of them
-_SHORT = 8 * 1024  # bytes that Python counts in sooner than numpy
+_SLICE = 64 * 1024  # bytes that a processor's cache holds together with the results
+_SHORT = 8 * 1024  # bytes in which Python counts faster than numpy
 _PAYS = 32 * 1024 * 1024
 _counted = 0
 
@@ -46,7 +46,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
     numpy counts seven times as fast as Python, but takes as long to load as Python takes for ``_PAYS`` bytes.
     """
-    global _counted  # bytes in this process: what it has read before is the best guess of what it will read
+    global _counted  # bytes in this process: the amount read so far is the best guess of the amount to come
     _counted += end - start
     if end - start < _SHORT or _counted < _PAYS:
         return data.count(value, start, end)
@@ -56,7 +56,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
 
 def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
-    """Return where line feeds, or carriage returns as well, stand in a slice."""
+    """Return where line feeds, or carriage returns as well, are in a slice."""
     if _counted < _PAYS:
         form = _ENDS if redrawn else _FEED
         return [end.start() for end in form.finditer(data, start, start + _SLICE)]
@@ -69,10 +69,10 @@ def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
 
 
 class LineEnds:
-    """Where line feeds, and carriage returns if there are some, stand in a block: the n-th of all of them.
+    """The positions of line feeds, and carriage returns if any, in a block: the n-th of all of them.
 
-    They are only counted, slice by slice. Where they stand is looked up in the slices that somebody asks for:
-    mostly a few.
+    They are only counted, slice by slice. Their positions are computed only in the slices that are queried:
+    usually a few.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -86,24 +86,24 @@ class LineEnds:
         self.count = self._before[-1]
 
     def _counted(self, value: bytes) -> list[int]:
-        """How often a byte stands before each slice, and in all of them."""
+        """Return how often a byte occurs before each slice, and in all of them."""
         size = len(self._data)
         slices = range(0, size, _SLICE)
         counts = (_count(self._data, value, start, min(start + _SLICE, size)) for start in slices)
         return list(itertools.accumulate(counts, initial=0))
 
     def at(self, number: int) -> int:
-        """Where the end with this number stands."""
+        """Return the position of the end with this number."""
         order = bisect_right(self._before, number) - 1
         return self._in(order)[number - self._before[order]]
 
     def before(self, offset: int) -> int:
-        """How many ends stand before this offset."""
+        """Return the number of ends before this offset."""
         order = offset // _SLICE
         return self._before[order] + (bisect_left(self._in(order), offset) if offset % _SLICE else 0)
 
     def feeds(self, number: int) -> int:
-        """How many of the first so many are line feeds."""
+        """Return how many of the first `number` ends are line feeds."""
         if not self.redrawn:
             return min(number, self.count)
         if number >= self.count:
@@ -113,7 +113,7 @@ class LineEnds:
         return self._feeds_before[order] + self._data.count(b"\n", start, self.at(number))
 
     def _in(self, order: int) -> list[int]:
-        """Where they stand in a slice."""
+        """Return the positions of the ends in a slice."""
         found = self._found.get(order)
         if found is None:
             found = self._found[order] = _ends_in(self._data, order * _SLICE, redrawn=self.redrawn)
@@ -121,7 +121,7 @@ class LineEnds:
 
 
 class Segments:
-    """The segments of a chunk's bytes, and of its ``view``, which has as many."""
+    """The segments of a chunk's bytes, and of its ``view``, which has the same number."""
 
     def __init__(self, data: bytes) -> None:
         solid = data.isascii() and b"\0" not in data and b"\x1b" not in data
@@ -139,15 +139,15 @@ class Segments:
         return _RECORD.match(self.data) is not None or self.data[:8] == b'{"log":"'
 
     def at(self, offsets: Sequence[int]) -> list[int]:
-        """The segments in which matches lie that end at these offsets of the view.
+        """Return the segments of matches that end at these offsets of the view.
 
-        Ascending offsets are the fastest: most lie where the one before does.
+        Ascending offsets are the fastest: most are in the segment of the one before.
         """
         units: list[int] = []
-        unit, start, end = 0, 1, 0  # of the last offset: its segment, and where matches in that may end
+        unit, start, end = 0, 1, 0  # of the last offset: its segment, and the ends of matches in that
         for offset in offsets:
             if not start <= offset <= end:
-                # A match that ends at the very start, as an empty one may, lies in the first.
+                # A match that ends at the very start, as an empty one may, is in the first segment.
                 unit = self._ends.before(max(offset - 1, 0))
                 start = self.start(unit) + 1
                 end = self._ends.at(unit) + 1 if unit < self._ends.count else len(self.view)
@@ -155,31 +155,31 @@ class Segments:
         return units
 
     def start(self, segment: int) -> int:
-        """Where a segment begins in the view."""
+        """Return where a segment begins in the view."""
         return self._ends.at(segment - 1) + 1 if segment else 0
 
     def text(self, segment: int) -> bytes:
-        """A segment of the view, without its end."""
+        """Return a segment of the view, without its end."""
         end = self._ends.at(segment) if segment < self._ends.count else None
         return self.view[self.start(segment) : end]
 
     def raw(self, first: int, behind: int) -> bytes:
-        """The bytes of a range of segments, as they stand in the source."""
+        """Return the bytes of a range of segments, as in the source."""
         ends = self._data_ends
         end = ends.at(behind - 1) + 1 if behind <= ends.count else None
         return self.data[self._raw_start(first) : end]
 
     def place(self, segment: int) -> tuple[int, int]:
-        """Where a segment begins and ends in ``data``, its end not counted."""
+        """Return where a segment begins and ends in ``data``, without its end."""
         ends = self._data_ends
         return self._raw_start(segment), ends.at(segment) if segment < ends.count else len(self.data)
 
     def line_ends(self, first: int, behind: int) -> int:
-        """How many line feeds a range of segments holds."""
+        """Return the number of line feeds in a range of segments."""
         return self._ends.feeds(behind) - self._ends.feeds(first)
 
     def record_head(self, segment: int) -> bytes:
-        """What the record says in which a segment stands, when it is not the first of its line."""
+        """Return the head of a segment's record, if the segment is not the first of its line."""
         if not segment or not self._ends.redrawn:
             return b""
         data, start = self.data, self._raw_start(segment)
@@ -193,9 +193,9 @@ class Segments:
 
 
 def view_of(data: bytes, *, solid: bool = False) -> bytes:
-    """The chunk's text in UTF-8, in which patterns are found that its lines match.
+    """Return the chunk's text in UTF-8, in which every pattern is found that matches one of its lines.
 
-    ``solid``: it is known to be ASCII without escape characters; JSON may still spell some out.
+    ``solid``: it is known to be ASCII without escape characters; JSON may still escape some.
     """
     if not solid and not data.isascii():
         data = _utf8(data)
@@ -205,7 +205,7 @@ def view_of(data: bytes, *, solid: bool = False) -> bytes:
     if data[:1] in (b"{", b" ") and _JSON_LINES.match(data):
         for escape, character in _JSON_ESCAPES:
             data = data.replace(escape, character)
-        solid = False  # an escape may stand there now
+        solid = False  # the text may hold escape characters now
     if not solid and b"\x1b" in data:
         data = TERMINAL_CODES_IN_BYTES.sub(b"", data)
     return data
@@ -226,7 +226,7 @@ def _line(line: bytes) -> bytes:
 
 
 def _segment(raw: bytes) -> bytes:
-    """Decoded as the reader of lines does it."""
+    """Decode a segment as the reader of lines does."""
     try:
         raw.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""One source read into a run's reading: its beginning and end whole, what lies between in samples."""
+"""Read one source into a run's reading: its beginning and end whole, the rest in samples."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from stallwatch_rules.scan.sampled import SampledScan, SearchedChunk, Skipped, W
 from stallwatch_rules.scan.state import ScanSizes
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_TOGETHER = 8  # chunks that are searched, and then read, at once
-_AT_ONCE = 1024  # lines that are read at once
-_LONG_HEAD = 8  # times the head's size at most, however few lines it holds
+_TOGETHER = 8  # chunks that are searched, and then read, together
+_AT_ONCE = 1024  # lines that are read together
+_LONG_HEAD = 8  # times the head's size: limit for a head of few lines
 
 
 class SourceReading:
     """Takes the bytes of one source in portions.
 
-    ``engine`` is asked for once the source is longer than its head and its tail; if it gives none, every line
+    ``engine`` is called once the source is longer than its head and its tail; if it returns none, every line
     is read.
     """
 
@@ -53,19 +53,19 @@ class SourceReading:
         self._head_segments = 0
         self._in_head = True
         self._whole = True  # whether the last chunk was read to its end
-        self._searched: list[SearchedChunk] = []  # they wait to be selected from
-        self._found: list[Line] = []  # they wait until they are many, as each portion has its price
+        self._searched: list[SearchedChunk] = []  # waiting for selection
+        self._found: list[Line] = []  # read in large portions, as each portion has a cost
         self._asides: list[Aside] = []
         self.bytes = 0
 
     @property
     def lines(self) -> int:
-        """Lines that ended so far."""
+        """Lines that have ended so far."""
         return self._lines.lines
 
     @property
     def cut(self) -> int:
-        """Lines that were longer than what is kept of one."""
+        """Lines that were longer than the kept part of a line."""
         return self._lines.cut
 
     def feed(self, data: bytes) -> None:
@@ -82,7 +82,7 @@ class SourceReading:
             self._take(self._waiting.popleft())
 
     def finish(self) -> None:
-        """The source has ended."""
+        """Read the rest: the source has ended."""
         rest = self._decoded(b"", final=True)
         self._waiting.extend([*self._cutter.feed(rest), *self._cutter.finish()])
         left = sum(len(chunk.data) for chunk in self._waiting)
@@ -103,7 +103,7 @@ class SourceReading:
         self._feed()
 
     def apply(self, parts: Iterable[Skipped | Window]) -> None:
-        """Read what a scan selected of this source, here or elsewhere."""
+        """Read the parts that a scan selected from this source, here or elsewhere."""
         lines, asides, source = self._found, self._asides, self._lines.source
         for part in parts:
             if isinstance(part, Skipped):
@@ -122,7 +122,7 @@ class SourceReading:
         self._reading.feed(lines, asides)
 
     def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
-        """UTF-16 as UTF-8, so that its lines are found."""
+        """Return UTF-16 as UTF-8, so that its lines are found."""
         if not self._decided:
             data = self._begun + data
             if len(data) < 3 and not final:
@@ -161,13 +161,13 @@ class SourceReading:
         self._whole = False
 
     def _select(self) -> None:
-        """Read what is worth it of the chunks that wait."""
+        """Read the selected parts of the waiting chunks."""
         if self._searched and self._scan is not None:
             searched, self._searched = self._searched, []
-            self.apply(itertools.chain.from_iterable([self._scan.select(one) for one in searched]))
+            self.apply(itertools.chain.from_iterable([self._scan.select(chunk) for chunk in searched]))
 
     def _read_head(self, chunk: Chunk) -> Chunk | None:
-        """Read what belongs to the head; gives what is left of the chunk."""
+        """Read the part that belongs to the head; return the rest of the chunk."""
         end = self._head_end(chunk.data)
         if end is None or end >= len(chunk.data):
             self._head += len(chunk.data)
@@ -180,7 +180,7 @@ class SourceReading:
         return Chunk(chunk.data[end:], chunk.start + end, chunk.place, False)
 
     def _head_end(self, data: bytes) -> int | None:
-        """Where the head ends in the next bytes; ``None`` if it goes on behind them."""
+        """Return where the head ends in the next bytes; ``None`` if it continues after them."""
         sizes = self._sizes
         for times in range(1, _LONG_HEAD + 1):
             wanted = times * sizes.head - self._head

@@ -1,4 +1,4 @@
-"""How much of a source is read, and what a scan remembers within one section of it.
+"""Set how much of a source is read, and keep the state of a scan within one section of it.
 
 A section is a part of the source at fixed offsets: each has the same budgets, however long the source is.
 """
@@ -11,49 +11,49 @@ from dataclasses import dataclass, field, replace
 
 from stallwatch_rules.text.masking import template_key
 
-_BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar that it found in its line
+_BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar on its line
 _KEY_BYTES = 200
 _RUN_WHOLE = 256 * 1024  # bytes of a run's heads and tails together
-_LEAST_WHOLE = 0.0125  # of a source's head and tail are read however many sources there are
+_LEAST_WHOLE = 0.0125  # least share of a source's head and tail that is read
 
 
 @dataclass(frozen=True)
 class ScanSizes:
-    """How much is read, in bytes and in segments (a line, or a drawing of a progress bar)."""
+    """Amounts to read, in bytes and in segments (a line, or a drawing of a progress bar)."""
 
     chunk: int = 4 * 1024 * 1024
     head: int = 64 * 1024  #: of a source, read whole
-    head_segments: int = 300  #: and at least so many
+    head_segments: int = 300  #: and at least this many
     tail: int = 96 * 1024  #: bytes of a source's end, read whole
     section: int = 32  #: chunks
-    dense: int = 4  #: chunks at a section's start, in which everything is looked for
-    dense_every: int = 8  #: behind them, so many have one of these
-    novel: tuple[int, int] = (4, 20)  #: segments before and behind a rule's first match in a section
-    novel_windows: int = 20  #: so many; what is new after them has the small window
+    dense: int = 4  #: chunks at a section's start that are searched for everything
+    dense_every: int = 8  #: after them, one chunk of this many is dense
+    novel: tuple[int, int] = (4, 20)  #: segments before and after a rule's first match in a section
+    novel_windows: int = 20  #: number of these; later new rules get the small window
     known: tuple[int, int] = (1, 4)  #: around its next matches
     known_windows: int = 6
     neighbours: int = 3  #: lines of one template around matches that are read
-    ends: int = 256  #: of a rule's lines in a chunk, at both ends, of which ranks are told apart
-    ranks: int = 65_536  #: times rules, that are told apart in a section
-    rule_lines: int = 200  #: that are read; others are only counted, except a chunk's first and last
-    contexts: int = 64  #: lines that meet what another rule requires
-    tracebacks: int = 6  #: of one final line that are read whole; of the others only what names them
-    torn_tracebacks: int = 20  #: with other lines in them, around which much is read
-    tracebacks_after: int = 16  #: segments behind a traceback, where its message may go on
-    templates: int = 400  #: of lines that say that something is wrong
-    template: tuple[int, int] = (2, 6)  #: segments before and behind the first line of one
-    warnings: int = 100  #: of a chunk that are looked at
+    ends: int = 256  #: lines of a rule at both ends of a chunk, split by rank
+    ranks: int = 65_536  #: ranks times rules distinguished in a section
+    rule_lines: int = 200  #: lines that are read; others are only counted, except a chunk's first and last
+    contexts: int = 64  #: lines that meet another rule's requirement
+    tracebacks: int = 6  #: of one final line that are read whole; of others only the naming lines
+    torn_tracebacks: int = 20  #: tracebacks with other lines in them, around which much is read
+    tracebacks_after: int = 16  #: segments after a traceback, where its message may continue
+    templates: int = 400  #: of lines that report a problem
+    template: tuple[int, int] = (2, 6)  #: segments before and after the first line of one
+    warnings: int = 100  #: of a chunk that are read
     samples: int = 2  #: lines of each kind of metric at a chunk's start
-    next_metrics: int = 3  #: behind the first and the last of a rule's lines in a chunk
-    probe: int = 8 * 1024  #: bytes at a chunk's two ends in which they are looked for first
-    turns: bool = False  #: files are so many that not in each of them everything is looked for
-    row: int = 3  #: segments at a dense chunk's start that are read whatever they say
+    next_metrics: int = 3  #: after the first and the last of a rule's lines in a chunk
+    probe: int = 8 * 1024  #: bytes at a chunk's two ends that are searched for them first
+    turns: bool = False  #: there are too many files to search each of them for everything
+    row: int = 3  #: segments at a dense chunk's start that are read in any case
 
     @classmethod
     def of_run(cls, sizes: Iterable[int]) -> ScanSizes:
-        """Return the sizes for sources of so many bytes: the more there are, the less of each is read.
+        """Return the settings for sources of these sizes (bytes): the more sources, the less of each is read.
 
-        What tells of a failure is found wherever it stands, so only the numbers between get fewer.
+        Signs of a failure are found wherever they are, so only the numbers in between get fewer.
         """
         usual = cls()
         usually = usual.head + usual.tail
@@ -70,13 +70,13 @@ class ScanSizes:
         )
 
     def first_chunk(self, source: str) -> int:
-        """Return as which chunk of a section the first one of a source counts: of many, some are dense."""
+        """Return the number that a source's first chunk counts as: with many sources, some are dense."""
         return (
             self.dense + zlib.crc32(source.encode(errors="replace")) % self.dense_every if self.turns else 0
         )
 
     def is_dense(self, place: int) -> bool:
-        """Whether everything is looked for in the chunk at this place."""
+        """Return whether the chunk at this place is searched for everything."""
         number = place % self.section
         return number < self.dense or number % self.dense_every == 0
 
@@ -95,21 +95,21 @@ class ScanState:
     carry: int = 0  #: segments of the next chunk that belong to a window of the last
 
     def window(self, before: int, sizes: ScanSizes) -> tuple[int, int]:
-        """How much to read around a rule's line, when ``before`` lines of it were met."""
+        """Return how much to read around a rule's line after ``before`` lines of the rule."""
         if before == 0 and self.windows < sizes.novel_windows:
             self.windows += 1
             return sizes.novel
         return sizes.known if before < sizes.known_windows else (0, 0)
 
     def allowed(self, target: int, limit: int, wanted: int) -> int:
-        """How many of ``wanted`` further segments may be read before a limit is met; they are counted."""
+        """Count ``wanted`` further segments and return how many may be read within the limit."""
         met = self.fired.get(target, 0)
         self.fired[target] = met + wanted
         return max(0, min(wanted, limit - met))
 
 
 def template_of(text: bytes) -> bytes:
-    """A line without its figures: lines of one message have the same."""
+    """Return a line without its figures: lines of one message have the same template."""
     if b"]" in text:
         for end in _BAR_ENDS:
             text = text.rpartition(end)[2] or text

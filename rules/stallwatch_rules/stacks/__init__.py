@@ -1,1 +1,1 @@
-"""Where the ranks of a run that stands are: stacks of three origins in one form, folded, the odd rank."""
+"""Locate the ranks of a stalled run: stacks of three origins in one form, folded, with the odd rank named."""

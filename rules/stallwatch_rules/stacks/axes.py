@@ -1,6 +1,6 @@
-"""What the ranks of a process group share, by the names that frameworks give the group.
+"""Derive what the ranks of a process group share from the names that frameworks give the group.
 
-Read in Megatron-core 0.15 (``megatron/core/parallel_state.py``: ``_TENSOR_MODEL_PARALLEL_GROUP``), DeepSpeed
+Sources: Megatron-core 0.15 (``megatron/core/parallel_state.py``: ``_TENSOR_MODEL_PARALLEL_GROUP``), DeepSpeed
 0.19.8 (``deepspeed/utils/groups.py``; ``runtime/pipe/topology.py``: ``pp_proc_group``) and torch 2.13
 (``torch/distributed/device_mesh.py``: ``mesh_tp``; torchtitan has dimensions such as ``dp_shard``).
 """
@@ -23,7 +23,7 @@ _AXES: dict[str, Axis] = {
     **dict.fromkeys(("cp", "sp", "context", "sequence", "ulysses"), "cp"),
     "world": "world",
 }
-# Gradients are reduced over the context-parallel ranks as well; experts have groups of their own.
+# Gradients are reduced over the context-parallel ranks, too; experts have their own groups.
 _TOGETHER: dict[frozenset[Axis], Axis] = {
     frozenset(("dp", "cp")): "dp",
     frozenset(("dp", "ep")): "dp",
@@ -33,7 +33,7 @@ _TOGETHER: dict[frozenset[Axis], Axis] = {
 
 
 def axis_of(names: Iterable[str], *, whole: bool = False) -> Axis:
-    """Return what the group shares by the first of its names that says so; of the `whole` job, "world"."""
+    """Return the axis by the first conclusive name of the group; "world" if only the `whole` job fits."""
     for name in names:
         found = frozenset(_AXES[word] for word in _WORDS.findall(name.lower()) if word in _AXES)
         axis = next(iter(found)) if len(found) == 1 else _TOGETHER.get(found, "")

@@ -1,10 +1,10 @@
-"""Judge which ranks of a run hold up the others, and why, from any source of what the ranks do.
+"""Judge which ranks of a run hold up the others, and why, whatever the source of the rank states.
 
-The ranks and the collectives of their process groups are a wait-for graph. A rank that waits in a collective
+The ranks and the collectives of their process groups form a wait-for graph. A rank that waits in a collective
 of a group waits for the members that have joined fewer collectives of that group; in a pipeline, for the
-stages beside its own; if no rank counts collectives, for ranks that do not wait. Most ranks of a stall are
-victims: those at the end of all paths, which wait for no other, hold up the run. If paths end in a cycle,
-ranks took different paths, and those are suspected that contradict most others.
+adjacent stages; if no rank counts collectives, for ranks that do not wait. Most ranks of a stall are
+victims: the ranks at the end of all paths, which wait for no other, hold up the run. If paths end in a cycle,
+ranks took different code paths, and the suspects are the ranks that contradict most others.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from stallwatch_rules.stacks.records import RankGroup, StackGroup, Why
 from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph, passes
 
 AGREED = 0.97  #: the ranks' counters and stacks agree, or the kernel reports it
-COUNTED = 0.92  #: by the ranks' counters alone
-STACKS = 0.8  #: by the stacks of a small minority, by what is done, or by a cycle of ranks that count
+COUNTED = 0.92  #: only the ranks' counters show it
+STACKS = 0.8  #: the stacks of a small minority, completed collectives, or a cycle of ranks with counters
 SILENT = 0.85  #: at most, if a host is silent
-UNSURE = 0.6  #: at most, if as many ranks do one as the other, or if ranks are unknown
-_ONE_HOST = 16  # ranks: more of them are seldom of one parallel group alone
+UNSURE = 0.6  #: at most, if two sides have equally many ranks, or if ranks are unknown
+_ONE_HOST = 16  # ranks: more are rarely in a single parallel group
 
-# Kinds that depend on something that is no rank.
+# Kinds that depend on something other than a rank.
 _OUTSIDE = ("joining", "load", "save", "lock", "network", "data")
 _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
 
 
 class Blame(msgspec.Struct, frozen=True):
-    """The judgement: no `ranks` if none is to blame, or if that is not known."""
+    """The judgment: no `ranks` if none is to blame, or if the culprit is not known."""
 
     ranks: tuple[int, ...] = ()
     why: Why = ""
-    candidates: tuple[int, ...] = ()  #: without `ranks`: those of which some are to blame
+    candidates: tuple[int, ...] = ()  #: without `ranks`: some of these are to blame
     confidence: float = 0.0
 
 
@@ -47,7 +47,7 @@ def blame(
     hosts: Mapping[str, str] | None = None,
     silent: Sequence[str] = (),
 ) -> Blame:
-    """Judge what all known ranks do.
+    """Judge the state of all known ranks.
 
     `world`: ranks of the run, 0 if unknown. `hosts`: their folded ranks. `silent`: hosts that do not answer.
     """
@@ -60,7 +60,7 @@ def blame(
 
 
 def _by_condition(run: Run) -> Blame | None:
-    """Judge by the state of processes in the kernel, the surest evidence."""
+    """Judge by the state of processes in the kernel, the strongest evidence."""
     conditions = {group.condition for group in run.groups}
     if not run.groups:
         return Blame(tuple(sorted(run.silent)), "unreachable", (), UNSURE) if run.is_silent else Blame()
@@ -73,7 +73,7 @@ def _by_condition(run: Run) -> Blame | None:
         if why in conditions and len(conditions) > 1:
             found = run.ranks_where(at for at, group in enumerate(run.groups) if group.condition == why)
             if why == "ended" and run.silent and 2 * len(found) > len(run.owner):
-                # Their launcher ended them when it missed the host.
+                # Their launcher ended them when it lost the host.
                 return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
             return Blame(found, why, (), AGREED)
     return None
@@ -102,7 +102,7 @@ def _by_waiting(run: Run) -> Blame:
 
 
 def _elsewhere(run: Run, busy: set[int], missed: set[int], *, somebody_waits: bool) -> Blame:
-    """Judge ranks that do not wait, and that others wait for: of several, those whom counting ranks miss."""
+    """Judge ranks that others wait for and that do not wait; prefer those that counting ranks miss."""
     counted = busy & missed
     chosen = counted or busy
     owners = {run.owner[rank] for rank in chosen}
@@ -131,7 +131,7 @@ def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
 
 
 def _not_done(run: Run, late: set[int]) -> bool:
-    """Whether these wait in a collective that all joined; or others, in the same call, are done with it."""
+    """Return whether all joined the collective that these wait in, or others of the call completed it."""
     for at in {run.owner[rank] for rank in late}:
         group = run.groups[at]
         for id, count in group.collectives.items():
@@ -153,7 +153,7 @@ def _not_done(run: Run, late: set[int]) -> bool:
 
 
 def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
-    """Judge ranks that wait for each other, by how many others each of them contradicts."""
+    """Judge ranks that wait for each other, by the number of ranks that each of them contradicts."""
     if odd := _called_otherwise(graph):
         return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
     inside = set().union(*circles)
@@ -171,7 +171,7 @@ def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
 
 
 def _called_otherwise(graph: WaitGraph) -> set[int]:
-    """Return those that called another operation than most of the ranks that wait in the same collective.
+    """Return the ranks that called another operation than most ranks that wait in the same collective.
 
     Backends without names of operations do not show in which group a rank waits, unless it waits in one only.
     """
@@ -189,7 +189,7 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return those that are where others have joined another number of collectives of the same kind.
+    """Return the ranks at a place where others have joined another number of collectives of the same kind.
 
     Ranks of one stage run one program. Other stages count only if they confirm all the rest of `among`.
     """
@@ -215,7 +215,7 @@ def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) ->
 
 
 def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
-    """Count for each rank the members of its groups that are ahead of it in one way and behind it in another.
+    """Count, for each rank, the members of its groups that are ahead of it in one kind and behind in another.
 
     Ranks of one group run one program, so no order of their collectives allows both.
     """
@@ -236,13 +236,13 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
 
 
 def _is_further(one: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, int]]) -> bool:
-    """Whether one rank has joined more collectives of some kind of group than another."""
+    """Return whether one rank has joined more collectives than another in some kind of group."""
     theirs = dict(other)
     return any(joined > theirs.get(role, joined) for role, joined in one)
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
-    """Count for each rank in how many split groups it is of the smaller part, less those where it is not."""
+    """Count, for each rank, the split groups that have it in the smaller part, minus those in the larger."""
     votes: Counter[int] = Counter()
     for split in splits:
         smaller, larger = sorted((split.late, split.ahead), key=len)
@@ -264,7 +264,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
         for id, count in group.collectives.items():
             operation = count.operation.replace("_", "").lower()
             if not operation and count.done is None and id in whole and run.waits(at):
-                operation = f"{group.what} {group.place}"  # all of them wait, and for no other rank
+                operation = f"{group.what} {group.place}"  # all members wait, and for no other rank
             if operation and group.condition != "ended":
                 called[id, count.joined][operation].update(members[id].intersection(group.ranks) & within)
     odd: set[int] = set()
@@ -273,7 +273,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
         sizes = sorted((len(ranks) for ranks in operations.values() if ranks), reverse=True)
         if len(sizes) < 2:
             continue
-        if sizes[0] == sizes[1]:  # it is not known which of them took the wrong path
+        if sizes[0] == sizes[1]:  # unknown which side took the wrong path
             even.update(*operations.values())
         else:
             odd.update(*(ranks for ranks in operations.values() if len(ranks) < sizes[0]))
@@ -281,20 +281,20 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
         return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
     if not even:
         return None
-    everybody = tuple(sorted(even))
+    involved = tuple(sorted(even))
     if len(even) == len(run.owner):
-        return Blame(everybody, "diverged", (), UNSURE)
-    return Blame((), "diverged", everybody, UNSURE)
+        return Blame(involved, "diverged", (), UNSURE)
+    return Blame((), "diverged", involved, UNSURE)
 
 
 def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
-    """Judge ranks that all wait, and of which none misses another by number."""
+    """Judge ranks that all wait, and none of which is behind another by count."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:
         return Blame()
     if behind := _done_less(run):
-        return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch may count late what is done
+        return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch may count completed work late
     done_counted = len(graph.visible) == len(run.owner)
     level = not graph.splits and all(group.collectives for group in run.groups)
     apart = _other_places(run, range(len(run.groups)), level=level)
@@ -305,7 +305,7 @@ def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
 
 
 def _done_less(run: Run) -> tuple[int, ...]:
-    """Return the few ranks that are done with fewer collectives of a group, of which all joined as many."""
+    """Return the few ranks that completed fewer collectives of a group that all joined equally often."""
     found: set[int] = set()
     for id, ranks in run.members.items():
         done: dict[int, set[int]] = defaultdict(set)
@@ -324,10 +324,10 @@ def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
 
 
 def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
-    """Judge by stacks alone: those that do something else than most others; all, if it is a tie.
+    """Judge by stacks alone: the ranks that do something else than most others; all ranks if it is a tie.
 
-    If ranks meet in groups of several kinds, or in a pipeline, victims are at many places: nobody can say,
-    unless all are `level`: they have joined as many collectives of each group.
+    If ranks meet in groups of several kinds, or in a pipeline, victims are at many places and no judgment is
+    possible, unless all are `level`: they have joined the same number of collectives of each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for at in of:

@@ -1,4 +1,4 @@
-"""What the stacks add to a diagnosis: the rank to look at, and what it does."""
+"""Add the findings of the stacks to a diagnosis: the rank to look at, and what it does."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.spans import host_of
 from stallwatch_rules.stacks.words import sentence
 
-HARDLY = 0.3  #: how sure a trace cache is the cause where the rank that is missed is in no collective
+HARDLY = 0.3  #: confidence in a trace cache as the cause if the missed rank is in no collective
 Advice = tuple[str, ...]  #: ids of messages: why, and the fixes
-#: A run that is one process, of which no stack is known: its advice speaks of no other ranks.
+#: A run of one process without a known stack: the advice mentions no other ranks.
 ONE_PROCESS: Advice = ("diagnosis.single-why", "diagnosis.single-fix", "diagnosis.alone-fix")
 #: A launcher that has started no rank yet.
 NO_RANK: Advice = ("diagnosis.launcher-why", "diagnosis.joining-fix", "diagnosis.single-fix")
@@ -24,18 +24,18 @@ _ENDED: Advice = ("diagnosis.ended-why", "diagnosis.ended-fix")
 _ALONE: Advice = ("diagnosis.alone-why", "diagnosis.alone-fix")
 _JOINING: Advice = ("diagnosis.joining-why", "diagnosis.joining-fix")
 
-TAKE_STACKS = "py-spy dump"  #: in the advice to find out where the ranks are
+TAKE_STACKS = "py-spy dump"  #: part of the advice to locate the ranks
 _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for others
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
-    """The diagnosis with the sentence in its digest; a standstill without a cause gets the odd rank.
+    """Return the diagnosis with the sentence in its digest; a standstill without a cause gets the odd rank.
 
-    What a silent hang's page advises for a run of which nothing else is known gives way to what is known.
-    A cause that a log told is not moved to another rank: whoever hangs may hang because of it.
+    What the stacks show replaces the silent hang's advice for runs of which nothing else is known.
+    A cause read from a log is not moved to another rank: the rank that hangs may hang because of it.
     """
-    told = sentence(stacks)
-    if isinstance(told, str):
+    summary = sentence(stacks)
+    if isinstance(summary, str):
         return diagnosis
     primary = diagnosis.primary
     findings = diagnosis.findings
@@ -43,17 +43,17 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
     if primary is not None and primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
         rank = stacks.odd[0] if stacks.odd else stacks.groups[0].ranks[0]
         host = host_of(rank, stacks.hosts) or primary.host
-        if host != primary.host:  # nor is the last line of another host's rank the place to look at
+        if host != primary.host:  # and the last line of another host's rank is the wrong place to look
             primary = replace(primary, host=host, file="", line=0)
         primary = replace(
             primary,
             rank=rank,
-            evidence=[told, *(line for line in primary.evidence if line != told)],
+            evidence=[summary, *(line for line in primary.evidence if line != summary)],
         )
     elif primary is not None and waited_in_vain(primary) and len(stacks.odd) == 1:
-        primary = _of_missing(primary, stacks.odd[0], told)
+        primary = _of_missing(primary, stacks.odd[0], summary)
     if primary is not None and _known(stacks):
-        look = message("diagnosis.look-there", told=told) if stacks.odd or alone else told
+        look = message("diagnosis.look-there", told=summary) if stacks.odd or alone else summary
         if stacks.file:
             look = look + message("diagnosis.all-stacks", file=stacks.file)
         if primary.rule == SILENT_HANG:
@@ -61,7 +61,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             joining = _JOINING if _all_join(stacks) else None
             advice = _ENDED if stacks.why == "ended" else joining or (_ALONE if alone else None)
             primary = _advised(primary, advice, look) if advice else _shown(primary, look)
-            findings = [_without_riddle(one) for one in findings]
+            findings = [_without_riddle(finding) for finding in findings]
         elif any(map(asks_for_stacks, primary.fixes)):
             primary = _shown(primary, look)
         if primary.rule == TRACE_CACHE and (apart := _elsewhere(stacks)):
@@ -72,17 +72,17 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
                 confidence=min(primary.confidence, HARDLY),
                 apart=[replace(group, frames=[]) for group in apart],
             )
-    digest = [told, *(line for line in diagnosis.digest if line != told)]
+    digest = [summary, *(line for line in diagnosis.digest if line != summary)]
     return replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
 
 def asks_for_stacks(fix: Text) -> bool:
-    """Return whether a fix sends people for stacks."""
+    """Return whether a fix advises the user to take stacks."""
     return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
 
 
 def _of_missing(primary: Primary, rank: int, told: Message) -> Primary:
-    """What ranks say that waited in vain, pointing to the rank that the stacks showed to hold up the run."""
+    """Return the finding of ranks that waited in vain, pointing to the rank that holds up the run."""
     evidence = [told, *(line for line in primary.evidence if line != told)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
@@ -91,7 +91,7 @@ def _of_missing(primary: Primary, rank: int, told: Message) -> Primary:
 
 
 def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
-    """The diagnosis with this advice in place of the silent hang's own."""
+    """Return the diagnosis with this advice in place of the silent hang's own."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
@@ -99,54 +99,54 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
 
 
 def _advised(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
-    """The primary with this advice, behind what the stacks showed."""
+    """Return the primary with this advice, after what the stacks show."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
 
 def _in_no_collective(stacks: StallStacks) -> bool:
-    """Whether the run has a single rank here, and it waits for no other."""
+    """Return whether the run has a single rank here, and it waits for no other."""
     first = stacks.groups[0]
     single = not stacks.elsewhere and [group.ranks for group in stacks.groups] == [[0]]
     return single and first.condition == "alive" and first.kind not in _TOGETHER
 
 
 def _all_join(stacks: StallStacks) -> bool:
-    """Whether all ranks here wait for others to join the process group."""
+    """Return whether all ranks here wait for others to join the process group."""
     return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
 
 
 def background(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Rules of what a stall of this `rule` had beside it: trace-cache messages explain no rank's own hang."""
-    beside = any(one.rule == TRACE_CACHE for one in diagnosis.findings)
+    """Return the rules beside a stall of `rule`: trace-cache messages explain no rank's own hang."""
+    beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 
 
 def stands_elsewhere(stacks: StallStacks | None) -> bool:
-    """Whether the rank that the others wait for is known to be in no collective."""
+    """Return whether the rank that the others wait for is known to be in no collective."""
     return stacks is not None and bool(_elsewhere(stacks))
 
 
 def _elsewhere(stacks: StallStacks) -> list[StackGroup]:
-    """The odd ranks, if they are known to be in no collective: what they do keeps the others waiting."""
+    """Return the odd ranks if they are known to be in no collective, so that the others wait for them."""
     odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
     return odd if not any(group.kind in (*_TOGETHER, "unknown") for group in odd) else []
 
 
 def _known(stacks: StallStacks) -> bool:
-    """Whether it is known of every rank here where it is."""
+    """Return whether the position of every rank here is known."""
     return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
 
 
 def _shown(primary: Primary, look: Message) -> Primary:
-    """The primary that tells what the stacks showed: nobody is sent to take them once more."""
-    first = replace(look, then=())  # as it was before the file with the stacks was written
+    """Return the primary with what the stacks show, without the advice to take them again."""
+    first = replace(look, then=())  # the message before the file with the stacks was written
     others = [fix for fix in primary.fixes if not asks_for_stacks(fix) and fix not in (look, first)]
     return replace(primary, fixes=[look, *others])
 
 
 def _without_riddle(finding: Finding) -> Finding:
-    """A standstill's note does not say that nothing tells why, where the stacks do."""
+    """Return a standstill's finding without the note that nothing shows the cause: the stacks do."""
     if finding.rule != SILENT_HANG:
         return finding
     return replace(finding, note=without(finding.note, "diagnosis.nothing-says-why"))

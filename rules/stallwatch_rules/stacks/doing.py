@@ -1,4 +1,4 @@
-"""What one rank does, by its stack: the operation that it is in, and the user's own line that called it."""
+"""Read what one rank does from its stack: the operation, and the line of the user's code that called it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAY_WAIT: tuple[Kind, ...] = ("code", "unknown", "thread", "rollout", "save", "
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """What a rank does and where; `frames` are those of the thread that tells."""
+    """The activity of a rank and its place; `frames` are those of the thread that shows it."""
 
     kind: Kind
     what: str = ""
@@ -34,9 +34,9 @@ class Doing(msgspec.Struct, frozen=True):
 
 
 def doing_of(rank: Asked) -> Doing:
-    """By the main thread; where that waits for autograd, by the thread of autograd that waits for ranks.
+    """Return what a rank does by its main thread; if that waits for autograd, by autograd's waiting thread.
 
-    Where it waits in an event loop, by the tasks that it waits for.
+    If the main thread waits in an event loop, by the tasks that it waits for.
     """
     main = main_thread(rank.threads)
     if main is None or not main.frames:
@@ -71,13 +71,13 @@ def _by_frames(thread: ThreadStack) -> Doing:
 
 
 def _called(inner: Sequence[Frame]) -> str:
-    """The user's own function that a library called back; empty where it called none."""
+    """Return the user's own function that a library called back; empty if it called none."""
     own = next((frame for frame in inner if not is_library(frame)), None)
     return own.function.rpartition(".")[2] if own is not None else ""
 
 
 def _imports(frames: Sequence[Frame]) -> bool:
-    """Whether what the user's own code called is an import."""
+    """Return whether the user's own code called an import."""
     for frame in reversed(frames):
         if frame.file.startswith("<frozen importlib"):
             return True
@@ -87,7 +87,7 @@ def _imports(frames: Sequence[Frame]) -> bool:
 
 
 def _recorded(rank: Asked, found: Doing) -> Doing:
-    """Compiled code shows no frames: where those tell nothing, torch may say that it waits."""
+    """Return `found`, or the wait that torch recorded if frames are inconclusive: compiled code has none."""
     waiting = rank.recorded.waiting
     if waiting and found.kind in _MAY_WAIT and _in_library(found.frames):
         return Doing("collective", waiting[0].operation, found.place, found.frames)
@@ -97,7 +97,7 @@ def _recorded(rank: Asked, found: Doing) -> Doing:
 
 
 def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, ...]:
-    """The frames of the tasks that the main thread waits for, each of which awaits the next."""
+    """Return the frames of the tasks that the main thread waits for, each of which awaits the next."""
     found: list[Frame] = []
     for thread in threads[threads.index(main) + 1 :]:
         if thread.task != "awaited":
@@ -107,7 +107,7 @@ def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, 
 
 
 def _in_loop(innermost: Frame) -> bool:
-    """Whether a thread waits for events of a loop; uvloop's own calls show no frames."""
+    """Return whether a thread waits for events of a loop; uvloop's own calls show no frames."""
     return _LOOP.search(innermost.file.replace("\\", "/")) is not None
 
 
@@ -120,19 +120,19 @@ def _in_backward(frames: Sequence[Frame]) -> bool:
 
 
 def place_of(frames: Iterable[Frame]) -> str:
-    """``train.py:42 in step``: the innermost frame of the user's own code, else the innermost of all."""
+    """Return ``train.py:42 in step``: the innermost frame of the user's own code, else of all."""
     known = list(frames)
     own = [frame for frame in known if not is_library(frame)]
     return short(own[-1] if own else known[-1]) if known else ""
 
 
 def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
-    """File and line of each frame of the user's own code, outermost first."""
+    """Return file and line of each frame of the user's own code, outermost first."""
     return [(frame.file, frame.line) for frame in frames if not is_library(frame)]
 
 
 def caller(doing: Doing) -> str:
-    """The innermost function of the user's own code around the library's call that tells what a rank does."""
+    """Return the user's innermost function around the library call that shows what a rank does."""
     kinds = [kind_of(frame) for frame in doing.frames]
     calls = [at for at, known in enumerate(kinds) if known is not None and known[0] == doing.kind]
     outside = doing.frames[: calls[-1]] if calls else doing.frames
@@ -141,10 +141,10 @@ def caller(doing: Doing) -> str:
 
 
 def evaluates(frames: Iterable[Frame]) -> bool:
-    """Whether a function that evaluates is on the stack, by its name."""
+    """Return whether a function on the stack evaluates, by its name."""
     return any(EVALUATES.search(frame.function.rpartition(".")[2]) for frame in frames)
 
 
 def short(frame: Frame) -> str:
-    """A frame in a sentence."""
+    """Return a frame as it appears in a sentence."""
     return f"{PurePosixPath(frame.file).name}:{frame.line} in {frame.function}"

@@ -1,9 +1,8 @@
-"""A dump of torch's flight recorder: how far one rank is in its process groups, and what it waits in.
+"""Read a dump of torch's flight recorder: the position of one rank in its process groups, and its wait.
 
 torch writes a file for each rank when a collective times out (2.13, ``FlightRecorder::dump`` and
 ``dump_json`` in torch/csrc/distributed/c10d/FlightRecorderDetail.hpp): a pickle, or JSON without frames. A
-rank that hangs in its own code has one, too: it shows the last collective that the rank joined, not where it
-is now.
+rank that hangs in its own code has a dump, too: it shows the last collective joined, not its position.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ _LISTS = (list, tuple)
 
 
 class Dumped(NamedTuple):
-    """What a dump says of its rank."""
+    """The content of a rank's dump."""
 
     asked: Asked
     doing: Doing
-    time: float  #: Unix seconds of the newest entry; 0 if there is none
+    time: float  #: Unix seconds of the newest entry; 0 without entries
 
 
 def is_dump(value: Any) -> bool:
-    """Return whether this is what torch dumps: its version, and process groups or entries."""
+    """Return whether a value has the form of torch's dump: a version, and process groups or entries."""
     return isinstance(value, dict) and "version" in value and bool({"pg_config", "entries"} & value.keys())
 
 
 def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
-    """Return what the dump of a rank says; what is malformed is left out."""
+    """Return the content of a rank's dump, without malformed parts."""
     given = value.get("entries")
     entries = (
         [one for one in given[-_MOST_ENTRIES:] if isinstance(one, dict)] if isinstance(given, _LISTS) else []
@@ -83,14 +82,14 @@ def _at_oldest(recorded: Recorded) -> Recorded:
 
 
 def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> Doing:
-    """What the rank waits in, by its oldest collective under way; else the place of its last one."""
+    """Return what the rank waits in, by its oldest collective under way; else the place of its last one."""
     last = entries[-1] if entries else {}
     if recorded.waiting:
         first = recorded.waiting[0]
         frames = next((found for one in entries if _is_of(one, first.number) and (found := _frames(one))), ())
         return Doing("collective", first.operation, place_of(frames), frames)
     frames = _frames(last)
-    # Of messages to one rank only the last is certain: those of a batch are never seen to be done.
+    # Only the last message to one rank is certain: messages of a batch never appear completed.
     if last.get("is_p2p") and last.get("state") != "completed":
         named = str(_entry(last).get("profiling_name", ""))
         operation = named.rpartition(":")[2].partition(" ")[0]
@@ -103,7 +102,7 @@ def _is_of(entry: Mapping[str, Any], number: int) -> bool:
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of an entry that are looked at, if they have the form that torch gives them."""
+    """Return the parts of an entry that are read, if they have the form that torch gives them."""
     found: dict[str, Any] = {name: value for name in _FIELDS if isinstance(value := entry.get(name), _PLAIN)}
     group = entry.get("process_group")
     if isinstance(group, _LISTS) and group and isinstance(group[0], str):
@@ -112,7 +111,7 @@ def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
-    """Name, description and ranks of the process groups; with gloo, a group may have no name."""
+    """Return name, description and ranks of the process groups; with gloo, a group may have no name."""
     found = []
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks, about = (group.get("ranks"), group.get("desc")) if isinstance(group, dict) else (None, None)
@@ -124,12 +123,12 @@ def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
 
 
 def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
-    """The calls that led to an entry, the outermost first."""
+    """Return the calls that led to an entry, the outermost first."""
     given = entry.get("frames")
     found = []
-    for one in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():
-        if isinstance(one, dict):
-            file, line, function = one.get("filename"), one.get("line"), one.get("name")
+    for frame in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():
+        if isinstance(frame, dict):
+            file, line, function = frame.get("filename"), frame.get("line"), frame.get("name")
             if (
                 isinstance(file, str)
                 and isinstance(function, str)

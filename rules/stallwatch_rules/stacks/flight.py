@@ -1,8 +1,8 @@
-"""What torch reports in a rank of its process groups, read.
+"""Read torch's report of the process groups of one rank.
 
 A number counts the collectives of a process group in the order in which the rank joined them, so a rank with
-a smaller number has not come to the collective that the others wait in. Every backend counts those that a
-rank has joined, torch's flight recorder also those that are done. torch 2.13 writes its numbers as text.
+a smaller number has not reached the collective that the others wait in. Every backend counts the collectives
+that a rank has joined, torch's flight recorder also those completed. torch 2.13 writes its numbers as text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_GROUPS = 4096
 
 
 def read_recorder(answer: Any) -> Recorded:
-    """Return a rank's process groups, counters and what is under way; what is malformed is left out."""
+    """Return a rank's process groups, counters and collectives under way, without malformed parts."""
     if not isinstance(answer, dict):
         return Recorded()
     counts: dict[int, Counts] = {}
@@ -63,7 +63,7 @@ def read_recorder(answer: Any) -> Recorded:
 
 
 def _not_above(joined: int, done: int | None) -> int | None:
-    """Return how many are done, if that can be: NCCL's recorder numbers what is sent to one rank here, too.
+    """Return the number of completed collectives, or ``None`` if it includes NCCL's messages to one rank.
 
     ``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch 2.13 (``seqP2P_``).
     """
@@ -77,11 +77,11 @@ class _Group(NamedTuple):
     ranks: tuple[int, ...]
     axis: Axis = ""
     joined: int | None = None
-    recorded: int | None = None  # its number in the recorder, if no group before it was given up
+    recorded: int | None = None  # its number in the recorder, if no earlier group was destroyed
 
 
 def _groups(answer: Any, world: int) -> list[_Group]:
-    """Return the groups that a probe reported, in the order in which the rank made them; or a recorder's."""
+    """Return the groups that a probe reported, in the order of their creation; or a recorder's."""
     if isinstance(answer, dict):
         ranks = {name: group.get("ranks") for name, group in _items(answer) if isinstance(group, dict)}
         return [
@@ -99,7 +99,7 @@ def _groups(answer: Any, world: int) -> list[_Group]:
 
 
 def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[Any]) -> dict[int, str]:
-    """Return the names of groups by the numbers that they have in the recorder, as far as that is certain."""
+    """Return group names by the groups' numbers in the recorder, as far as they are certain."""
     sure = {
         number: _name(entry, number)
         for entry in entries
@@ -107,7 +107,7 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
     }
     likely = {one.recorded: one for one in groups if one.recorded in counts and one.recorded is not None}
     for number, one in likely.items():
-        # The rank may have joined some more between the two looks. A pipeline's group counts messages, too.
+        # The rank may have joined more between the two looks. A pipeline's group counts messages, too.
         behind = (one.joined or 0) - counts[number].joined
         if sure.get(number, one.name) != one.name or (one.axis != "pp" and not 0 <= behind <= _MOST_BEHIND):
             return sure
@@ -115,7 +115,7 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
 
 
 def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
-    """The collective of an entry, if it is not done."""
+    """Return the collective of an entry, if it is not completed."""
     if not isinstance(entry, dict) or entry.get("is_p2p") or entry.get("state") == "completed":
         return None
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
@@ -137,7 +137,7 @@ def _number(status: Any, name: str) -> int | None:
 
 
 def _whole(value: Any, least: int = 0) -> int | None:
-    """The value as an integer, if it is one or its digits, and no smaller than that."""
+    """Return the value as an integer, if it is one or its digits, and at least `least`; else ``None``."""
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)

@@ -1,4 +1,4 @@
-"""All ranks of a stall together: those that do the same folded into one group, and the odd ones named."""
+"""Fold all ranks of a stall: ranks in the same state form one group, and the odd ones are named."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MOST_FRAMES = 40
 def fold(
     ranks: Sequence[Asked], *, time: float, seconds: float = 0.0, doing: Mapping[int, Doing] | None = None
 ) -> StallStacks:
-    """Fold `ranks`, one record each; `time` is when, `seconds` how long it took to learn.
+    """Fold `ranks`, one record each; `time` is the moment of the query, `seconds` its duration.
 
-    What a rank does is read from its stack, unless `doing` knows it otherwise.
+    What a rank does is read from its stack, unless `doing` overrides it.
     """
     known = doing or {}
     layout = _layout(ranks)
@@ -60,8 +60,8 @@ def over_hosts(
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():
-        for one in part.layout:
-            layout[one.id] = one if one.id not in layout or one.axis else layout[one.id]
+        for entry in part.layout:
+            layout[entry.id] = entry if entry.id not in layout or entry.axis else layout[entry.id]
     reported = {host: [rank for group in part.groups for rank in group.ranks] for host, part in parts.items()}
     times = Counter(rank for ranks in reported.values() for rank in set(ranks))
     twice = sorted(rank for rank, count in times.items() if count > 1)
@@ -76,7 +76,7 @@ def over_hosts(
         time=max((part.time for part in parts.values()), default=0.0),
         seconds=max((part.seconds for part in parts.values()), default=0.0),
         groups=_joined(groups, members_of(layout.values())),
-        layout=sorted(layout.values(), key=lambda one: one.id),
+        layout=sorted(layout.values(), key=lambda entry: entry.id),
         hosts=hosts,
         silent=sorted(silent),
         candidates=twice,
@@ -85,7 +85,7 @@ def over_hosts(
 
 
 def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
-    """Return one for each host, if several agents of a host looked at its ranks."""
+    """Return one `StallStacks` for each host, even if several agents of a host looked at its ranks."""
     found: dict[str, list[StallStacks]] = defaultdict(list)
     for host, stacks in looks:
         found[host].append(stacks)
@@ -114,29 +114,29 @@ def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = N
 
 
 def _parted(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
-    """The group in two, if some of its ranks are odd and others are not."""
+    """Split the group in two if some of its ranks are odd and others are not."""
     parts = [[rank for rank in group.ranks if (rank in odd) is wanted] for wanted in (False, True)]
     return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
 
 
 def _layout(ranks: Sequence[Asked]) -> dict[tuple[str, int], RankGroup]:
-    """The process groups whose members are known, by name and rank: a name may be of several groups."""
+    """Return the process groups with known members, by name and rank: several groups may share a name."""
     groups: dict[tuple[str, tuple[int, ...]], RankGroup] = {}
     found: dict[tuple[str, int], RankGroup] = {}
     for rank in ranks:
         for name, members in rank.recorded.members.items():
-            one = groups.get((name, members))
-            if one is None or (not one.axis and name in rank.recorded.axes):
+            known = groups.get((name, members))
+            if known is None or (not known.axis and name in rank.recorded.axes):
                 spans = spans_of(members)
                 axis = rank.recorded.axes.get(name, "")
-                one = groups[name, members] = RankGroup(f"{name}:{spans}", spans, name, axis)
+                known = groups[name, members] = RankGroup(f"{name}:{spans}", spans, name, axis)
                 for member in members:
-                    found[name, member] = one
+                    found[name, member] = known
     return found
 
 
 def _collectives(rank: Asked, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
-    """How far a rank is in its process groups, and what is under way in each."""
+    """Return the position of a rank in its process groups, and what is under way in each."""
     recorded = rank.recorded
     names = {wait.group: wait.name for wait in recorded.waiting}
     waits = {wait.group: wait for wait in sorted(recorded.waiting, key=lambda wait: wait.number)}
@@ -147,7 +147,7 @@ def _collectives(rank: Asked, layout: Mapping[tuple[str, int], RankGroup]) -> di
         joined = counts.joined if counts is not None else wait.number if wait is not None else 0
         done = counts.done if counts is not None else None
         if done is not None and done < 0:
-            done = 0 if wait is not None else None  # before the first collective; or they are not counted
+            done = 0 if wait is not None else None  # before the first collective, or not counted
         operation = wait.operation if wait is not None else ""
         found[group.id if group is not None else name] = Collectives(joined, done, operation)
     return found
@@ -176,7 +176,7 @@ def _shown(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def line(frame: Frame) -> str:
-    """A frame on a line of its own."""
+    """Return a frame as it appears on a line of its own."""
     return f"{frame.file}:{frame.line} in {frame.function}"
 
 
@@ -198,7 +198,7 @@ def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) 
 
 
 def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
-    """Join groups that do the same; those that are differently far in a process group stay apart."""
+    """Join groups that do the same; those at different counts in a process group stay apart."""
     far: dict[str, Collectives] = {}
     split = {
         id
@@ -220,7 +220,7 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[in
     }
     parts: dict[frozenset[tuple[str, Collectives]], list[StackGroup]] = defaultdict(list)
     for group in groups:
-        # Most ranks of a process group stay with those who have nothing to do with it.
+        # Most ranks of a process group stay with ranks outside the group.
         special = [(id, count) for id, count in group.collectives.items() if usual.get(id, count) != count]
         if not special or len(group.ranks) == 1:
             parts[frozenset(special)].append(group)
@@ -255,7 +255,7 @@ def _one(groups: Sequence[StackGroup]) -> StackGroup:
 
 
 def _counted(groups: Sequence[StackGroup]) -> str:
-    """The process group in which the numbers of ranks differ most; empty if in none."""
+    """Return the process group in which the numbers of ranks differ most; empty if in none."""
     counts: dict[str, list[int]] = defaultdict(list)
     for group in groups:
         for id, count in group.collectives.items():

@@ -1,7 +1,7 @@
-"""Which library calls mean what: a table of places in packages, each with what a rank that is there does.
+"""Map library calls to their meaning: a table of places in packages, with what a rank in each place does.
 
 Files are written as in an installed package, with ``/``; functions without their class. Read from the
-innermost frame outwards, the first row that fits wins; rows of a further tier count where none of an earlier
+innermost frame outwards, the first row that fits wins; rows of a later tier count only if none of an earlier
 one fits: a thread that waits for a queue may wait for data.
 """
 
@@ -20,13 +20,13 @@ class Row(msgspec.Struct, frozen=True):
 
     kind: Kind
     file: str  #: a part of the path, as a regular expression
-    function: str = ""  #: the whole name, as a regular expression; any where empty
-    label: str = ""  #: what to call it, else the function's own name
+    function: str = ""  #: the whole name, as a regular expression; empty: any
+    label: str = ""  #: name to show, else the function's own name
     tier: int = 0
     innermost: bool = False  #: only if nothing is called from there
 
     def fits(self, path: str, function: str) -> bool:
-        """Whether a frame is such a one."""
+        """Return whether the row matches a frame."""
         return re.search(self.file, path) is not None and (
             not self.function or re.fullmatch(self.function, function) is not None
         )
@@ -38,12 +38,12 @@ _JOINS = (
 )
 _TRAINERS = r"/(?:transformers|accelerate|peft|trl|diffusers|lightning)/.*\.py$"
 _GENERATORS = r"/(?:trl|deepspeed|transformers|peft)/.*\.py$"
-# A folder of such a name may be anybody's own, so of a checkout what is in the packages' own folders counts.
+# A user's folder may have such a name, so in a checkout only the packages' own subfolders count.
 _PLAINLY_NAMED = (
     r"-packages/(?:verl|openrlhf|swift)/|/verl/(?:trainer|workers|experimental)/|/openrlhf/(?:trainer|models)/"
     r"|/swift/(?:llm|trainers|rlhf_trainers|plugin|pipelines|infer_engine)/"
 )
-# Not what only calls it: TRL's and ms-swift's _generate_and_score_completions calls the reward functions too.
+# Not the callers: TRL's and ms-swift's _generate_and_score_completions calls the reward functions too.
 _GENERATES = r"generate(?:_sequences|_samples)?|_generate(?!_and_|_loop$|_model_card).*"
 # TRL 1.16 (trainer/grpo_trainer.py), ms-swift 3 (grpo_trainer.py), verl (trainer/ppo/reward.py), OpenRLHF
 # (utils/remote_rm_utils.py).
@@ -116,26 +116,26 @@ ROWS: tuple[Row, ...] = (
     Row("network", _CLIENTS, tier=1),
     Row("network", r"/python3[^/]*/(?:socket|ssl|http/client|urllib/request)\.py$", tier=1),
     Row("process", r"/python3[^/]*/subprocess\.py$|/multiprocessing/popen_", tier=1),
-    # Who calls actors waits for them (Ray 2.60, _private/worker.py); what it wants of them may say more.
+    # The caller of actors waits for them (Ray 2.60, _private/worker.py); its request may be more specific.
     Row("collective", r"/ray/_private/worker\.py$", r"get", "ray.get", tier=2),
     Row("collective", r"/ray/_private/worker\.py$", r"wait", "ray.wait", tier=2),
-    # An actor that nobody calls.
+    # An idle actor.
     Row("collective", r"/ray/_private/worker\.py$", r"main_loop", "ray.main_loop", tier=2, innermost=True),
     Row("thread", _THREADS, tier=2),
 )
 
-# What is on every stack, or only passes a call on.
+# Frames that are on every stack, or only forward a call.
 _PASSING = lazy(r"torch/(?:utils/_contextlib|distributed/c10d_logger|utils/_device)\.py$")
 _LIBRARY = lazy(r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3|^<|/stallwatch_exporter/|^…")
 
 
 def is_library(frame: Frame) -> bool:
-    """Whether it is installed code rather than the user's own."""
+    """Return whether a frame is in installed code rather than the user's own."""
     return bool(_LIBRARY.search(frame.file.replace("\\", "/")))
 
 
 def kind_of(frame: Frame, tier: int = 0, *, innermost: bool = False) -> tuple[Kind, str] | None:
-    """What a frame means and what to call it; ``None`` where it says nothing."""
+    """Return the meaning of a frame and its label; ``None`` if it has none."""
     path = "/" + frame.file.replace("\\", "/").lstrip("/")
     if _PASSING.search(path):
         return None

@@ -1,6 +1,6 @@
-"""The stall table: how long a quiet run may stay quiet, by what its ranks are seen to do.
+"""Apply the stall table: how long a quiet run may stay quiet, by what its ranks are seen to do.
 
-Passing the learnt threshold is a suspicion. Looks at the stacks and counters of the ranks decide: a stall at
+Passing the learned threshold is a suspicion. Looks at the stacks and counters of the ranks decide: a stall at
 once, patience with what may take long, or signs of life. ``docs/stalls.md`` shows the same table to users.
 All lengths are multiples of the floor (30 s by default), so that one setting scales them together.
 """
@@ -21,13 +21,13 @@ from stallwatch_rules.stacks.records import Asked, StallStacks
 
 SHORT = 6.0  #: floors: an evaluation, the first batch of an epoch, the network, a child process
 LONG = 20.0  #: floors: start-up, compilation, a checkpoint
-_DATA_UNCOUNTED = 2.5  # floors, if no probe says whether it is the first batch of an epoch
+_DATA_UNCOUNTED = 2.5  # floors, if no probe reports whether it is the first batch of an epoch
 _BUSY = 5 / 3  # floors: a warning within a minute
-FOREVER = 1e12  #: seconds: how long a pause may last. JSON knows no infinity, and hosts send each other this
+FOREVER = 1e12  #: seconds: limit of a pause. JSON has no infinity, and hosts exchange this value
 CRITICAL = LONG  #: floors after which "busy without progress" is critical
-_WORKS = 0.3  # share of a processor from which a thread or a child process is at work
-_FLOWS = 1024  # bytes a second that a save, a load or a download moves: more than messages
-_WORKS_ON_FILES = 64 * 1024  # the same of one's own code, which may print a lot
+_WORKS = 0.3  # share of a processor from which a thread or a child process counts as working
+_FLOWS = 1024  # bytes per second that a save, a load or a download moves: more than messages
+_WORKS_ON_FILES = 64 * 1024  # the same for user code, which may print a lot
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
 
@@ -57,52 +57,52 @@ Reason = Literal[
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What was learnt of all ranks of this host at one moment."""
+    """Facts about all ranks of this host at one moment."""
 
     time: float  #: seconds, by the clock of the agent
     ranks: Sequence[Asked]
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """What the looks say of a quiet spell."""
+    """The judgment of a quiet spell by the looks."""
 
     status: Status
     limit: float  #: seconds of quiet after which it is reported; `FOREVER` for a pause
     reason: Reason = ""
-    rank: int | None = None  #: whose call site it is, the one to wait for
+    rank: int | None = None  #: rank at the call site, the one to wait for
     place: str = ""  #: such as ``train.py:42 in step``
-    site: str = ""  #: what its length is remembered by; empty if it is not
+    site: str = ""  #: key under which its length is remembered; empty if it is not
 
     def usual(self, spell: Spell) -> float:
-        """Return how long a wait that ends by itself may be and still be a step like others, in seconds."""
+        """Return how long, in seconds, a wait that ends by itself may be and still be a step like others."""
         if self.status not in ("waiting", "paused") or self.reason == "first-steps":
             return math.inf
         return spell.suspicion if self.reason == "others" else 0.0
 
 
 class Spell(msgspec.Struct, frozen=True):
-    """What is known of a quiet spell besides the looks. Lengths are in seconds."""
+    """Facts about a quiet spell besides the looks. Lengths are in seconds."""
 
     phase: Phase
     floor: float
-    suspicion: float  #: the learnt threshold of the phase, from which a stall may be reported
+    suspicion: float  #: the learned threshold of the phase, from which a stall may be reported
     factor: float = 3.0
     rollout: float = 7200.0  #: patience with a first generation
-    rhythm_known: bool = True  #: enough steps were seen to know how long one takes
-    longest: float | None = None  #: quiet time of this phase that is known to end by itself
+    rhythm_known: bool = True  #: enough steps were seen to know the length of a step
+    longest: float | None = None  #: quiet time of this phase known to end by itself
     sites: Mapping[str, float] = {}  #: the same, by call site
-    repeating: bool = False  #: a known message repeats, which it did not while steps advanced
+    repeating: bool = False  #: a known message repeats that did not repeat while steps advanced
     suspended: bool = False  #: the whole command is stopped or frozen
-    run: Ruling | None = None  #: of the run, by the looks of all its hosts
+    run: Ruling | None = None  #: ruling on the run, by the looks of all its hosts
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """What one host of a run, or one of its agents, makes of a quiet spell by its own looks."""
+    """The judgment of a quiet spell by one host of a run, or one of its agents, from its own looks."""
 
     host: str
     ruling: Ruling | None
     quiet: float  #: seconds since its last sign of life
-    threshold: float | None  #: the learnt one of its phase, in seconds
+    threshold: float | None  #: the learned threshold of its phase, in seconds
     stacks: StallStacks | None  #: of its newest look
 
 
@@ -122,7 +122,7 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
         if found and (len(found) < len(ranks) or condition == "stopped"):
             return Ruling("stalled", spell.suspicion, condition, found[0].rank)
     if spell.phase == "idle" and not all(one.waits for one in doing.values()):
-        return None  # what comes after a training may take hours
+        return None  # work after a training may take hours
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         left = [rank.rank for rank in ranks if rank.left]
@@ -144,17 +144,17 @@ def run_ruling(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> Ruling | None:
-    """Judge a quiet spell of a run by what its hosts see, where none of them can alone.
+    """Judge a quiet spell of a run by what its hosts see, if no host can judge it alone.
 
-    A host that sees only ranks that wait cannot know whether the ranks of others do. ``None``: not yet known.
-    `ranks`: the folded ranks of each known host.
+    A host that sees only waiting ranks cannot know whether the ranks of other hosts wait. ``None``: not yet
+    known. `ranks`: the folded ranks of each known host.
     """
     rulings = [view.ruling for view in views if view.ruling is not None and view.stacks is not None]
     if not views or len(rulings) < len(views) or any(one.status == "alive" for one in rulings):
         return None
     looks = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
     stacks = over_hosts(looks, silent=silent, world=world, ranks=ranks)
-    # A host of which only ranks that wait are known may take itself for the whole run.
+    # A host that knows only waiting ranks may take itself for the whole run.
     own = [one for one in rulings if one.reason != "others" and (one.reason, one.rank) != ("behind", None)]
     if own:
         missed = [one for one in own if one.rank in stacks.odd]
@@ -168,13 +168,13 @@ def run_ruling(
 
 
 def _same(rank: Asked, look: Look | None) -> Asked | None:
-    """The same process in an earlier look."""
+    """Return the same process in an earlier look."""
     ranks = look.ranks if look is not None else ()
     return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
 
 
 def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) -> bool:
-    """Whether anything advanced between two looks that counts: totals, or bytes if those are the work."""
+    """Return whether relevant totals advanced between two looks, or bytes if those are the work."""
     for rank in now.ranks:
         earlier = _same(rank, before)
         if earlier is None:
@@ -188,7 +188,7 @@ def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) ->
         kind = doing[rank.rank].kind
         transfers = kind in _TRANSFERS or spell.phase in ("init", "save")
         if spell.repeating and kind not in ("save", "load"):
-            continue  # what it writes may be these messages
+            continue  # its output may be these messages
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
         if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * max(1.0, now.time - before.time):
             return True
@@ -200,7 +200,7 @@ def _grew(rank: Asked, before: Asked, name: str) -> bool:
 
 
 def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) -> Ruling | None:
-    """All ranks of this host wait for each other, or for ranks elsewhere."""
+    """Judge ranks of this host that all wait for each other, or for ranks elsewhere."""
     first = doing[ranks[0].rank]
     world = max((rank.recorded.world_size for rank in ranks), default=0)
     if spell.run is not None and world > len(ranks):
@@ -221,7 +221,7 @@ def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) 
 
 
 def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, seconds: float) -> Ruling:
-    """How long to wait for one rank that waits for no other; it was `before` so many `seconds` ago."""
+    """Return how long to wait for a rank that waits for no other; `before` is its state `seconds` ago."""
     kind, number = doing.kind, rank.rank
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
@@ -276,11 +276,11 @@ def _patience(
     status: Status = "waiting",
     varies: bool = False,
 ) -> Ruling:
-    """Wait so many floors at a call site that is new, else as long as it is known to take, and then some.
+    """Wait `floors` floors at a new call site, else a multiple of its known length.
 
-    If its length `varies` from one time to the next, a short one before says nothing.
+    If its length `varies` between calls, a short one earlier is no evidence.
     """
-    site = "" if reason == "first-steps" else _site(doing)  # nobody knows yet how long a step takes there
+    site = "" if reason == "first-steps" else _site(doing)  # the length of a step there is not known yet
     seen = [length for length in (spell.sites.get(site), known) if length is not None]
     least = floors * spell.floor if varies or not seen else spell.floor
     limit = max(least, spell.factor * max(seen, default=0.0), spell.suspicion)
@@ -288,7 +288,7 @@ def _patience(
 
 
 def _site(doing: Doing) -> str:
-    """The call site: what is done, and the function of the user's own that asked for it."""
+    """Return the call site: what is done, and the user's own function that called it."""
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 
 
@@ -303,7 +303,7 @@ def _child_works(rank: Asked, before: Asked | None, seconds: float) -> bool:
 
 
 def _busy(rank: Asked, doing: Doing, before: Asked | None, seconds: float) -> bool:
-    """Whether it computes in its own code: the stack moves and a processor is used, and nothing advances."""
+    """Return whether it computes in its own code: the stack moves, a processor works, nothing advances."""
     if before is None:
         return False
     moved = own_places(doing.frames) != own_places(doing_of(before).frames)

@@ -1,4 +1,4 @@
-"""Three forms of a process's stacks, read into one: the probe's, faulthandler's and py-spy's."""
+"""Read the three forms of a process's stacks into one: the probe's, faulthandler's and py-spy's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stallwatch_rules.text.lazy import lazy
 
 _MOST_FRAMES = 200
 _OURS = "/probe/stacks.py"  # of the exporter
-# "Thread 0x00007f1c (most recent call first):"; Python 3.14 puts the thread's name behind the number.
+# "Thread 0x00007f1c (most recent call first):"; Python 3.14 puts the thread's name after the number.
 _THREAD = lazy(
     r"^(?:Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
@@ -19,7 +19,7 @@ _FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<fun
 
 
 def from_probe(answer: Any) -> tuple[ThreadStack, ...]:
-    """The threads in what a rank's probe told; what is malformed is left out."""
+    """Return the threads in the answer of a rank's probe, without malformed ones."""
     threads = answer.get("threads") if isinstance(answer, dict) else None
     found = []
     for thread in threads if isinstance(threads, list) else ():
@@ -45,9 +45,9 @@ def _frame(told: Any) -> Frame | None:
 
 
 def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
-    """The threads of a dump. It marks no main thread, but that is the oldest, and the oldest comes last.
+    """Return the threads of a dump, the last of which is the main thread: it is the oldest, and not marked.
 
-    Of two dumps, as two asked for one at the same time, each thread counts as it was in the later one.
+    Of two dumps, if two processes requested one at the same time, each thread counts as in the later dump.
     """
     threads: dict[str, tuple[str, list[Frame]]] = {}
     frames: list[Frame] | None = None
@@ -69,19 +69,19 @@ def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
 
 
 def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
-    """The threads in the output of ``py-spy dump --json``; none where it is no such output."""
+    """Return the threads in the output of ``py-spy dump --json``; none if it is no such output."""
     try:
-        told = read_json(text)
+        dump = read_json(text)
     except ValueError:
         return ()
     found = []
-    for thread in _list(told):
+    for thread in _list(dump):
         if not isinstance(thread, dict):
             continue
         frames = [
-            Frame(str(one.get("filename") or ""), int(one.get("line") or 0), str(one.get("name") or ""))
-            for one in _list(thread.get("frames"))[:_MOST_FRAMES]
-            if isinstance(one, dict) and isinstance(one.get("line") or 0, int)
+            Frame(str(frame.get("filename") or ""), int(frame.get("line") or 0), str(frame.get("name") or ""))
+            for frame in _list(thread.get("frames"))[:_MOST_FRAMES]
+            if isinstance(frame, dict) and isinstance(frame.get("line") or 0, int)
         ]
         main = thread.get("thread_name") == "MainThread" or thread.get("os_thread_id") == thread.get("pid")
         found.append(ThreadStack(tuple(reversed(frames)), str(thread.get("thread_name") or ""), main))
@@ -89,7 +89,7 @@ def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
 
 
 def without_ours(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """The threads but for the one in which the probe waits to be asked."""
+    """Return the threads except the one in which the probe waits for queries."""
     return tuple(
         thread
         for thread in threads
@@ -98,7 +98,7 @@ def without_ours(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
 
 
 def main_thread(threads: Iterable[ThreadStack]) -> ThreadStack | None:
-    """The main thread; where none is marked, the only one."""
+    """Return the main thread; if none is marked, the only one."""
     known = [thread for thread in threads if not thread.task]
     marked = [thread for thread in known if thread.main]
     return marked[0] if marked else known[0] if len(known) == 1 else None

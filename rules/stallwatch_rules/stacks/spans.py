@@ -1,4 +1,4 @@
-"""Ranks as text, such as ``0-7,16``: how the ranks of a group or a host are stored and sent."""
+"""Convert ranks to and from text such as ``0-7,16``, the form in which they are stored and sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def spans_of(ranks: Iterable[int]) -> str:
 
 
 def ranks_in(spans: str) -> tuple[int, ...]:
-    """Return the ranks of folded ones; none of text that is something else, or names more than a job has."""
+    """Return the ranks in folded text; none if it is malformed, or names more ranks than a job has."""
     found: list[int] = []
     for first, last in _SPAN.findall(spans) if _SPANS.fullmatch(spans) else ():
         begin, end = int(first), int(last or first)
@@ -36,7 +36,7 @@ def host_of(rank: int, hosts: Mapping[str, str]) -> str:
 
 
 def members_of(layout: Iterable[RankGroup]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of process groups by their id; of a layout that no job has, only the first of them."""
+    """Return the ranks of process groups by ID; of an impossibly large layout, only the first groups."""
     found: dict[str, tuple[int, ...]] = {}
     left = _MOST_MEMBERS
     for group in layout:

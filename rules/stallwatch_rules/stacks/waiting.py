@@ -1,4 +1,4 @@
-"""The wait-for graph of a run: what its ranks wait for, over the collectives of their process groups."""
+"""Build the wait-for graph of a run: its ranks' waits, over the collectives of their process groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup
 from stallwatch_rules.stacks.spans import MOST_RANKS, members_of, ranks_in
 
 ANYBODY, UNKNOWN = -1, -2  #: nodes: any rank that waits for no other; ranks that did not report
-Role = str | tuple[int, ...]  #: what a group is for: its axis, or without a name its shape
+Role = str | tuple[int, ...]  #: purpose of a group: its axis, or its shape if it has no name
 
 _FEW = 0.25  # of all ranks: a minority
 _WAITS = ("collective", "joining")
@@ -21,7 +21,7 @@ _PASSES = ("send", "recv", "p2p")  # parts of the names of operations between tw
 
 
 class Run:
-    """Facts about the ranks of a run, by group of equal ones."""
+    """Facts about the ranks of a run, by group of ranks in the same state."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Run:
             one.id: one.axis or _shape(self.members[one.id]) for one in layout if one.id in self.members
         }
         self.pipelines = [self.members.get(one.id, ()) for one in layout if one.axis == "pp"]
-        #: Ranks meet in several ways, so of those that all wait some may wait for other groups.
+        #: Ranks meet in several kinds of group, so if all wait, some may wait in other groups.
         self.mixed = len({one.axis for one in layout if one.axis not in ("", "world", "dp")}) > 0
-        #: Groups whose members are not known: a rank that counts nothing may be a member.
+        #: Groups with unknown members: a rank without counters may be a member.
         self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
         for id in self.open:
             some = (each.ranks for each in self.groups if id in each.collectives or not each.collectives)
@@ -51,13 +51,13 @@ class Run:
         if all(host in hosts for host in silent):
             self.silent = named - self.owner.keys()
         else:
-            there = {rank for host, spans in hosts.items() if host not in silent for rank in ranks_in(spans)}
-            self.silent = self.unreported - there
+            seen = {rank for host, spans in hosts.items() if host not in silent for rank in ranks_in(spans)}
+            self.silent = self.unreported - seen
         self.is_silent = bool(silent)
 
     @cached_property
     def counts(self) -> dict[int, list[tuple[str, int]]]:
-        """How many collectives each rank has joined, by group."""
+        """Number of collectives that each rank has joined, by group."""
         found: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for id, ranks in self.members.items():
             for rank in ranks:
@@ -69,7 +69,7 @@ class Run:
 
     @cached_property
     def passing(self) -> list[Sequence[int]]:
-        """The pipelines. If no group has a name, those may be some in which nobody is at a collective.
+        """The pipelines; without names, the groups furthest apart of which no member is at a collective.
 
         Frameworks put the stages of a pipeline furthest apart (Megatron-LM, DeepSpeed, torch's meshes).
         """
@@ -115,7 +115,7 @@ class WaitGraph:
         self.edges: dict[int, list[int]] = defaultdict(list)
         self.missed: set[int] = set()  # that counting ranks wait for
         self.splits: list[Split] = []
-        self.visible: set[int] = set()  # ranks that are known to wait in a collective that is counted
+        self.visible: set[int] = set()  # ranks known to wait in a counted collective
         self._nodes = UNKNOWN
         for id, ranks in run.members.items():
             self._add_group(id, ranks)
@@ -141,7 +141,7 @@ class WaitGraph:
         levels: dict[int, list[int]] = defaultdict(list)
         for at, count in counts.items():
             levels[count.joined].append(at)
-        # Who counts nothing, and does not wait, is missed; who waits may wait here.
+        # A rank without counters is missed if it does not wait; if it waits, it may wait here.
         late = [rank for at in here if at not in counts and not run.waits(at) for rank in here[at]]
         missing = bool(run.unreported) if id in run.open else sum(map(len, here.values())) < len(ranks)
         before: int | None = None
@@ -178,7 +178,7 @@ class WaitGraph:
         return count.done is None and self.run.waits(at)
 
     def _add_uncounted(self, somebody: bool) -> None:
-        """Add what no number shows: ranks wait for stages beside theirs, or for anybody who does not wait."""
+        """Add edges that no counter shows: to adjacent stages, or to any rank that does not wait."""
         run, stages = self.run, None
         for at, group in enumerate(run.groups):
             if not run.waits(at):
@@ -202,7 +202,7 @@ class WaitGraph:
                     self.edges[rank].append(UNKNOWN)
 
     def ends(self) -> set[int]:
-        """Return the nodes that others wait for, and that wait for none."""
+        """Return the nodes that others wait for and that wait for no other node."""
         waited_for = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
         new = [node for node in waited_for if node < 0]
         while new:
@@ -212,7 +212,7 @@ class WaitGraph:
         return {node for node in waited_for if not self.edges.get(node)}
 
     def circles(self) -> list[set[int]]:
-        """Return the ranks of each circle that no path leaves: Tarjan's components, without recursion."""
+        """Return the ranks of each cycle that no path leaves: Tarjan's components, without recursion."""
         number: dict[int, int] = {}
         low: dict[int, int] = {}
         component: dict[int, int] = {}
@@ -261,7 +261,7 @@ class WaitGraph:
 
 
 def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return what groups of one kind have in common: how many they are, and how far apart."""
+    """Return the shape that groups of one kind share: stride, extent and number of ranks."""
     return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
 
 
@@ -271,10 +271,10 @@ def passes(what: str) -> bool:
 
 
 def _neighbours(pipelines: Iterable[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the ranks of the stages before and after each rank's own."""
+    """Return the ranks of the stages before and after each rank's own stage."""
     found: dict[int, list[int]] = defaultdict(list)
     for stages in pipelines:
-        for one, next_one in pairwise(stages):
-            found[one].append(next_one)
-            found[next_one].append(one)
+        for stage, following in pairwise(stages):
+            found[stage].append(following)
+            found[following].append(stage)
     return found

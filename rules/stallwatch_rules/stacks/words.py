@@ -1,4 +1,4 @@
-"""What the ranks of a stall do, as a message of one sentence."""
+"""Describe what the ranks of a stall do, as a message of one sentence."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from stallwatch_rules.text.digest import fold_ranks
 _MOST_GROUPS = 4
 _MOST_HOSTS = 4
 _MOST_SHOWN = 40  # characters of folded ranks
-DATA_LOADING = "data loading"  # what `kinds` calls a loader's call: the aside would repeat it
+DATA_LOADING = "data loading"  # label of a loader's call in `kinds`: the aside would repeat it
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))  # kinds that share a template
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
 
 
 def sentence(stacks: StallStacks) -> Text:
-    """``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``; empty where nothing is known.
+    """Return ``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``; empty if nothing is known.
 
-    Of several hosts, who is to blame comes first, with its host.
+    With several hosts, the ranks to blame come first, with their host.
     """
     if not stacks.groups:
         return ""
@@ -45,7 +45,7 @@ def sentence(stacks: StallStacks) -> Text:
 
 
 def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
-    """The clauses for the ranks of several hosts: the odd first, then the others."""
+    """Return the clauses for the ranks of several hosts: the odd first, then the others."""
     host_of = {rank: host for host, spans in stacks.hosts.items() for rank in ranks_in(spans)}
     clauses: list[str | Message] = []
     if stacks.silent:
@@ -80,7 +80,7 @@ def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Me
 
 
 def _ranks(ranks: Sequence[int]) -> Message:
-    """Some ranks by number; many scattered ones by their count."""
+    """Return a few ranks by number, many scattered ones by their count."""
     folded = fold_ranks(ranks)
     if len(folded) <= _MOST_SHOWN:
         return message("stacks.numbers", ranks=folded, count=len(ranks))
@@ -88,7 +88,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def titled(apart: Sequence[StackGroup], title: Text) -> Text:
-    """Return the title behind what these ranks do: ``Rank 1 is in torch.save (…); beside that: …``."""
+    """Return the title after what these ranks do: ``Rank 1 is in torch.save (…); beside that: …``."""
     return message("stacks.beside", lead=lead(apart), title=title) if apart else title
 
 
@@ -104,7 +104,7 @@ def placed(place: str) -> Text:
 
 
 def _most_telling(stacks: StallStacks) -> list[StackGroup]:
-    """The largest groups of the others, and the odd ones, which come last."""
+    """Return the largest groups of the others, then the odd ones."""
     odd = [group for group in stacks.groups if group.ranks[0] in stacks.odd][-_MOST_GROUPS + 1 :]
     rest = [group for group in stacks.groups if group.ranks[0] not in stacks.odd]
     return rest[: _MOST_GROUPS - len(odd)] + odd
@@ -129,7 +129,7 @@ def _clause(group: StackGroup, who: Message) -> Message:
     if group.note and group.kind == "lock":
         about.append(message("stacks.held-by", holder=group.note))
     if kind == "unknown" and group.place:
-        kind = "last"  # as a dump of the flight recorder shows it
+        kind = "last"  # from a dump of the flight recorder
     if group.place and kind not in ("busy", "code", "last"):
         about.append(placed(group.place))
     if group.locked_out:

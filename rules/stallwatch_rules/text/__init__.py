@@ -1,1 +1,1 @@
-"""Text itself: encodings, numbers, secrets, and what of it may be shown."""
+"""Handle text itself: encodings, numbers, secrets, and which parts of it may be shown."""

@@ -1,4 +1,4 @@
-"""Much said in little: ranks as ranges, counts, durations and times as people read them."""
+"""Format concisely: ranks as ranges, counts, durations and times in readable form."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stallwatch_rules.text.lazy import lazy
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 line``, ``2,000 lines``."""
+    """Return ``1 line``, ``2,000 lines``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-MAX_DIGEST = 12  #: lines; what many kinds of ends tell is no digest
+MAX_DIGEST = 12  #: lines; more kinds of ends are no digest
 MAX_TITLE = 160
 
 
@@ -32,7 +32,7 @@ def neighbours(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
-    """Ranks as ranges: ``[0, 1, 2, 3, 8]`` is ``0–3, 8``; two neighbours stay two numbers."""
+    """Return ranks as ranges: ``[0, 1, 2, 3, 8]`` is ``0–3, 8``; two adjacent ranks stay two numbers."""
     parts: list[str] = []
     for first, last in neighbours(ranks):
         if last - first >= 2:
@@ -46,22 +46,22 @@ _LAST_NUMBER = lazy(r"\d+(?=\D*$)")
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return the key by which names are ordered as people order them: n2 before n10."""
+    """Return the sort key for the natural order of names: n2 before n10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", name)]
 
 
 def fold_names(names: Iterable[str]) -> str:
-    """Names as ranges: ``n0–n127``, ``n0, n2``."""
+    """Return names as ranges: ``n0–n127``, ``n0, n2``."""
     return ", ".join(span_of(run) for run in name_runs(names))
 
 
 def span_of(run: Sequence[str]) -> str:
-    """``n0–n127``; ``n0, n1`` of two."""
+    """Return ``n0–n127``; for two names, ``n0, n1``."""
     return f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(run)
 
 
 def name_runs(names: Iterable[str]) -> list[list[str]]:
-    """Names in their order, those together that are numbered one after the other."""
+    """Return names in their order, grouped if their numbers are consecutive."""
     series: dict[str, list[tuple[int, str]]] = {}
     for name in sorted(set(names), key=natural_order):
         number = _LAST_NUMBER.search(name)
@@ -80,7 +80,7 @@ def name_runs(names: Iterable[str]) -> list[list[str]]:
 
 
 def short_duration(seconds: float) -> str:
-    """``0.21 s``, ``412 s`` up to ten minutes, then minutes or hours."""
+    """Return ``0.21 s``, ``412 s`` up to ten minutes, then minutes or hours."""
     if seconds < 1:
         return f"{seconds:.2g} s"
     if seconds < 10:
@@ -93,10 +93,10 @@ def short_duration(seconds: float) -> str:
 
 
 def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
-    """Return which ranks ended in what, the primary cause first: ``rank 7: CUDA out of memory``.
+    """Return how ranks ended, the primary cause first: ``rank 7: CUDA out of memory``.
 
-    Empty where no rank is known, or where all of them ended in the same. In a run over hosts ranks may be
-    ``odd``, for which the others waited.
+    Empty if no rank is known, or if all of them ended alike. In a run over several hosts, ranks may be
+    ``odd``: the others waited for them.
     """
     primary = diagnosis.primary
     ends: list[tuple[list[int], Text, str | None, bool]] = [
@@ -111,9 +111,9 @@ def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
     ]
     if diagnosis.in_trouble:
         ends += [
-            (one.ranks, _title(one), one.first.time, primary is None and not at)
-            for at, one in enumerate(diagnosis.unknown)
-            if one.ranks and one.exception
+            (unknown.ranks, _title(unknown), unknown.first.time, primary is None and not at)
+            for at, unknown in enumerate(diagnosis.unknown)
+            if unknown.ranks and unknown.exception
         ]
     odd = odd if diagnosis.hosts else ()
     if len({tuple(ranks) for ranks, *_ in ends}) < (1 if odd else 2):
@@ -137,7 +137,7 @@ def _title(unknown: UnknownException) -> str:
 
 
 def shortened(text: str, most: int = MAX_TITLE) -> str:
-    """The text, cut where it is longer than so many characters."""
+    """Return the text, cut if it is longer than `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -156,7 +156,7 @@ def _digest_line(
     return message(f"diagnosis.digest-hosts{side}", ranks=shown, what=what, **known)
 
 
-FEW_HOSTS = 3  #: that are named; of more, their number is
+FEW_HOSTS = 3  #: hosts that are named; if there are more, their number is given
 
 
 def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
@@ -169,6 +169,6 @@ def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
 
 
 def parse_iso(time: str) -> float:
-    """An ISO 8601 time of our records as Unix seconds; one without a zone is taken as UTC."""
-    told = datetime.fromisoformat(time.replace("Z", "+00:00"))  # Python 3.10 does not read a ``Z``
-    return (told if told.tzinfo else told.replace(tzinfo=timezone.utc)).timestamp()
+    """Return an ISO 8601 time of our records as Unix seconds; a time without a zone is UTC."""
+    moment = datetime.fromisoformat(time.replace("Z", "+00:00"))  # Python 3.10 cannot read a ``Z``
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

@@ -1,4 +1,4 @@
-"""What encoding bytes are in, and whether they are text at all."""
+"""Detect the encoding of bytes, and whether they are text at all."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _WESTERN = lazy(
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
 _ENCODINGS = ("cp1252", "gb18030")
-# By what is taken out of bytes, as that takes a tenth of the time that finding them does.
+# Counted by removing bytes, which takes a tenth of the time of finding them.
 _ASCII = bytes(range(0x80))
-#: All but the first of the three or four bytes of a character in UTF-8.
+#: All bytes except the first of a character of three or four bytes in UTF-8.
 _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 
 
 def decode_foreign(raw: bytes) -> str:
-    """Text that is not UTF-8: what it is by the look of its bytes, else with marks for what is broken.
+    """Decode text that is not UTF-8 by the pattern of its bytes, else with marks for broken bytes.
 
-    UTF-8 that is broken here and there stays UTF-8; then Western Europe's (Windows-1252) and Chinese Windows'
-    encoding (GB18030) are told apart.
+    UTF-8 that is broken in places stays UTF-8; otherwise Western Europe's (Windows-1252) and Chinese Windows'
+    encoding (GB18030) are distinguished.
     """
     marked = raw.decode("utf-8", "replace")
     if _mostly_sound(marked):
@@ -41,7 +41,7 @@ def _decoded(raw: bytes, encoding: str) -> str | None:
 
 
 def decode_cut(raw: bytes) -> str:
-    """A line that was cut, perhaps inside a character: that character goes, the others stay."""
+    """Decode a line that was cut, perhaps inside a character: that character is dropped."""
     for encoding in ("utf-8", _foreign_encoding(raw)):
         try:
             return codecs.getincrementaldecoder(encoding)().decode(raw, False)
@@ -51,23 +51,23 @@ def decode_cut(raw: bytes) -> str:
 
 
 def _mostly_sound(marked: str) -> bool:
-    """Whether more is UTF-8 than is broken.
+    """Return whether more is UTF-8 than is broken.
 
     Pairs of GBK's bytes may look like a character of two bytes, hardly ever like one of more.
     """
     broken = marked.count("\ufffd")
     long = len(marked.encode().translate(None, _NO_LEADS))
-    return long > 2 * broken  # a mark of what is broken is such a character, too
+    return long > 2 * broken  # a mark of a broken byte is such a character, too
 
 
 def _foreign_encoding(raw: bytes) -> str:
-    """By where the bytes beyond ASCII stand: a Western letter alone in its word, Chinese in rows of pairs."""
+    """Return the encoding: Western letters are alone in a word, Chinese bytes come in rows of pairs."""
     western = sum(map(len, _WESTERN.findall(raw)))
     return _ENCODINGS[0 if western and 2 * western >= len(raw.translate(None, _ASCII)) else 1]
 
 
 def decode_rest(raw: bytes) -> str:
-    """The end of a line that was cut, perhaps inside a character: that character goes."""
+    """Decode the end of a line that was cut, perhaps inside a character: that character is dropped."""
     for skipped in range(4):
         try:
             return raw[skipped:].decode()
@@ -85,8 +85,10 @@ _CONTROL = bytes(set(range(32)) - set(b"\0\t\n\r\x07\x08\x0b\x0c\x1b"))
 
 
 def looks_binary(head: bytes) -> bool:
-    """Whether the first bytes of a file say that it is no text. Holes of NUL bytes, which truncated logs
-    have, stray control characters and foreign encodings are still text."""
+    """Return whether the first bytes of a file show that it is not text.
+
+    Holes of NUL bytes, as in truncated logs, stray control characters and foreign encodings are still text.
+    """
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return False
     if head.startswith(_BINARY_STARTS):
@@ -103,12 +105,12 @@ def looks_binary(head: bytes) -> bool:
 
 
 def _not_utf8(data: bytes) -> bool:
-    """Whether this is no UTF-8 at all, rather than UTF-8 that broke at some places."""
+    """Return whether this is no UTF-8 at all, rather than UTF-8 that is broken in places."""
     return not data.isascii() and data.decode(errors="replace").count("\ufffd") > 0.3 * len(data)
 
 
 def _noise(data: bytes) -> bool:
-    """Neither a letter, digit or space of ASCII, nor Chinese: whatever a program prints has one of them."""
+    """Return whether it has no ASCII letter, digit or space and is not Chinese: program output has one."""
     if re.search(rb"[A-Za-z0-9\s]", data):
         return False
     return all(_decoded(data[: len(data) - cut], "gb18030") is None for cut in range(4))

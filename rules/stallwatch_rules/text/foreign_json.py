@@ -1,4 +1,4 @@
-"""JSON that another program wrote, or that was cut, damaged or made up."""
+"""Read JSON that another program wrote, or that was cut, damaged or made up."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import msgspec
 
-#: What decoding raises for bytes that are no such JSON: not the form, not UTF-8, nested too deeply.
+#: Errors of decoding bytes that are no such JSON: not the form, not UTF-8, nested too deeply.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-MAX_DEPTH = 100  #: of what holds other values; what looks through them goes down with it
-MAX_VALUES = 100_000  #: a few lines of YAML aliases can stand for billions, and for what has no end
-_LONGEST_WHOLE = 20  # characters of what 64 bits hold
+MAX_DEPTH = 100  #: of containers; functions that walk them recurse as deeply
+MAX_VALUES = 100_000  #: a few lines of YAML aliases can expand to billions, or without end
+_LONGEST_WHOLE = 20  # characters of an integer of 64 bits
 
 
 def read_json(data: str | bytes) -> Any:
-    """Return the value in the text; a `ValueError` if it holds none.
+    """Return the value in the text; raise `ValueError` if it holds none.
 
     Whole numbers that need more than 64 bits are floats, infinity if need be, so that no arithmetic fails.
-    Halves of surrogates, which nothing can write, are question marks.
+    Lone surrogates, which cannot be written, become question marks.
     """
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     try:
@@ -34,7 +34,7 @@ def _whole(digits: str) -> int | float:
 
 
 def sound(value: Any) -> Any:
-    """Return the value with question marks for halves of surrogates in its texts."""
+    """Return the value with question marks for lone surrogates in its texts."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
@@ -45,7 +45,7 @@ def sound(value: Any) -> Any:
 
 
 def bounded(root: Any) -> Any:
-    """Return the value; raise `RecursionError` if its nesting or what its aliases stand for has no bounds."""
+    """Return the value; raise `RecursionError` if its nesting or its aliases' values have no bounds."""
     count, values = 0, [(root, 0)]
     while values:
         value, depth = values.pop()

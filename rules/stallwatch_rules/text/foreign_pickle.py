@@ -1,9 +1,9 @@
-"""Pickles that another program wrote, or that were cut, damaged or made up: read as data, never unpickled.
+"""Read pickles that another program wrote, or that were cut, damaged or made up, without unpickling.
 
 The opcodes are those of ``pickletools`` (Python's standard library, pickletools.py) that make numbers, texts,
 lists, tuples and dictionaries. torch writes such pickles (2.13, torch/csrc/jit/serialization/pickler.cpp).
-Whatever names a class, calls something or refers to an object elsewhere is refused before its argument is
-read.
+An opcode that names a class, calls something or refers to an object elsewhere is refused before its argument
+is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pickletools
 from typing import Any
 
 MOST_BYTES = 64 << 20
-MOST_VALUES = 2_000_000  #: if what the pickle refers to twice counts twice
+MOST_VALUES = 2_000_000  #: if values that the pickle refers to twice count twice
 MOST_DEPTH = 64
 
 _DATA = frozenset(
@@ -30,7 +30,7 @@ _ALLOWED = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opco
 _NAMES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _FEW = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_KEYS = (str, bytes, int, float, bool, type(None))  # what is hashed at once
+_KEYS = (str, bytes, int, float, bool, type(None))  # types that are hashed directly
 
 
 class PickleRefusedError(ValueError):
@@ -38,7 +38,7 @@ class PickleRefusedError(ValueError):
 
 
 def read_pickle(data: bytes) -> Any:
-    """Return the value in the pickle; raise `PickleRefusedError`, which says why there is none."""
+    """Return the value in the pickle; raise `PickleRefusedError` with the reason if there is none."""
     if len(data) > MOST_BYTES:
         raise PickleRefusedError(f"is larger than {MOST_BYTES >> 20} MiB")
     machine = _Machine(io.BytesIO(data))
@@ -56,7 +56,7 @@ class _Machine:
     def __init__(self, stream: io.BytesIO) -> None:
         self.stream = stream
         self.stack: list[Any] = []
-        self.below: list[list[Any]] = []  # what was on the stack at each mark
+        self.below: list[list[Any]] = []  # the stack at each mark
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
@@ -136,12 +136,12 @@ def _dict(items: list[Any]) -> dict[Any, Any]:
 
 
 def _writable(text: str) -> str:
-    """Return the text with question marks for halves of surrogates, which nothing can write."""
+    """Return the text with question marks for lone surrogates, which cannot be written."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _require_bounded(root: Any) -> None:
-    """Refuse what refers to itself, or stands for more than it holds."""
+    """Refuse a value that refers to itself, or expands to more than it holds."""
     count, values = 1, [(root, 0)]
     while values:
         value, depth = values.pop()

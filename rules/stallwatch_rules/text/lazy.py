@@ -1,7 +1,7 @@
-"""Regular expressions that are compiled when they are first used.
+"""Compile regular expressions on first use.
 
-There are hundreds of them, of which a run uses a few: to compile them all takes a fifth of the time that a
-watched command takes to start.
+There are hundreds of them, and a run uses a few: compiling them all takes a fifth of the start-up time of a
+watched command.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _NAMES += ("pattern", "flags", "groups", "groupindex")
 
 
 def lazy(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return what acts as ``re.compile(pattern, flags)``.
+    """Return an object that acts as ``re.compile(pattern, flags)``.
 
-    ``match.re`` is the pattern that was compiled: compare its text, not the object.
+    ``match.re`` is the compiled pattern: compare its text, not the object.
     """
     return cast("re.Pattern[AnyStr]", _Lazy(pattern, flags))
 
 
 class _Compiled:
-    """Has the methods of the pattern as its own attributes: a call of one takes no detour."""
+    """An object with the pattern's methods as its own attributes, so that calls are direct."""
 
     def __init__(self, pattern: Any, flags: int) -> None:
         self._given = pattern, flags
@@ -37,6 +37,6 @@ class _Lazy(_Compiled):
             raise AttributeError(name)
         compiled = re.compile(*self._given)
         self.__dict__.update({each: getattr(compiled, each) for each in _NAMES})
-        # Whose attributes are found faster than those of a class with `__getattr__`.
+        # Its attributes are found faster than those of a class with `__getattr__`.
         self.__class__ = _Compiled  # type: ignore[assignment]
         return getattr(compiled, name)

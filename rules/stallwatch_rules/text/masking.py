@@ -1,7 +1,7 @@
-"""Templates: what two printings of one message share, without numbers, addresses, identifiers and paths.
+"""Make templates: the common part of two printings of one message, without numbers, addresses, IDs and paths.
 
 ``masked`` is a template for readers, ``template_key`` and ``skeleton`` are keys for tables, some 60 times as
-fast. Decision 27 says which readers of lines have templates of their own, and why.
+fast. Decision 27 lists the readers of lines that have their own templates, and why.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _VARYING = lazy(
     r"|(?P<n>\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+)?)"
 )
 _REPEATED = lazy(r"(?<!\s)\s*\[repeated (\d{1,9})x across cluster\].*$")
-#: What a line's key leaves out: the digits, the letters of hexadecimal numbers and what joins them.
+#: Omitted from a line's key: digits, the letters of hexadecimal numbers and the signs that join them.
 _DROPPED = b"0123456789abcdefABCDEF.,+-:_ \t"
 
 
@@ -35,17 +35,17 @@ def template_key(text: bytes) -> bytes:
 
 def skeleton(text: str) -> str:
     """Return the ``template_key`` of decoded text."""
-    # Python takes letters out of bytes ten times as fast as out of text.
+    # Python removes letters from bytes ten times as fast as from text.
     return template_key(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
 def masked(text: str) -> str:
-    """The message with a word in brackets for whatever differs: ``worker <n> lost <path>``."""
+    """Return the message with a word in brackets for each varying part: ``worker <n> lost <path>``."""
     return _VARYING.sub(_name, _REPEATED.sub("", text))
 
 
 def repeats(text: str) -> tuple[str, int]:
-    """The message without the count that Ray adds when it folds the lines of many workers, and that count."""
+    """Return the message without the count that Ray adds when it folds workers' lines, and the count."""
     found = _REPEATED.search(text)
     return (text[: found.start()], int(found[1])) if found else (text, 1)
 

@@ -1,4 +1,4 @@
-"""Numbers as trainers print them: ``2.1E+00``, ``5,000``, ``nan``, ``1 day, 0:03:34``."""
+"""Read numbers as trainers print them: ``2.1E+00``, ``5,000``, ``nan``, ``1 day, 0:03:34``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NUMBER = (
 
 
 def number(text: str) -> float:
-    """The value of what ``NUMBER`` matched."""
+    """Return the value of a match of ``NUMBER``."""
     return float(text.replace(",", ""))
 
 
@@ -21,8 +21,8 @@ _UNITS = lazy(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+(?:\.\d+)?)s)?")
 
 
 def duration(text: str) -> float | None:
-    """``0:03:34``, ``2 days, 6:39:40``, ``10:27`` and ``2h 3m 4s`` in seconds."""
-    if text.replace(":", "").isdecimal():  # most are such: at once
+    """Return ``0:03:34``, ``2 days, 6:39:40``, ``10:27`` or ``2h 3m 4s`` in seconds, else ``None``."""
+    if text.replace(":", "").isdecimal():  # the usual form: fast path
         *before, second = text.rsplit(":", 2)
         hour, minute = before if len(before) == 2 else ("0", *before) if before else ("", "")
         if len(second) == 2 and 0 < len(minute) <= 2 and hour.isdecimal():
@@ -35,6 +35,6 @@ def duration(text: str) -> float | None:
 
 
 def lowered(text: str) -> str:
-    """The text in lower case, each character in its place: searching it costs half of ignoring the case."""
+    """Return the text in lower case, with equal offsets: half the cost of a caseless search."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.replace("\u0130", "i").lower()

@@ -1,8 +1,8 @@
-"""Secrets out of text before it is kept, shown, sent or learnt from.
+"""Remove secrets from text before it is kept, shown, sent or learned from.
 
-``secret_shapes.json`` says what secrets look like: tokens of known services, credentials in addresses, values
-with secret-sounding names, the user's name in home paths. A site adds patterns of its own. Linear time
-(google-re2), and one quick look for text without any of them, which is nearly all. Line ends are never
+``secret_shapes.json`` describes secrets: tokens of known services, credentials in addresses, values
+with secret-sounding names, the user's name in home paths. A site adds its own patterns. Linear time
+(google-re2), and one quick search for text without any of them, which is nearly all. Line ends are never
 touched, so many lines may be redacted at once.
 """
 
@@ -20,7 +20,7 @@ import re2
 from stallwatch_rules.text.lazy import lazy
 
 MASK = b"***"
-#: Patterns of a site, one a line: a variable, so that every process that is started from now on has them.
+#: Patterns of a site, one per line: a variable, so that every process that is started from now on has them.
 SITE_PATTERNS = "STALLWATCH_REDACT_PATTERNS"
 
 _HERE = Path(__file__)
@@ -28,25 +28,25 @@ _SCHEMES = msgspec.json.decode(
     _HERE.with_name("chat_schemes.json").read_bytes(), type=dict[str, frozenset[str]]
 )
 # Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol),
-# and two that earlier versions had. ``also_schemes`` takes what a later version adds, once Apprise is loaded.
-SECRET_SCHEMES = _SCHEMES["secret"]  #: all that follows is hidden: a token may stand where a host does
-HOST_SCHEMES = _SCHEMES["host"]  #: a server of the user's own: its address stays, the path may be a token
-OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret in them, or they are no chat's alone
+# and two that earlier versions had. ``also_schemes`` adds those of a later version, once Apprise is loaded.
+SECRET_SCHEMES = _SCHEMES["secret"]  #: all that follows is hidden: a token may take the place of a host
+HOST_SCHEMES = _SCHEMES["host"]  #: the user's own server: its address stays, the path may be a token
+OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret in them, or not only chats use them
 _chat_schemes = SECRET_SCHEMES
 
 
-SITE = "site"  #: the source of patterns that a configuration has
-_MOST_GROUPS = 100  # of a site's pattern: the time of a search grows with their square
+SITE = "site"  #: the source of a configuration's patterns
+_MOST_GROUPS = 100  # in a site's pattern: the time of a search grows with their square
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What one kind of secret looks like."""
+    """The form of one kind of secret."""
 
     id: str
-    hint: str  #: a pattern that is cheap to look for, and found wherever the shape is
-    pattern: str  #: group 1 stays before the mask; what a check needs is in the others
+    hint: str  #: a pattern that is cheap to search for, and found wherever the shape is
+    pattern: str  #: group 1 stays before the mask; the others are for checks
     source: str = SITE
-    check: str = ""  #: which test of ``_CHECKS`` says that it is a secret
+    check: str = ""  #: the test of ``_CHECKS`` that confirms a secret
     mask: str = "***"
 
 
@@ -64,13 +64,13 @@ _FILE = msgspec.json.decode(_HERE.with_name("secret_shapes.json").read_bytes(), 
 
 
 def redact(text: str, *, homes: bool = True) -> str:
-    """The text with its secrets masked; redacting twice changes nothing more.
+    """Return the text with its secrets masked; redacting twice changes nothing more.
 
-    ``homes=False`` leaves the user's name in home paths: a path that its reader should find again.
+    ``homes=False`` leaves the user's name in home paths: for a path that its reader must find again.
     """
     data = text.encode(
         "utf-8", "surrogatepass"
-    )  # lone surrogates (undecodable bytes of a log) come back as is
+    )  # lone surrogates (undecodable bytes of a log) come back unchanged
     engine = _engine()
     if engine.hints.search(data) is None:
         return text
@@ -78,7 +78,7 @@ def redact(text: str, *, homes: bool = True) -> str:
 
 
 def secrets_in(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the ids of the shapes that are masked in a text, each with how often; home paths are none."""
+    """Yield the IDs of the shapes masked in a text with their counts, without home paths."""
     found: dict[str, int] = {}
     _engine().masked(text.encode("utf-8", "surrogatepass"), False, found)
     yield from found.items()
@@ -88,7 +88,7 @@ class LineMasker:
     """Masks the lines of one stream in any portions: the short last line of a key follows a long one."""
 
     def __init__(self) -> None:
-        self.after_key = False  #: the last line was one of a private key
+        self.after_key = False  #: the last line belonged to a private key
 
     def __call__(self, line: str) -> str:
         """Return the next line, masked."""
@@ -100,7 +100,7 @@ class LineMasker:
 
 
 def redact_part(part: str, clean: str) -> str:
-    """Return a part of a line as the line has it once it is masked, so that no part of a secret is left."""
+    """Return a part of a line as in the masked line, so that no part of a secret is left."""
     if part in clean:
         return part
     masked = redact(part)
@@ -108,12 +108,12 @@ def redact_part(part: str, clean: str) -> str:
 
 
 def mask_key_end(line: str) -> str:
-    """Return the line behind one of a private key, without what it has of the key."""
+    """Return the line after a private key's line, without its part of the key."""
     return _KEY_END.sub(lambda found: f"{found[1]}***", line)
 
 
 def is_key_line(line: str) -> bool:
-    """Whether a line is a full one of a private key, behind which its short last one may follow."""
+    """Return whether a line is a full one of a private key, which a short last one may follow."""
     found = _KEY_LINE.search(line) if len(line) >= _SHORTEST_KEY_LINE else None
     return found is not None and _is_key_material(found[1].encode())
 
@@ -126,7 +126,7 @@ _KEY_END = lazy(
 
 
 def also_schemes(names: Iterable[str]) -> None:
-    """Take further schemes for addresses of chats: those of the installed Apprise, once it is loaded."""
+    """Add schemes for addresses of chats: those of the installed Apprise, once it is loaded."""
     global _chat_schemes
     new = {name.lower() for name in names if name.isascii() and name.isalnum()}
     new -= _chat_schemes | HOST_SCHEMES | OPEN_SCHEMES | {"http", "https", "file"}
@@ -136,7 +136,7 @@ def also_schemes(names: Iterable[str]) -> None:
 
 
 def use_site_patterns(patterns: Sequence[str]) -> None:
-    """Mask what these match, too: here, and in processes that are started from now on."""
+    """Mask matches of these patterns, too: here, and in processes that are started from now on."""
     before = os.environ.get(SITE_PATTERNS, "")
     if (given := "\n".join(patterns)) != before:
         os.environ[SITE_PATTERNS] = given
@@ -144,7 +144,7 @@ def use_site_patterns(patterns: Sequence[str]) -> None:
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return why a pattern cannot be a site's; empty if it can."""
+    """Return why a site cannot use a pattern; empty if it can."""
     try:
         compiled = re2.compile(_encoded(pattern), _options())
     except re2.error as error:
@@ -160,12 +160,12 @@ def pattern_problem(pattern: str) -> str:
 
 
 def _encoded(pattern: str) -> bytes:
-    # A site's pattern may come from a variable that is no UTF-8.
+    # A site's pattern may come from a variable that is not UTF-8.
     return pattern.encode("utf-8", "surrogatepass")
 
 
 class _Engine:
-    """All shapes, compiled: each of them when it is first needed."""
+    """All shapes, each compiled on first use."""
 
     def __init__(self, shapes: Sequence[Shape], key_hint: str) -> None:
         self.shapes = shapes
@@ -179,7 +179,7 @@ class _Engine:
         self._compiled: list[tuple[Any, Callable[[Any], bytes]] | None] = [None] * len(shapes)
 
     def masked(self, data: bytes, homes: bool, found: dict[str, int] | None = None) -> bytes:
-        """Return the text masked; `found` takes how often each shape was."""
+        """Return the masked text; `found` takes the number of masks of each shape."""
         parts: list[bytes] = []
         done = 0
         while (hit := self.hints.search(data, done)) is not None:
@@ -208,7 +208,7 @@ class _Engine:
 
     def _compile(self, index: int) -> tuple[Any, Callable[[Any], bytes]]:
         shape = self.shapes[index]
-        lines = r"\n" in shape.pattern and shape.source != SITE  # the one of a key's last line
+        lines = r"\n" in shape.pattern and shape.source != SITE  # the shape of a key's last line
         expression = re2.compile(_encoded(shape.pattern), _options(lines=lines))
         made = self._compiled[index] = (expression, _replacement(shape, expression.groupindex))
         return made
@@ -245,16 +245,16 @@ def _either(names: Iterable[str]) -> str:
 
 def _options(*, lines: bool = False, groups: bool = True) -> Any:
     options = re2.Options()
-    options.never_nl = not lines  # nothing is found over a line's end
+    options.never_nl = not lines  # no match crosses a line's end
     options.never_capture = not groups
-    options.encoding = re2.Options.Encoding.LATIN1  # bytes as they come, also such that are no UTF-8
+    options.encoding = re2.Options.Encoding.LATIN1  # raw bytes, even if not UTF-8
     options.log_errors = False
-    options.max_mem = 64 << 20  # a set of so many hints needs more than the 8 MiB of the default
+    options.max_mem = 64 << 20  # a set of this many hints needs more than the default of 8 MiB
     return options
 
 
 def _replacement(shape: Shape, groups: Mapping[bytes, int]) -> Callable[[Any], bytes]:
-    """Return what makes the text that takes a match's place."""
+    """Return the function that makes the replacement of a match."""
     mask, check = shape.mask.encode(), _CHECKS[shape.check] if shape.check else None
 
     def replace(match: Any) -> bytes:
@@ -277,11 +277,11 @@ _QUOTE = lazy(rb"\\?[\"'`]")
 _NAMED = ("named", "random")
 
 
-# ---- what looks like a secret, and what only looks like one
+# ---- secrets, and text that only looks like one
 
 
 def _is_mixed(match: Any) -> bool:
-    """A token has letters of both kinds; a time and a name behind it have not, nor has a hash."""
+    """Return whether letters have both cases, as in a token, unlike a hash or a time before a name."""
     value: bytes = match.group(b"secret")
     return value != value.lower() and value != value.upper()
 
@@ -291,28 +291,28 @@ def _is_key(match: Any) -> bool:
 
 
 def _is_key_material(value: bytes) -> bool:
-    """A hash is no key: it is hexadecimal. Neither is one long word."""
+    """Return whether it may be a key: not a hash, which is hexadecimal, nor one long word."""
     return value != value.lower() and value != value.upper() and any(char in b"0123456789" for char in value)
 
 
 def _ends_key(match: Any) -> bool:
-    """Base64 comes in fours, and the line before is one of a key."""
+    """Return whether it has the length of Base64, a multiple of four, and follows a line of a key."""
     before = _KEY_LINE.search(match.group(1).partition(b"\n")[0].decode("latin-1"))
     return before is not None and _is_key_material(before[1].encode()) and not len(match.group(b"secret")) % 4
 
 
 def _is_filled(match: Any) -> bool:
-    """What follows on the line, such as the rest of the key with ``\\n`` in it; often nothing does."""
+    r"""Return whether the line continues, such as with the rest of the key with ``\n`` in it."""
     return bool(match.group(b"secret").strip())
 
 
 def _is_no_revision(match: Any) -> bool:
-    """W&B's keys have the form of a commit's hash."""
+    """Return whether it is no commit's hash, which has the form of W&B's keys."""
     return _REVISION.search(match.group(1)) is None
 
 
 def _is_no_placeholder(match: Any) -> bool:
-    """Code and commands name a variable, in braces or behind a dollar."""
+    """Return whether it is no variable of code or a command, in braces or after a dollar."""
     return not match.group(b"secret").startswith((b"{", b"$", b"<", b"%"))
 
 
@@ -321,7 +321,7 @@ def _is_random(match: Any) -> bool:
 
 
 def _is_named_secret(match: Any) -> bool:
-    """``name=value`` where the value is one that somebody would want to keep secret."""
+    """Return whether the value in ``name=value`` looks like a secret."""
     value: bytes = match.group(b"secret")
     return _looks_secret(value.strip(b"\"'`\\") if _QUOTE.match(value) else value, match.group(b"name"))
 
@@ -338,7 +338,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 _REVISION = lazy(rb"(?i)(?:commit|revision|\brev|sha1?|hash|digest|git|artifact|version)[^\n]{0,24}$")
 
-# Before "token" or "key": whose it is. Models have tokens of their own (eos_token, cls_token, image_token),
+# Owners, before "token" or "key". Models have tokens, too (eos_token, cls_token, image_token),
 # and tables have keys.
 _OWNERS = _FILE.lowercase("owners_of_secrets")
 _NO_OWNERS = _FILE.lowercase("owners_of_other_tokens_and_keys")
@@ -346,7 +346,7 @@ _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def _owner(name: bytes) -> bytes | None:
-    """Whose the token or key of this name is; ``None`` if it is a password or the like."""
+    """Return the owner of the token or key of this name; ``None`` for a password or the like."""
     *owners, last = [word.lower() for word in _WORDS.split(name) if word]
     if last == b"id" and owners:
         *owners, last = owners
@@ -355,12 +355,12 @@ def _owner(name: bytes) -> bytes | None:
     return owners[-1] if owners else b""
 
 
-# Values that programs print where no secret is set, and code in tracebacks (``api_key=self.api_key``).
+# Values that programs print if no secret is set, and code in tracebacks (``api_key=self.api_key``).
 _NO_VALUES = _FILE.lowercase("values_that_are_none")
 _CODE = tuple(b"self. os. args. config. cfg. kwargs optional[ str( < $ { [".split())
 _CALL = lazy(rb"[A-Za-z_][\w.]*[(\[]")
 _PLAIN = lazy(rb"[\w.~+/=-]{16,}")
-# ``hf_…`` in advice: at most a token's beginning. More than that may be a secret that somebody has cut.
+# ``hf_…`` in advice: at most a token's beginning. More than that may be a shortened secret.
 _PLACEHOLDER = lazy(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
 
 
@@ -373,7 +373,7 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
     owner = _owner(name)
     if owner in _NO_OWNERS:
         return False
-    # Variables of the environment are in capitals.
+    # Environment variables are in capitals.
     if owner is None or owner in _OWNERS or (owner and name.isupper()):
         return len(value) >= (3 if name.isupper() else 4) and value[:1].isascii()
     enough = len(value) >= 8 if name.isupper() else _PLAIN.fullmatch(value) is not None
@@ -381,7 +381,7 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
 
 
 def _looks_random(value: bytes) -> bool:
-    """Digits and letters, and no number."""
+    """Return whether it has digits and letters, and is no number."""
     lowered = value.lower()
     mixed = any(char in b"0123456789" for char in value) and any(char in _LETTERS for char in lowered)
     return mixed and not _is_number(value)

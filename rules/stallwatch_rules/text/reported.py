@@ -1,4 +1,4 @@
-"""From a line to what a report says of it: a place with an ISO time, its text cut."""
+"""Turn a line into its place in a report: with an ISO time and its text cut."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from datetime import datetime, timezone
 from stallwatch_rules.records import Line, Place
 
 MAX_TEXT = 600  #: characters of a log line that a report carries
-_SEEN_BEFORE = 80  # characters before what must be seen
+_SEEN_BEFORE = 80  # characters before the part that must be seen
 _SEEN_AFTER = 300
 
 
 def iso(time: float | None, *, zoned: bool = True) -> str | None:
-    """Unix seconds as ISO 8601 in UTC; without a zone where the log names none."""
+    """Return Unix seconds as ISO 8601 in UTC; without a zone if the log names none."""
     if time is None:
         return None
     try:
-        told = datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds")
-        return told.replace("+00:00", "Z" if zoned else "")
+        stamp = datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds")
+        return stamp.replace("+00:00", "Z" if zoned else "")
     except (OverflowError, OSError, ValueError):
         return None
 
 
 def shown(text: str, find: Callable[[str], int] | None = None) -> str:
-    """A log line as a report carries it: not endless.
+    """Return a log line as a report carries it, with limited length.
 
-    ``find`` tells where in a long text stands what must be seen of it.
+    ``find`` returns the offset in a long text of the part that must stay visible.
     """
     clean = text.strip()
     if len(clean) > MAX_TEXT and find is not None and (at := find(clean)) > MAX_TEXT - _SEEN_AFTER:
@@ -35,29 +35,29 @@ def shown(text: str, find: Callable[[str], int] | None = None) -> str:
 
 
 def place(line: Line, step: int | None, find: Callable[[str], int] | None = None) -> Place:
-    """Where a line stands, with its text as ``shown`` gives it."""
+    """Return the place of a line, with its text from ``shown``."""
     return Place(
         line.rank, line.source, line.number, iso(line.time, zoned=line.zoned), step, shown(line.text, find)
     )
 
 
 def earliest(lines: Iterable[Line]) -> Line:
-    """The first of lines from several streams: by time where all know theirs, else the lowest rank's.
+    """Return the first of lines from several streams: by time if all have one, else the lowest rank's.
 
-    Never by the order in which the streams were read: another order must not give another answer.
+    Never by the order in which the streams were read: another order must not give another result.
     """
     lines = list(lines)
     return min(lines, key=_order(lines, first=True))
 
 
 def latest(lines: Iterable[Line]) -> Line:
-    """The last of lines from several streams, in the same sense."""
+    """Return the last of lines from several streams, by the same order."""
     lines = list(lines)
     return max(lines, key=_order(lines, first=False))
 
 
 def _order(lines: list[Line], *, first: bool) -> Callable[[Line], tuple[float, int, int, str, int]]:
-    """Return the key by which lines of several streams are ordered: lower ranks first."""
+    """Return the sort key for lines of several streams: lower ranks first."""
     timed, sign = all(line.time is not None for line in lines), 1 if first else -1
 
     def key(line: Line) -> tuple[float, int, int, str, int]:
