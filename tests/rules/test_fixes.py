@@ -186,5 +186,5 @@ def test_a_classifiers_head_of_another_size_is_about_num_labels(
 
 def test_after_training_only_the_upload_failed(catalogue: Catalogue, matcher: Matcher) -> None:
     error = raised("RuntimeError: Error while uploading 'model.safetensors' to the Hub.") + "on the Hub\n"
-    assert "only the upload" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
-    assert "only the upload" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))
+    assert "only a later upload" in fixes(catalogue, matcher, steps(90, 100, total=100) + error)[0]
+    assert "only a later upload" not in "".join(fixes(catalogue, matcher, steps(40, 50, total=100) + error))
