@@ -43,11 +43,11 @@ def test_what_is_still_to_be_written_is_told_and_not_reported(
     stallwatch("rules", "new", "no-soup", "--from", log)
     told = stallwatch("rules", "check", "my-rules")
     assert told.exit_code == 0
-    assert "no-soup.md: still to be written: What happened, Why, Fix, When it is harmless" in told.stderr
+    assert "no-soup.md: not written yet: What happened, Why, Fix, When it is harmless" in told.stderr
     assert "To be written" not in stallwatch("diagnose", log, "--rules", "my-rules").stdout
     page = tmp_path / "my-rules" / "trl" / "no-soup.md"
     page.write_text(page.read_text().replace("To be written: the mechanism.", "The cook slept."))
-    assert "still to be written: What happened, Fix, When" in stallwatch("rules", "check", "my-rules").stderr
+    assert "not written yet: What happened, Fix, When" in stallwatch("rules", "check", "my-rules").stderr
     report = stallwatch("diagnose", log, "--rules", "my-rules").stdout
     assert "The cook slept." in report
     assert "To be written" not in report
