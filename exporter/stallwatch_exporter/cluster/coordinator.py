@@ -129,6 +129,7 @@ class Coordinator:
         self._episodes = self._no_episodes()
         self._slowness = self._no_slowness()
         self._present_at = clock()
+        self._goes_on, self._goes_on_since, self._went_on_at = False, -math.inf, -math.inf
         self._absent: dict[str, tuple[str, float]] = {}  # hosts that posted to others only: ranks, since when
         self._passed_on: dict[str, Incident] = {}  # open when another coordinator took over
         self._unsent: dict[str, Incident] = {}  # reported, but not known to be sent
@@ -173,10 +174,10 @@ class Coordinator:
         """Check the clock: which agents are lost, and which changes are due to be reported."""
         with self._lock:
             now = self._present()
-            patience = self._patience(now)
+            self._note_going_on(now)
             for agent in list(self._agents.values()):
-                self._look(agent, now, patience)
-            self._close_orphans(now, patience)
+                self._look(agent, now)
+            self._close_orphans(now)
             if all(agent.report.ending is not None for agent in self._agents.values()):
                 self._slowness.end([one.report.ending for one in self._agents.values() if one.report.ending])
             self._episodes.flush()
@@ -203,6 +204,7 @@ class Coordinator:
                     if known.status == "open" and (release := getattr(sink, "release", None)) is not None:
                         with self._guarded("reporting an incident"):
                             release(known.id)
+            self._goes_on, self._goes_on_since, self._went_on_at = False, -math.inf, -math.inf
             self._absent.clear()
             self._agents.clear()
             self._named.clear()
@@ -276,13 +278,13 @@ class Coordinator:
         expected = max(len(by_host), math.ceil(self._expected() / max(by_host.values())))
         self._hosts(expected, len(reporting), len(silent))
 
-    def _look(self, agent: _Agent, now: float, patience: float) -> None:
+    def _look(self, agent: _Agent, now: float) -> None:
         quiet = now - agent.at
         if agent.report.ending is None:
             if quiet > _LOST_SECONDS and not agent.lost:
                 agent.lost = True
                 self._slowness.leave(agent.report.agent, self._host(agent))
-            if quiet > patience and not agent.closed:
+            if not agent.closed and self._is_given_up(agent.at, now):
                 self._close_left(agent)
         if quiet > (_FORGET_SECONDS if agent.report.ending is None else KEPT_SECONDS):
             del self._agents[agent.report.agent]
@@ -290,18 +292,26 @@ class Coordinator:
             for each in self._agents.values():
                 self._named.setdefault(each.report.host, set()).add(each.report.host_id)
 
-    def _patience(self, now: float) -> float:
-        """Return how long a host that does not post may come back to the incidents that it left open.
-
-        If the run continues elsewhere, or ends, that host is gone. If all hosts are quiet, it may be cut off,
-        and its incident is also theirs.
-        """
+    def _note_going_on(self, now: float) -> None:
+        """Note since when the run continues, or ends, on any host; a pause of a minute may be a hang."""
         goes_on = any(
             one.report.ending is not None
             or not (one.is_silent(now) or is_quiet(one.report.quiet, one.report.threshold))
             for one in self._agents.values()
         )
-        return _LOST_SECONDS if goes_on else _FORGET_SECONDS
+        if goes_on and now - self._went_on_at > _LOST_SECONDS:
+            self._goes_on_since = now
+        self._went_on_at = now if goes_on else self._went_on_at
+        self._goes_on = goes_on
+
+    def _is_given_up(self, heard_at: float, now: float) -> bool:
+        """Return whether a host that does not post has had time to return to the incidents that it left open.
+
+        If the run continues elsewhere, or ends, that host is gone. If all hosts are quiet, it may be cut off,
+        and its incident is also theirs: as the run continues, it may be the last to post.
+        """
+        since = max(heard_at, self._goes_on_since)
+        return now - heard_at > _FORGET_SECONDS or (self._goes_on and now - since > _LOST_SECONDS)
 
     def _close_left(self, agent: _Agent) -> None:
         """Close the incidents that a lost agent left open."""
@@ -350,11 +360,10 @@ class Coordinator:
         self._ledger = kept_ledger(self._ledger.values(), self._wall())
         self._adopted_at = {name: at for name, at in self._adopted_at.items() if name in self._ledger}
 
-    def _close_orphans(self, now: float, patience: float) -> None:
+    def _close_orphans(self, now: float) -> None:
         """Close incidents that only lost agents knew."""
         for name, known in list(self._ledger.items()):
-            is_new = now - self._adopted_at.get(name, now) <= patience
-            if not is_new and self._episodes.awaits(name):
+            if self._is_given_up(self._adopted_at.get(name, now), now) and self._episodes.awaits(name):
                 self._close(known)
 
     def _close(self, known: Incident) -> None:

@@ -667,6 +667,26 @@ def test_a_host_that_is_cut_off_for_minutes_within_a_hang_comes_back_to_the_same
     assert run.chat.got[-1].resolution == "recovered"
 
 
+@pytest.mark.parametrize("who", [("n0", "n2"), ()])
+@pytest.mark.parametrize("late", [1, 9])
+def test_a_host_that_was_cut_off_in_a_hang_may_be_the_last_to_post_as_the_run_goes_on(
+    who: tuple[str, ...], late: int
+) -> None:
+    run = Run()
+    run.hangs()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, *run.hosts)
+    run.passes(300, *who)
+    for host in run.hosts.values():
+        host.facts = {"quiet": 0.0}
+    run.passes(late, "n0", "n2")
+    assert [stage for _, stage in run.chat.stages] == ["open"]
+    ends(run, "n1")
+    run.passes(30, *run.hosts)
+    assert [(one[-1:], stage) for one, stage in run.chat.stages] == [("1", "open"), ("1", "resolved")]
+    assert run.chat.got[-1].resolution == "recovered"
+
+
 def test_a_blame_is_not_replaced_by_one_that_is_less_sure() -> None:
     run = Run()
     run.hangs()
