@@ -152,8 +152,8 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         ending = msgspec.structs.replace(ending, codes=codes, left=left, running=running)
     slow = [one for one in merged if one.rule == STRAGGLER and one.resolution != "recovered"]
     notes = [*_host_notes(first, parts, merged), *(note for one in parts for note in one.lacking)]
-    causes = [one for one in merged if one.primary is not None and one.primary.role == "cause"]
-    elsewhere = [one for one in causes if one.outlasted and one.host and one.host not in hosts]
+    elsewhere = [one for one in merged if one.outlasted and one.host and one.host not in hosts]
+    causes = [one for one in elsewhere if one.primary is not None and _is_fatal_cause(one.primary)]
     unheard = [one.unheard for one in parts if one.unheard is not None]
     return Recorded(
         folder=first.folder,
@@ -169,8 +169,12 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         stacks=stacks,
         lacking=[note for at, note in enumerate(notes) if note not in notes[:at]],
         info=first.info,
-        elsewhere=elsewhere[-1] if elsewhere and ending is not None and ending.failed is not False else None,
+        elsewhere=causes[-1] if causes and ending is not None and ending.failed is not False else None,
     )
+
+
+def _is_fatal_cause(primary: Primary) -> bool:
+    return primary.role == "cause" and primary.harm == "fatal"
 
 
 def _on_host(part: Recorded, host: str) -> Recorded:

@@ -289,6 +289,20 @@ def test_the_cause_on_a_host_without_a_record_is_known_from_the_others(
     assert found.primary is not None and found.primary.rule == "cuda-oom"  # the logs show a cause
 
 
+def test_what_only_slowed_a_host_without_a_record_is_not_the_cause(
+    keep: Keep, diagnose: Diagnose, catalogue: Catalogue
+) -> None:
+    page = catalogue.pages["straggler-slow-node"]
+    slows = Primary(page.id, page.title, "cause", "degrading", 0.7, 3, "stdout", 16, None, 59, [], {}, "", [])
+    found = msgspec.structs.replace(
+        stall("n2", None, kind="finding", rule=page.id), primary=slows, harm="degrading"
+    )
+    ended = Ending("failed", 1, detail="It exited with 1.")
+    keep(1, ended, lines=both(PEER_GONE), incidents={"run-incidents.jsonl": [found]})
+    primary = diagnose(keep(3, ended, lines=both(PEER_GONE)).path).primary
+    assert primary is not None and primary.rule == "gloo-connection-closed"
+
+
 def test_one_hosts_folder_alone_shows_what_it_knows_of_the_others(
     keep: Keep, diagnose: Diagnose, catalogue: Catalogue
 ) -> None:
