@@ -62,12 +62,9 @@ def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) 
 
 
 def _had_others(part: Recorded, merged: Sequence[Incident]) -> bool:
-    """Whether the run had other agents than this one, whose records are not here."""
-    info = part.info
-    if info is None:
-        return False
+    """Whether agents of other hosts, whose records are not here, reported to this one."""
     hosts = {host for one in merged for host in (one.host, *one.hosts) if host}
-    return (info.agents or 1) > 1 or bool(hosts - {info.host})
+    return part.info is not None and bool(hosts - {part.info.host})
 
 
 def _of_agent(given: Path) -> Recorded:

@@ -320,10 +320,10 @@ def test_one_hosts_folder_alone_shows_what_it_knows_of_the_others(
     assert found.primary is not None
     assert (found.primary.rule, found.primary.rank, found.primary.host) == (page.id, 3, "n2")
     assert "Nothing that was kept of n2 is here." in map(render, found.notes)
-    alone = msgspec.structs.replace(IDENTITY, key="7b" * 8, agents=1)
+    # The launcher started three, of which perhaps only this one has an agent.
     mine = msgspec.structs.replace(killed, host="n1", hosts=["n1"])
     only = keep(
-        1, ended, lines=both(PEER_GONE), incidents={"run-incidents.jsonl": [mine]}, identity=alone, home="b"
+        1, ended, lines=both(PEER_GONE), incidents={"run-incidents.jsonl": [mine]}, identity=OTHER, home="b"
     )
     assert diagnose(only.path).notes == []
 
