@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_recorded, without_copies
-from stallwatch_exporter.postmortem.run_folders import folders_of_one, placed, with_other_hosts
+from stallwatch_exporter.postmortem.run_folders import (
+    folders_of_one,
+    hosts_of_ranks,
+    placed,
+    with_other_hosts,
+)
 from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.log_files import LogFile, OnProgress, expand, natural, on_bytes_read
 from stallwatch_logs.parallel_reading import Parallel, read_all
@@ -135,11 +140,11 @@ def diagnose_run(
     reading.baseline = options.baseline
     files, hosts, ranks_on = placed(files, folders)
     reading.hosts = hosts or (hosts_of_paths(file.name for file in files) if len(files) > 1 else {})
-    reading.ranks_on = ranks_on or {
-        file.rank: host
+    reading.ranks_on = ranks_on or hosts_of_ranks(
+        (file.rank, host)
         for file in files
         if file.rank is not None and (host := reading.hosts.get(file.name)) is not None
-    }
+    )
     stats, notes = _read(files, problems, reading, options)
     known = recorded(folders, reading.clocks_ahead() if len(folders) > 1 else {})
     states = read_rank_files(rank_files, problems, reading.ranks_on)

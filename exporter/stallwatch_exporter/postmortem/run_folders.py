@@ -120,8 +120,16 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
             hosts[file.name] = host
         changed = (rank, local) != (file.rank, file.local_ranks)
         here.append(replace(file, rank=rank, local_ranks=local) if changed else file)
-    ranks_on = {rank: host for host, ranks, _ in known.values() for rank in ranks}
+    ranks_on = hosts_of_ranks((rank, host) for host, ranks, _ in known.values() for rank in ranks)
     return Placed(here, hosts, ranks_on if several else {})
+
+
+def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
+    """Return the host of each rank; none of a number that is used on several, as local ranks are."""
+    found: dict[int, set[str]] = {}
+    for rank, host in places:
+        found.setdefault(rank, set()).add(host)
+    return {rank: hosts.pop() for rank, hosts in found.items() if len(hosts) == 1}
 
 
 def _around(path: str) -> list[str]:

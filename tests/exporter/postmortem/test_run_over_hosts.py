@@ -166,6 +166,23 @@ def test_an_exception_of_one_host_is_named_first_with_its_host(keep: Keep, diagn
     assert render(found.digest[0]).startswith("rank 3 on n2: ValueError")
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_ranks_that_each_host_numbers_from_0_are_not_those_of_the_last_host(
+    keep: Keep, diagnose: Diagnose, tmp_path: Path, *, recorded: bool
+) -> None:
+    """No probe was loaded in them, so their agents do not know which ranks they are."""
+    raised = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+    for number in (1, 2, 3):
+        lines = both(PEER_GONE) | ({"ranks/rank1.log": steps(1, raised)} if number == 1 else {})
+        folder = keep(number, Ending("failed", 1), lines=lines)
+        folder.write_info(ranks="")
+        shutil.copytree(folder.path / "ranks", tmp_path / "logs" / f"n{number}")
+    primary = diagnose(folder.path if recorded else tmp_path / "logs").primary
+    assert primary is not None
+    assert (primary.rule, primary.rank) == ("cuda-oom", 1)
+    assert primary.host in ("", "n1")
+
+
 def test_a_rank_with_an_agent_of_its_own_that_was_killed_is_named(keep: Keep, diagnose: Diagnose) -> None:
     """``srun … stallwatch run -- python train.py``: no launcher says which rank it was."""
     memory = MemoryKnown(counted=False, held=GIB, limit=64 * GIB, ranks={3: GIB})
