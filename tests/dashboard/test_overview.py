@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stallwatch_dashboard.data.overview import (
+    Agent,
     Numbers,
     RunRow,
+    as_one,
     in_order,
     lasted,
     later_attempt,
@@ -178,6 +181,21 @@ def test_a_warning_that_was_open_as_a_run_failed_is_not_its_cause(
     told = info(state="failed", ended_at=NOW - 40, ending=Ending(kind="failed", exit_code=1))
     row = make_row("r", told, Numbers(), [open_then], alive=False, seen=NOW - 40, now=NOW)
     assert (row.incident, row.cause) == (open_then, cause)
+
+
+def test_a_job_that_was_started_anew_under_its_label_is_not_failed_any_more() -> None:
+    died = {"ended_at": NOW - 60, "state": "failed", "ending": Ending(kind="failed", exit_code=1), "step": 90}
+    agents = [
+        Agent(Path("r"), info(key="k", host="n1", started_at=NOW - 900, **died)),
+        Agent(
+            Path("r+n2"), info(key="k", host="n2", started_at=NOW - 899, **(died | {"ended_at": NOW - 20}))
+        ),
+        Agent(Path("r+n1"), info(key="k", host="n1", started_at=NOW - 50, step=3)),
+        Agent(Path("r+n2.2"), info(key="k", host="n2", started_at=NOW - 10)),
+    ]
+    found = as_one(agents)
+    assert found is not None
+    assert (found.state, found.step, found.ended_at, found.started_at) == ("training", 3, None, NOW - 50)
 
 
 def test_those_that_need_someone_come_first() -> None:

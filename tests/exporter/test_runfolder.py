@@ -262,6 +262,20 @@ def test_a_run_is_listed_once_and_its_starts_apart(agent: Agent, tmp_path: Path)
     assert groups == [again, ["alone-2"], ["alone"], ["sft-8123.0", "sft-8123.0+n2"]]
 
 
+def test_a_start_is_apart_if_one_host_of_the_one_before_takes_longer_to_end(
+    agent: Agent, tmp_path: Path
+) -> None:
+    for host, start, end in (
+        ("n1", 0.0, 60.0),
+        ("n2", 1.0, 600.0),
+        ("n1", 65.0, 900.0),
+        ("n2", 610.0, 900.0),
+    ):
+        agent(host, now=1000.0 + start).write_info(ended_at=1000.0 + end)
+    groups = [sorted(path.name for path, _ in group) for group in by_run(kept_runs(tmp_path))]
+    assert groups == [["sft-8123.0+n1", "sft-8123.0+n2.2"], ["sft-8123.0", "sft-8123.0+n2"]]
+
+
 def test_an_agent_whose_folder_was_full_goes_on_elsewhere_under_its_label(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

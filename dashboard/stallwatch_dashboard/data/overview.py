@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import msgspec
 
 from stallwatch_exporter.incident import RANKS, Incident
-from stallwatch_exporter.runs.runfolder import LATE_SECONDS, AgentInfo, agent_alive
+from stallwatch_exporter.runs.runfolder import LATE_SECONDS, AgentInfo, agent_alive, by_run
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
 from stallwatch_rules.text.redact import redact
@@ -165,10 +165,15 @@ class Agent:
 def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
     """Return a run's record as its first agent would have it, knowing what all know; None without agents.
 
-    The run is over once an agent has ended and none is running, or once one reports a failure.
+    The run is over once an agent has ended and none is running, or once one reports a failure. Of several
+    starts of a job under one label, the newest counts.
     """
     if not agents:
         return None
+    if all(one.info.key for one in agents):
+        kept = sorted(((one.folder, one.info) for one in agents), key=lambda each: -each[1].started_at)
+        newest = {folder for folder, _ in by_run(kept)[0]}
+        agents = [one for one in agents if one.folder in newest]
     agents = sorted(agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.started_at))
     infos = [one.info for one in agents]
     ends = [one for one in agents if one.info.ended_at is not None]

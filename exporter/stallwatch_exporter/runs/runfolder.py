@@ -369,22 +369,24 @@ def folders_of(home: Path, run: str) -> list[tuple[Path, AgentInfo]]:
 
 
 def by_run(kept: Sequence[tuple[Path, AgentInfo]]) -> list[list[tuple[Path, AgentInfo]]]:
-    """Group the agents' folders by run, in the order of each run's first folder.
+    """Group the agents' folders by run, in the order of each run's first folder; `kept` is newest first.
 
-    A run's agents run at the same time: an agent that has the same key and began after all of them had ended
-    belongs to another start of a job that only the user's name or the launcher's address identifies.
+    A run's agents run at the same time: an agent that has the same key and began after all of them had ended,
+    or after the one of its host, belongs to another start of a job that only the user's name or the
+    launcher's address identifies.
     """
     groups: list[list[tuple[Path, AgentInfo]]] = []
-    newest: dict[str, tuple[int, float]] = {}  # by key: the group, and when the first of it began
+    newest: dict[str, tuple[int, dict[str, float]]] = {}  # by key: the group, and when each host of it began
     for folder, info in kept:
         last = info.ended_at or info.updated_at
-        at, began = newest.get(info.key, (-1, math.inf)) if info.key else (-1, math.inf)
-        if at < 0 or last < began:
-            at, began = len(groups), math.inf
+        at, began = newest.get(info.key, (-1, {})) if info.key else (-1, {})
+        if at < 0 or last < began.get(info.host, min(began.values())):
+            at, began = len(groups), {}
             groups.append([])
         groups[at].append((folder, info))
         if info.key:
-            newest[info.key] = at, min(began, info.started_at)
+            began[info.host] = min(began.get(info.host, math.inf), info.started_at)
+            newest[info.key] = at, began
     return groups
 
 
