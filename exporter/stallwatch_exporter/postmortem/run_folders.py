@@ -75,18 +75,25 @@ def _agent_of(info: AgentInfo) -> tuple[object, ...]:
 
 
 def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
-    """Return the folders of the run that all files belong to; none if there are several, or it is unknown."""
+    """Return the folders of the run that all files belong to; none if they are of several, or of none.
+
+    Folders of other runs in which no file is do not matter.
+    """
     known = {*run_folders}
-    if any(file.path and not known & {*_around(file.path)} for file in files):
+    inside = [known & {*_around(file.path)} for file in files if file.path]
+    if not all(inside):
         return []
-    if len(run_folders) > 1:
+    chosen = known
+    if len(known) > 1:
         from stallwatch_exporter.runs.runfolder import read_info
 
-        infos = {folder: read_info(Path(folder)) for folder in run_folders}
-        found = {folder: info for folder, info in infos.items() if info is not None and info.key}
-        if len(found) < len(infos) or len(apart(found)) > 1:
-            return []
-    return [Path(folder) for folder in run_folders]
+        infos = {folder: info for folder in run_folders if (info := read_info(Path(folder))) is not None}
+        groups = [{*group} for group in apart({one: info for one, info in infos.items() if info.key})]
+        groups += [{folder} for folder in known.difference(*groups)]
+        used = set[str]().union(*inside) or known
+        of_files = [group for group in groups if not used.isdisjoint(group)]
+        chosen = of_files[0] if len(of_files) == 1 else set()
+    return [Path(folder) for folder in run_folders if folder in chosen]
 
 
 class Placed(NamedTuple):

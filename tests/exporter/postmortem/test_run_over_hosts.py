@@ -405,6 +405,17 @@ def test_another_start_and_another_run_stay_apart(
     assert sorted(job.name for job in found.jobs) == [first.path.name, second.path.name]
 
 
+def test_runs_beside_it_that_printed_nothing_do_not_hide_how_a_run_ended(
+    keep: Keep, diagnose: Diagnose, catalogue: Catalogue
+) -> None:
+    own = keep(1, Ending("failed", 1, detail="It exited with 1."), lines=both())
+    keep(2, Ending("failed", 1, detail="It exited with 1."))
+    keep(2, Ending("finished", 0, detail="It exited with 0."), identity=OTHER)
+    RunFolder.create("alone", ["x"], home=own.path.parent.parent, now=START)
+    assert diagnose(own.path.parent).ending == "It exited with 1."
+    assert diagnose_jobs([own.path.parent], Options(catalogue)).diagnosis.ending == "It exited with 1."
+
+
 def test_runs_of_one_name_on_hosts_without_a_shared_folder_are_joined_by_their_key(
     keep: Keep, diagnose: Diagnose, tmp_path: Path
 ) -> None:
