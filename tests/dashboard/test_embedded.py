@@ -18,6 +18,7 @@ from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.verdict import of_run
 from stallwatch_dashboard.words import Reader
+from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.serving.metrics import RunMetrics
@@ -202,6 +203,19 @@ def test_incidents_come_from_the_journal_where_no_database_has_them(
         out.write(b'{"half a li')
     assert [(i.episode, i.status) for i in source.incidents("stuck")] == [(2, "open"), (1, "resolved")]
     assert journal(folder.path / "nowhere") == []
+
+
+def test_a_stall_that_a_start_left_open_is_not_one_of_the_next_start(
+    source: Source, home: Path, make_incident: MakeIncident
+) -> None:
+    identity = RunIdentity(key="5f" * 8, job="sft", origin="command")
+    for began in (NOW - 900, NOW - 50):
+        folder = RunFolder.create("r", ["x"], home=home, now=began, identity=identity)
+        if began < NOW - 100:  # it was killed
+            folder.append_incident(make_incident(run=folder.run))
+        folder.write_info(updated_at=began + 49, state="training", step=7)
+    (row,) = source.rows()
+    assert (row.state, row.open_incidents, source.incidents(row.run)) == ("training", (), [])
 
 
 def test_a_broken_database_of_incidents_breaks_no_page(

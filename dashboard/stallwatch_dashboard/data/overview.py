@@ -162,6 +162,15 @@ class Agent:
         return ending is not None and ending.kind not in ENDINGS
 
 
+def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
+    """Return the agents of the newest of several starts of a job under one label."""
+    if len(agents) < 2 or not all(one.info.key for one in agents):
+        return agents
+    kept = sorted(((one.folder, one.info) for one in agents), key=lambda each: -each[1].started_at)
+    newest = {folder for folder, _ in by_run(kept)[0]}
+    return [one for one in agents if one.folder in newest]
+
+
 def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
     """Return a run's record as its first agent would have it, knowing what all know; None without agents.
 
@@ -170,10 +179,7 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
     """
     if not agents:
         return None
-    if all(one.info.key for one in agents):
-        kept = sorted(((one.folder, one.info) for one in agents), key=lambda each: -each[1].started_at)
-        newest = {folder for folder, _ in by_run(kept)[0]}
-        agents = [one for one in agents if one.folder in newest]
+    agents = newest_start(agents)
     agents = sorted(agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.started_at))
     infos = [one.info for one in agents]
     ends = [one for one in agents if one.info.ended_at is not None]

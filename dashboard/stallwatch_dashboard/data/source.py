@@ -24,6 +24,7 @@ from stallwatch_dashboard.data.overview import (
     hosts_of,
     in_order,
     make_row,
+    newest_start,
     told_by_log,
     with_the_end,
 )
@@ -132,7 +133,7 @@ class Source:
             agents = local.get(run, [])
             info = as_one(agents)
             if (numbers[run] if info is None else info).ended_at is None:
-                known = incidents.get(run) or journal(*(one.folder for one in agents))
+                known = incidents.get(run) or journal(*(one.folder for one in newest_start(agents)))
             else:
                 known = self.incidents(run)
             row = self._row(run, agents, seen.get(run), known, numbers[run])
@@ -165,7 +166,7 @@ class Source:
 
     def incidents(self, run: str) -> list[Incident]:
         """Return the run's incidents, newest first: from the database, else from the run's own journal."""
-        return self.cases.incidents(run) or journal(*(one.folder for one in self.agents(run)))
+        return self.cases.incidents(run) or journal(*(one.folder for one in newest_start(self.agents(run))))
 
     def incident(self, key: str) -> Incident | None:
         """Return the incident of this id, or the one it merged into: from the database, else the journal."""
