@@ -387,7 +387,7 @@ def test_a_reply_that_cannot_be_read_is_none(agents: Agents, engine: Engine, con
         connection.execute(text("UPDATE cluster_runs SET reply = :reply"), {"reply": content})
     assert agents.post("n2") is None and agents.post("n2") is None
     (line,) = agents.lines
-    assert line.startswith("the merged reports of all hosts are left out: ")
+    assert line.startswith("the merged report of all hosts is left out: ")
 
 
 def test_ages_count_on_while_a_report_is_kept(agents: Agents, engine: Engine) -> None:

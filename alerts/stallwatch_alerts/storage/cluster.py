@@ -338,7 +338,7 @@ class PostgresBacking:
         """Report a problem once for each agent, or for the merged state (no agent)."""
         if agent not in self._skipped:
             self._skipped.add(agent)
-            subject = f"the report of {agent[:80]!r}" if agent else "what was merged from all hosts"
+            subject = f"the report of {agent[:80]!r}" if agent else "the merged report of all hosts"
             self._say(f"{subject} is left out: {reason}")
 
     def _say(self, line: str) -> None:
