@@ -15,20 +15,20 @@ from stage import RECORDING, board, choose_row
 
 def on_runs(page, url: str) -> None:  # type: ignore[no-untyped-def]
     page.goto(url)
-    page.get_by_text("Choose a row").wait_for()
+    page.get_by_text("Select a row").wait_for()
 
 
 def on_run(page, url: str) -> None:  # type: ignore[no-untyped-def]
     page.goto(f"{url}/run?run=hangs-one")
     page.get_by_role("heading", name="Stalled").wait_for()
     board(page)
-    page.get_by_text("Log around").click()
+    page.get_by_text("Log of all ranks around").click()
     page.get_by_text("Search these lines").wait_for()
 
 
 def on_incidents(page, url: str) -> None:  # type: ignore[no-untyped-def]
     page.goto(f"{url}/incidents")
-    page.get_by_text("Choose a row").wait_for()
+    page.get_by_text("Select a row").wait_for()
 
 
 def on_incident(page, url: str) -> None:  # type: ignore[no-untyped-def]

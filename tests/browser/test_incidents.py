@@ -17,7 +17,7 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type
     page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
     page.get_by_test_id("stTopNav").get_by_role("link", name="Incidents").click()
-    page.get_by_text("Choose a row to open the incident").wait_for()
+    page.get_by_text("Select a row to open the incident").wait_for()
     page.get_by_role("button", name="critical").click()
     page.wait_for_url("**show=critical*")
     choose_row(page, re.compile("incident="), search=f"{run} trace-cache")
@@ -27,7 +27,7 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type
     page.get_by_label("Your name").fill("Ada")
     page.get_by_label("Your name").press("Tab")
     page.get_by_role("button", name="Acknowledge").click()
-    page.get_by_text("Acknowledged: nobody else is called").wait_for()
+    page.get_by_text("Acknowledged: it will not be escalated").wait_for()
     page.get_by_role("button", name="Silence", exact=True).click()
     page.get_by_text("Silenced until").wait_for()
     page.get_by_role("button", name="End the silence").click()
@@ -47,7 +47,7 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type
     page.get_by_role("heading", name="Stalled").wait_for()
     page.goto(address)  # the link can be sent on
     page.get_by_role("button", name="All incidents").click()
-    page.get_by_text("Choose a row to open the incident").wait_for()
+    page.get_by_text("Select a row to open the incident").wait_for()
 
 
 def test_the_first_row_chosen_by_keyboard_opens(scene, watched) -> None:  # type: ignore[no-untyped-def]
@@ -60,7 +60,7 @@ def test_the_first_row_chosen_by_keyboard_opens(scene, watched) -> None:  # type
 
     page.on("websocket", lambda socket: socket.on("framesent", sent))
     page.goto(f"{scene.urls['embedded']}/incidents?q={HANGING['embedded']}")
-    page.get_by_text("Choose a row to open the incident").wait_for()
+    page.get_by_text("Select a row to open the incident").wait_for()
     for _ in range(10):  # a key that comes while the table is made goes nowhere; what was told once must do
         page.get_by_test_id("data-grid-canvas").first.focus()
         page.keyboard.press("ArrowDown")

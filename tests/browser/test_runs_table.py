@@ -99,7 +99,7 @@ def test_a_search_finds_all_its_words_anywhere_and_at_once(page) -> None:  # typ
     assert page.url == f"{HOST}/?q=NODE1+dpo"
     search.fill("node1 sft")
     assert names(page) == [] and not page.get_by_role("table").is_visible()
-    expect(page.get_by_text("No run fits")).to_be_visible()
+    expect(page.get_by_text("No run matches")).to_be_visible()
 
 
 def test_a_search_that_is_cleared_leaves_the_address_at_once(page) -> None:  # type: ignore[no-untyped-def]

@@ -200,15 +200,15 @@ def test_two_runs_beside_each_other(stuck: RunFolder, make_run: Callable[..., Ru
     make_run("other", now=time.time(), lines={0: [f"step {n} loss 1.5" for n in range(1, 9)]})
     app = page("run", run="stuck", **{"with": "other"})
     assert not app.exception and app.selectbox(key="compare-stuck").value == "other"
-    assert "no number in common" in texts(app, "caption")
+    assert "no metric in common" in texts(app, "caption")
 
 
 def test_the_incidents_page_lists_and_filters(stuck: RunFolder) -> None:
     app = page("incidents")
     assert not app.exception and list(app.dataframe[0].value["Rule"]) == ["silent-hang-no-error"]
-    assert "No incident fits" in texts(page("incidents", show="resolved"), "info")
+    assert "No incident matches" in texts(page("incidents", show="resolved"), "info")
     assert len(page("incidents", show="open,critical", q="STUCK").dataframe) == 1
-    assert "No incident fits" in texts(page("incidents", q="elsewhere"), "info")
+    assert "No incident matches" in texts(page("incidents", q="elsewhere"), "info")
 
 
 def test_without_incidents_the_page_says_what_comes_up_there() -> None:
