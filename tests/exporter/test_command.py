@@ -159,7 +159,7 @@ def test_a_home_that_cannot_be_written_does_not_stop_the_run(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "file"))
     outcome = run(STEPS, home=tmp_path / "file")
     assert outcome.code == 0 and capfdbinary.readouterr().out.count(b"\n") == 8
-    assert outcome.notices[0].startswith("no place can be written to keep this run in")
+    assert outcome.notices[0].startswith("the record of this run cannot be written anywhere")
     assert outcome.diagnosis.progress.last_step == 8
 
 

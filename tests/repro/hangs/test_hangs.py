@@ -117,7 +117,7 @@ def test_a_rank_that_waits_for_the_lock_of_a_file(ranks: Ranks, watch: Watch) ->
 def test_a_rank_in_a_call_that_keeps_the_interpreter_lock(ranks: Ranks, watch: Watch) -> None:
     """No thread of it can answer, and torch's counters stay unknown: faulthandler tells."""
     with native_call(ranks):
-        says = r"Ranks 0, 2 wait in all_reduce .*; rank 1 is at .*native_call \(a call keeps the .* lock\)\."
+        says = r"Ranks 0, 2 wait in all_reduce .*; rank 1 is at .*native_call \(a call holds the .* lock\)\."
         checked(watch, watch.stall(), 1, says)
 
 
