@@ -373,34 +373,32 @@ def test_a_failed_run_stays_one_whatever_can_be_written(
 # ---- 7: many small files
 
 
-def cost(path: Path) -> tuple[int, float]:
-    """Peak of memory and processor time of a diagnosis."""
+def peak_memory(path: Path) -> int:
+    """Peak of the resident memory of a diagnosis, in bytes."""
     code = (
-        "import atexit, pathlib, re, sys, time\n"
+        "import atexit, pathlib, re, sys\n"
         "def show():\n"
         "    status = pathlib.Path('/proc/self/status').read_text()\n"
-        "    print(re.search(r'VmHWM:\\s+(\\d+)', status)[1], time.process_time(), file=sys.stderr)\n"
+        "    print(re.search(r'VmHWM:\\s+(\\d+)', status)[1], file=sys.stderr)\n"
         f"atexit.register(show)\n{STALLWATCH[-1]}"
     )
     command = [*STALLWATCH[:-1], code, "diagnose", "--brief", "--workers", "1", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "cuda-oom" in done.stdout, done.stderr
-    peak, seconds = done.stderr.split()[-2:]
-    return 1024 * int(peak), float(seconds)
+    return 1024 * int(done.stderr.split()[-1])
 
 
-def test_many_small_files_cost_hardly_more_than_some(tmp_path: Path) -> None:
-    """Each took 3 ms and 30 kB: ten thousand half a minute and 439 MB."""
+def test_many_small_files_take_hardly_more_memory_than_some(tmp_path: Path) -> None:
+    """Each took 30 kB: ten thousand 439 MB. For their time see ``bench/many.py --small``."""
     pytest.importorskip("hyperscan", reason="without it, each file is read")
     some, many = tmp_path / "some", tmp_path / "many"
     for folder, files in ((some, 100), (many, 3000)):
         folder.mkdir()
         for number in range(files):
             (folder / f"rank{number}.log").write_text(STEPS + OOM * (number == 7))
-    cost(some)  # compiles the patterns
-    (memory, seconds), (more_memory, more_seconds) = cost(some), cost(many)
-    assert more_memory - memory < 2900 * 8192
-    assert more_seconds / seconds < 4
+    for folder in (some, many):
+        peak_memory(folder)  # compiles the patterns
+    assert peak_memory(many) - peak_memory(some) < 2900 * 8192
 
 
 # ---- 8: archives, tables, chats
