@@ -105,7 +105,7 @@ def test_what_is_over_is_listed_and_said_when_it_is_acknowledged(
     assert People(store.engine).is_acknowledged(ID)
     result = stallwatch("alerts", "ack", "other")
     assert result.exit_code == 1
-    assert "nothing of other is open" in result.stderr and "other/stall/x/1: recovered at 20" in result.stderr
+    assert "other has no open incident" in result.stderr and "other/stall/x/1: recovered at 20" in result.stderr
 
 
 def test_an_open_incident_whose_agent_is_gone_says_so(
@@ -190,7 +190,7 @@ def test_messages_that_wait_are_listed_and_sent(
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
     result = stallwatch("alerts", "send", "--wait", "0.5")
     assert result.exit_code == 1
-    assert "1 wait for json://127.0.0.1:1/****: refused so far: connection refused" in result.stderr
+    assert "1 waiting for json://127.0.0.1:1/****: refused so far: connection refused" in result.stderr
     assert "s3cr3t" not in result.output
     monkeypatch.delenv("STALLWATCH_ALERTS_URLS")
     result = stallwatch("alerts", "send", "--wait", "0.5")

@@ -147,7 +147,7 @@ def test_what_waits_for_a_chat_that_is_gone_is_named_and_dropped_when_asked(
         outbox.put(lambda *_, draft=draft: [draft], LONG_AGO)  # type: ignore[misc]
     told = stallwatch("alerts", "send", "--wait", "0.1")
     assert told.exit_code == 1 and heard == []
-    assert "2 wait for slack://****: no URL of this chat" in told.stderr
+    assert "2 waiting for slack://****: no URL of this chat" in told.stderr
     command = f"stallwatch alerts send --drop {gone[:12]}"
     assert command in told.stderr
     keep(outbox, "sound")
