@@ -147,7 +147,7 @@ def test_the_stack_ends_where_the_rank_is_and_shows_who_of_the_users_code_called
 @pytest.mark.parametrize(
     ("group", "language", "says"),
     [
-        (StackGroup([1], "network"), "en", "Give the call a time-out"),
+        (StackGroup([1], "network"), "en", "Give the call a timeout"),
         (StackGroup([1], "network"), "zh", "加超时"),
         (StackGroup([1], "code", "stopped"), "en", "kill -CONT"),
         (StackGroup([1], "code", locked_out=True), "en", "--native"),

@@ -253,7 +253,7 @@ def test_a_reply_belongs_to_one_request() -> None:
 
 
 def test_an_answer_without_end_is_cut_off(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte within each time-out, for ever."""
+    """A byte within each timeout, for ever."""
     hasty(monkeypatch, 0.5)
     go_on = threading.Event()
 

@@ -25,7 +25,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
 GATHER_SECONDS = 3.0  #: a new incident waits this long for reports of the other hosts
-LATE_SECONDS = 120.0  #: a crash may reach the last host this long after the first: launchers' time-outs
+LATE_SECONDS = 120.0  #: a crash may reach the last host this long after the first: launchers' timeouts
 KEPT_SECONDS = 600.0  #: an incident is recognized for this long after its end
 _UPDATE_SECONDS = 60.0  # values that drift are reported this often
 

@@ -70,7 +70,7 @@ class Connection(http.client.HTTPConnection):
         self._raw: socket.socket | None = None
 
     def connect(self) -> None:
-        """Connect within the time-out."""
+        """Connect within the timeout."""
         if isinstance(self._address, str):
             family = socket.AF_UNIX
         else:
@@ -96,7 +96,7 @@ class Connection(http.client.HTTPConnection):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """End the connection after `seconds`: the time-out of a socket is only that of its next byte.
+        """End the connection after `seconds`: the timeout of a socket is only that of its next byte.
 
         Raises `TimeoutError` then. After any error the connection is closed.
         """

@@ -129,7 +129,7 @@ class FaultyChat:
 
     @property
     def url(self) -> str:
-        """Apprise's, with time-outs that a busy machine keeps: what it answers too late is told twice."""
+        """Apprise's, with timeouts that a busy machine keeps: what it answers too late is told twice."""
         return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=60&rto=60"
 
     def wait_for(self, count: int, seconds: float = 120) -> None:

@@ -28,7 +28,7 @@ NARROW_FROM = 13  #: the step from which all of rank 1's samples are alike
 def silent_hang() -> None:
     """Rank 1 reads from a pipe that nobody writes to, and rank 0 waits for it in a collective.
 
-    The collective's time-out is an hour off. A thread notes the memory in use meanwhile; at last somebody
+    The collective's timeout is an hour off. A thread notes the memory in use meanwhile; at last somebody
     ends all processes with SIGKILL, so that the log just stops.
     """
     join(seconds=3600)
