@@ -105,7 +105,8 @@ def test_what_is_over_is_listed_and_said_when_it_is_acknowledged(
     assert People(store.engine).is_acknowledged(ID)
     result = stallwatch("alerts", "ack", "other")
     assert result.exit_code == 1
-    assert "other has no open incident" in result.stderr and "other/stall/x/1: recovered at 20" in result.stderr
+    assert "other has no open incident" in result.stderr
+    assert "other/stall/x/1: recovered at 20" in result.stderr
 
 
 def test_an_open_incident_whose_agent_is_gone_says_so(
