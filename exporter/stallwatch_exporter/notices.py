@@ -38,7 +38,7 @@ class Guard:
     """``with guard("reading the log"):`` runs a part of the agent's work and survives its errors."""
 
     def __init__(self, notice: Callable[[str], None], outlook: str = "the run continues") -> None:
-        """`outlook`: what the error does not change."""
+        """`outlook`: what the error does not affect."""
         self.errors = 0
         self._outlook = outlook
         self._notice = notice

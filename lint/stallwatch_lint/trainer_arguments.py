@@ -195,7 +195,7 @@ _OTHERS = ("generation_batch_size", "steps_per_generation")
 
 
 def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find ``num_generations`` that is 1 or does not divide the batch.
+    """Find values of ``num_generations`` that are 1 or do not divide the batch size.
 
     Checks only calls in which all sizes are numbers; "fails" only for a release known to count this way.
     """

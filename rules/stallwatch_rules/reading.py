@@ -334,7 +334,7 @@ class RunReading:
         return True
 
     def _did_anything(self) -> bool:
-        """Return whether the lines show numbers of a training, or a failure."""
+        """Return whether the lines contain training metrics or a failure."""
         return any(
             stream.sampled
             or stream.in_exception

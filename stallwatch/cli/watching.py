@@ -161,7 +161,7 @@ class Listeners:
         close_orphans(home, time.time(), hand_on)
 
     def close(self) -> None:
-        """Send everything that is still queued, for a bounded time; never raise."""
+        """Flush the queue within a time limit; never raise."""
         guard = at_the_end(tell)
         self._preload.cancel()
         if self._orphans is not None:

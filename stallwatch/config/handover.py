@@ -47,7 +47,7 @@ def rule_folders(config: Config) -> list[Path]:
 
 
 def read_limits(config: Config, seconds: float | None = None) -> Limits:
-    """Return the limits of reading packed logs, and a deadline in `seconds` for all logs."""
+    """Return the limits for compressed logs, and a deadline in `seconds` for all logs."""
     from stallwatch_logs.inputs import Limits
 
     return Limits(

@@ -293,7 +293,7 @@ def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: A
     found = run.agent.end(ending, run.now)
     assert (found.verdict, found.primary.rule, found.primary.rank) == ("degraded", "rank-left-early", 1)
     assert render(found.findings[0].note).startswith(
-        "Rank 1 exited without an error at step 5; the others made 5 more"
+        "Rank 1 exited without an error at step 5; the others ran 5 more"
     )
     assert run.changes[1:] == [(EARLY + "/1", "resolved", "run-finished")]
     kept = recorded([run.folder.path])

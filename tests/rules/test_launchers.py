@@ -161,5 +161,5 @@ def test_of_a_run_that_ended_well_those_are_told_alone_that_it_went_on_without(
     )
     assert (found.primary.rank, found.primary.step) == (2, 10)
     (evidence,) = found.primary.evidence
-    assert evidence.startswith("Rank 2 exited without an error at step 10; the others made 30 more steps")
+    assert evidence.startswith("Rank 2 exited without an error at step 10; the others ran 30 more steps")
     assert ("rank 2" in found.findings[0].note.lower()) and "0, 1" not in found.findings[0].note

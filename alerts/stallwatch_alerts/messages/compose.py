@@ -348,5 +348,5 @@ def _stalled_for(incident: Incident) -> float:
     end = incident.resolved_at if incident.resolved_at is not None else incident.updated_at
     stalled = incident.stalled_seconds or 0.0
     if stalled and incident.status == "open" and not incident.unwatched:
-        return stalled  # the episode may have begun before, with a warning
+        return stalled  # the episode may have begun earlier, with a warning
     return max(stalled, end - incident.opened_at)

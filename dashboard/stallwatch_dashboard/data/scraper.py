@@ -39,7 +39,7 @@ class TargetStatus:
     error: Message | None = None  #: of the last scrape; None after a good one
 
     def lag(self, now: float) -> float | None:
-        """Return the seconds since the last answer; off until the next answer if the clock was set back."""
+        """Return the seconds since the last answer; wrong until the next one if the clock was set back."""
         return None if self.answered is None else abs(now - self.answered)
 
 

@@ -1,4 +1,4 @@
-"""Find the host that the others wait for from the reported steps of ranks, and manage its incident."""
+"""Find the host that slows the others down, by the steps that ranks report; manage its incident."""
 
 from __future__ import annotations
 

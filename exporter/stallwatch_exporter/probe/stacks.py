@@ -39,7 +39,7 @@ ASK, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".f
 SIGNALS_TRIED = 8
 MOST_BYTES = 4 << 20  #: longer answers are not written
 _QUESTION = 4096  # bytes of queries that are read at once
-_LEAST_DESCRIPTOR = 64  # low numbers have meanings: a program may look for what its parent left at 3
+_LEAST_DESCRIPTOR = 64  # low descriptors have meanings: a program may expect to inherit 3 from its parent
 
 
 class Answerer:

@@ -221,7 +221,7 @@ def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
 
 
 def _failed(command: Ending, crash: Crash, counted: bool | None) -> Ending:
-    """Return the ending of a command whose run failed although it returned 0."""
+    """Return the ending of a command whose run failed although the command exited with 0."""
     ended_by = signal_of(crash.code) if crash.code is not None else None
     killed = ended_by is not None or crash.by == "silence"
     may_be_memory = crash.by == "silence" or (ended_by is not None and ended_by.name == "SIGKILL")

@@ -107,7 +107,7 @@ class RankExits:
     def look(
         self, up: Processes, now: float, codes: Mapping[int, int] = NO_CODES, unprobed: Processes = NO_RANKS
     ) -> None:
-        """Take which ranks are up, with and without a probe, and the exit codes of those that are not.
+        """Record which ranks are running, with and without a probe, and the exit codes of the others.
 
         A bare ``raise SystemExit(1)`` is no error that the rank itself could know of.
         """

@@ -230,7 +230,7 @@ class Advance:
             self.seen(now)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return how the command ended: what it did after the request to end is no wait of the run."""
+        """Return how the command ended. Time after the request to end does not count as waiting."""
         if ending.kind == "interrupted" and self._leaving:
             return msgspec.structs.replace(ending, quiet=self._quiet)
         return ending

@@ -154,7 +154,7 @@ class Comparison(Generic[_Key]):
         return None if series is None or not series.steps else series.typical(min(steps, series.steps))
 
     def size(self, key: _Key, steps: int) -> float:
-        """Return the size of a lag since it began: not all steps of the window need be late."""
+        """Return how large the lag is since it began: not every step in the window has to be late."""
         recent = list(self._series[key].recent)[-steps:]
         ends = [(median(recent[-count:]), count) for count in range(_LEAST_QUICK, len(recent) + 1)]
         lag = max(ends, key=lambda one: one[0] * math.sqrt(one[1]), default=(0.0, 0))[0]

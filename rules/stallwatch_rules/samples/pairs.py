@@ -195,7 +195,7 @@ def _name_before(lower: str, found: re.Match[str]) -> str | None:
 
 
 def _is_other(lower: str, start: int, before: str) -> bool:
-    """Return whether the loss is not the training's, by its name or by the word before it."""
+    """Return whether this is another loss than the training loss, by its name or the word before it."""
     start -= len(before)
     word = None
     if start and lower[start - 1] == " ":

@@ -109,7 +109,7 @@ class ScanState:
 
 
 def template_of(text: bytes) -> bytes:
-    """Return a line without its figures: lines of one message have the same template."""
+    """Return a line without its numbers, so that lines of one message share a template."""
     if b"]" in text:
         for end in _BAR_ENDS:
             text = text.rpartition(end)[2] or text

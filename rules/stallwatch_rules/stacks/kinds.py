@@ -110,7 +110,7 @@ ROWS: tuple[Row, ...] = (
         "compilation",
     ),
     Row("compile", r"torch/utils/cpp_extension\.py$|deepspeed/ops/op_builder/", label="compilation"),
-    # A kernel of a notebook runs a cell, or waits for one.
+    # A notebook kernel runs a cell or waits for one.
     Row("code", r"/IPython/core/interactiveshell\.py$", r"run_code", tier=1),
     Row("debugger", r"/ipykernel/kernelapp\.py$", label="idle notebook kernel", tier=1),
     Row("network", _CLIENTS, tier=1),

@@ -61,7 +61,7 @@ def _mostly_sound(marked: str) -> bool:
 
 
 def _foreign_encoding(raw: bytes) -> str:
-    """Return the encoding: Western letters are alone in a word, Chinese bytes come in rows of pairs."""
+    """Guess the encoding: non-ASCII bytes are single in Western words, and come in pairs in Chinese."""
     western = sum(map(len, _WESTERN.findall(raw)))
     return _ENCODINGS[0 if western and 2 * western >= len(raw.translate(None, _ASCII)) else 1]
 

@@ -35,7 +35,7 @@ def _start() -> None:
 
 
 def _follow_driver(facts: "list[str]") -> None:
-    """In a Ray worker that no agent started, apply the settings of the driver's agent, if on this host.
+    """Apply the settings of the driver's agent in a Ray worker on its host that no agent started.
 
     `facts`: the driver's host and process namespace, and variables (``stallwatch.integrations.ray``).
     """

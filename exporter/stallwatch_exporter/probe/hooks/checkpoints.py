@@ -115,7 +115,7 @@ _shared: Written | None = None
 
 
 def _written(probe: Probe) -> Written:
-    """Return the instance of all modules: several of them write a trainer's checkpoint."""
+    """Return the instance shared by all modules: several of them write a trainer's checkpoint."""
     global _shared
     if _shared is None:
         _shared = Written(probe)

@@ -37,7 +37,7 @@ from .reports import before_backward, place_of, warn
 
 RULE_EVAL = "zero3-backward-in-eval-mode"
 LOOK_SECONDS = 1.0
-_SHARE = 1000  # at most this part of the time (1/1000) is spent on looking at modes
+_SHARE = 1000  # share of the time (1/1000) that may be spent on checking modes
 _MOST_WARNINGS = 8
 _TRAINS_ON_SINCE = (0, 15, 4)
 RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
