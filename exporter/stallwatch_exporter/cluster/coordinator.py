@@ -28,7 +28,7 @@ from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.stacks.folding import by_host, over_hosts
 from stallwatch_rules.stacks.patience import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.spans import ranks_in, spans_of
+from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # seconds in a quiet spell: with short thresholds, and usually
 _LOST_SECONDS = 60.0  # an agent silent this long is lost; its open incidents close if the run continues
@@ -404,13 +404,13 @@ class Coordinator:
         world = max((agent.report.world for agent in up), default=0)
         return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
 
-    def _ranks(self, up: Iterable[_Agent]) -> dict[str, str]:
-        """Return the folded ranks of each known host."""
-        ranks: dict[str, list[int]] = {}
-        for agent in up:
-            ranks.setdefault(self._host(agent), []).extend(agent.ranks)
-        absent = {host: spans for host, (spans, _) in self._absent.items()}
-        return absent | {host: spans_of(each) for host, each in ranks.items() if each}
+    def _ranks(self, agents: Iterable[_Agent]) -> dict[str, str]:
+        """Return the folded ranks of each host: of these agents, and of hosts that posted to others only."""
+        found: dict[str, list[str]] = {}
+        for agent in agents:
+            found.setdefault(self._host(agent), []).append(agent.report.ranks)
+        absent = {host: ranks for host, (ranks, _) in self._absent.items()}
+        return absent | {host: ",".join(filter(None, ranks)) for host, ranks in found.items()}
 
     def _silent(self, now: float) -> list[str]:
         silent = {self._host(agent) for agent in self._up() if agent.is_silent(now)}
@@ -473,14 +473,10 @@ class Coordinator:
     def _reply(self, agent: _Agent, now: float) -> Reply:
         shared = self._shared
         if shared is None or now - shared.at >= max(_SHARED_SECONDS, len(shared.hosts) / _PER_SECOND):
-            by_host: dict[str, list[str]] = {}
-            for each in self._agents.values():
-                if each.report.ending is None:
-                    by_host.setdefault(self._host(each), []).append(each.report.ranks)
-            hosts = {host: ",".join(filter(None, ranks)) for host, ranks in by_host.items()}
-            hosts |= {
-                host: ranks for host, (ranks, since) in self._absent.items() if now - since < _FORGET_SECONDS
-            }
+            hosts = self._ranks(each for each in self._agents.values() if each.report.ending is None)
+            for host, (_, since) in self._absent.items():
+                if now - since >= _FORGET_SECONDS:
+                    del hosts[host]
             shared = _Shared(now, self._same(hosts), self._members(), self._ruling(now))
             self._shared = shared
         agent.answered = frozenset((one.id, one.status) for one in self._ledger.values())

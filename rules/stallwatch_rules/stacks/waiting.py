@@ -48,7 +48,7 @@ class Run:
         named = {rank for host in silent for rank in ranks_in(hosts.get(host, ""))}
         expected = named.union(range(min(world, MOST_RANKS)), *self.members.values())
         self.unreported = expected - self.owner.keys()
-        if all(host in hosts for host in silent):
+        if all(hosts.get(host) for host in silent):
             self.silent = named - self.owner.keys()
         else:
             seen = {rank for host, spans in hosts.items() if host not in silent for rank in ranks_in(spans)}
