@@ -175,31 +175,17 @@ def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolder
 
 
 def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Return folders of runs in groups, each of which may be one training.
+    """Return folders of runs in groups, each of which may be one start of one training."""
+    # Most logs are in no such folder.
+    from stallwatch_exporter.runs.runfolder import by_start
 
-    Consecutive agents of one host belong to two starts, even if another host's agent of the first start
-    outlasts it.
-    """
-    alike: dict[tuple[object, ...], list[str]] = {}
-    for folder, info in runs.items():
+    alike: dict[tuple[object, ...], list[tuple[str, AgentInfo]]] = {}
+    for folder, info in sorted(runs.items(), key=lambda each: each[0]):
         words = tuple(_NUMBER.sub("0", word) for word in info.command)
         same = (info.key,) if info.key else (words, _NUMBER.sub("0", info.cwd))
-        alike.setdefault(same, []).append(folder)
+        alike.setdefault(same, []).append((folder, info))
     groups: list[list[str]] = []
-    for folders in alike.values():
-        folders.sort(key=lambda folder: (runs[folder].started_at, folder))
-        began = -math.inf
-        ended: dict[str, float] = {}  # by host
-        for folder in folders:
-            info = runs[folder]
-            soon = bool(info.key) or info.started_at - began <= TOGETHER
-            up = info.started_at <= ended.get(info.host, max(ended.values(), default=-math.inf))
-            if soon and up:
-                groups[-1].append(folder)
-            else:
-                groups.append([folder])
-                ended = {}
-            began = info.started_at
-            until = info.ended_at if info.ended_at is not None else info.updated_at
-            ended[info.host] = max(ended.get(info.host, until), until)
+    for agents in alike.values():
+        within = math.inf if agents[0][1].key else TOGETHER
+        groups += ([folder for folder, _ in start] for start in by_start(agents, within))
     return groups

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -38,6 +38,7 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _Record = TypeVar("_Record")
+_Folder = TypeVar("_Folder", str, Path)
 #: Of an agent that merged a run over hosts: the run's incidents, as users were notified of them.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
@@ -369,24 +370,38 @@ def folders_of(home: Path, run: str) -> list[tuple[Path, AgentInfo]]:
 
 
 def by_run(kept: Sequence[tuple[Path, AgentInfo]]) -> list[list[tuple[Path, AgentInfo]]]:
-    """Group the agents' folders by run, in the order of each run's first folder; `kept` is newest first.
-
-    A run's agents run at the same time: an agent that has the same key and began after all of them had ended,
-    or after the one of its host, belongs to another start of a job that only the user's name or the
-    launcher's address identifies.
-    """
-    groups: list[list[tuple[Path, AgentInfo]]] = []
-    newest: dict[str, tuple[int, dict[str, float]]] = {}  # by key: the group, and when each host of it began
+    """Group the agents' folders by run, in the order of each run's first folder; `kept` is newest first."""
+    jobs: dict[str, list[tuple[Path, AgentInfo]]] = {}
     for folder, info in kept:
-        last = info.ended_at or info.updated_at
-        at, began = newest.get(info.key, (-1, {})) if info.key else (-1, {})
-        if at < 0 or last < began.get(info.host, min(began.values())):
-            at, began = len(groups), {}
-            groups.append([])
-        groups[at].append((folder, info))
-        if info.key:
-            began[info.host] = min(began.get(info.host, math.inf), info.started_at)
-            newest[info.key] = at, began
+        jobs.setdefault(info.key or str(folder), []).append((folder, info))
+    groups = [start for agents in jobs.values() for start in by_start(agents)]
+    place = {folder: number for number, (folder, _) in enumerate(kept)}
+    ordered = (sorted(group, key=lambda each: place[each[0]]) for group in groups)
+    return sorted(ordered, key=lambda group: place[group[0][0]])
+
+
+def by_start(
+    agents: Iterable[tuple[_Folder, AgentInfo]], within: float = math.inf
+) -> list[list[tuple[_Folder, AgentInfo]]]:
+    """Group the agents of one job by start, oldest first.
+
+    The agents of a start run at the same time. An agent that began after all others had ended, or after the
+    one of its own host, belongs to another start of a job that only the user's name or the launcher's address
+    identifies; so does one that began more than `within` seconds after the one before.
+    """
+    groups: list[list[tuple[_Folder, AgentInfo]]] = []
+    began = -math.inf
+    ended: dict[str, float] = {}  # by host
+    for folder, info in sorted(agents, key=lambda each: each[1].started_at):
+        is_up = info.started_at <= ended.get(info.host, max(ended.values(), default=-math.inf))
+        if is_up and info.started_at - began <= within:
+            groups[-1].append((folder, info))
+        else:
+            groups.append([(folder, info)])
+            ended = {}
+        began = info.started_at
+        until = info.ended_at if info.ended_at is not None else info.updated_at
+        ended[info.host] = max(ended.get(info.host, until), until)
     return groups
 
 
