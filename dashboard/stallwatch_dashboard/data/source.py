@@ -36,7 +36,7 @@ from stallwatch_dashboard.settings import DashboardSettings, from_environment
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS, AgentInfo, folders_of, list_runs, runs_home
 from stallwatch_exporter.watching.episodes import folded
-from stallwatch_exporter.watching.incidents import read_journal
+from stallwatch_exporter.watching.incidents import last_states, read_journal
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.files import open_regular
 from stallwatch_rules.messages import Text
@@ -234,14 +234,10 @@ def journal(*folders: Path) -> list[Incident]:
 def _journal(stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Incident, ...]:
     paths = [path for path, *_ in stamps]
     of_all_hosts = [path for path in paths if path.name == RUN_INCIDENTS]
-    found: dict[str, Incident] = {}
-    for path in of_all_hosts or paths:
-        changes = read_journal(path.parent, _MOST_JOURNAL, name=path.name)
-        for incident in changes if of_all_hosts else folded(changes):
-            if incident.id not in found or found[incident.id].updated_at <= incident.updated_at:
-                found[incident.id] = incident
-    merged = {alias for incident in found.values() for alias in incident.aliases}
-    left = (incident for incident in found.values() if incident.id not in merged)
+    journals = (read_journal(path.parent, _MOST_JOURNAL, name=path.name) for path in of_all_hosts or paths)
+    found = last_states(one for each in journals for one in (each if of_all_hosts else folded(each)))
+    merged = {alias for incident in found for alias in incident.aliases}
+    left = (incident for incident in found if incident.id not in merged)
     return tuple(sorted(left, key=lambda incident: -incident.opened_at))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from stallwatch_exporter.incident import RANK_GONE, Incident
-from stallwatch_exporter.watching.incidents import read_incidents, read_journal
+from stallwatch_exporter.watching.incidents import last_states, read_incidents, read_journal
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STRAGGLER
@@ -216,15 +216,10 @@ def _passed_signal_on(ending: Ending) -> bool:
 
 
 def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
-    """Return the last state of the run's incidents from the agents that merged them, the newest last."""
+    """Return the last state of the run's incidents, kept by the agents that merged them; the newest is last."""
     from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS
 
-    found: dict[str, Incident] = {}
-    every = [incident for folder in folders for incident in read_journal(folder, name=RUN_INCIDENTS)]
-    for incident in sorted(every, key=lambda incident: incident.updated_at):
-        found.pop(incident.id, None)
-        found[incident.id] = incident
-    return list(found.values())
+    return last_states(one for folder in folders for one in read_journal(folder, name=RUN_INCIDENTS))
 
 
 def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:

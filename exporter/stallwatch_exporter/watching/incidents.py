@@ -106,6 +106,15 @@ def read_incidents(folder: Path) -> list[Incident]:
     return list({incident.id: incident for incident in read_journal(folder)}.values())
 
 
+def last_states(changes: Iterable[Incident]) -> list[Incident]:
+    """Return the last state of each incident, from the journals of several agents; the newest is last."""
+    found: dict[str, Incident] = {}
+    for incident in sorted(changes, key=lambda incident: incident.updated_at):
+        found.pop(incident.id, None)
+        found[incident.id] = incident
+    return list(found.values())
+
+
 class IncidentManager:
     """Keep one incident per kind, rule and episode; `tell` receives a copy at every change.
 
