@@ -24,6 +24,10 @@ from typing import Any
 
 from fault_chat import Chat
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "machine"))
+
+from optimizer import put_torch
+
 from stallwatch_exporter.runs.runfolder import agent_alive, list_runs
 from stallwatch_exporter.watching.episodes import folded
 from stallwatch_exporter.watching.incidents import read_journal
@@ -45,18 +49,10 @@ SCENARIOS: dict[str, tuple[tuple[str, str | None], ...]] = {
 }
 SECONDS = {"finish": 1.2, "crash": 1.2, "lingering-crash": 4.8, "hang": 6.2}  #: of a training
 _STATED = re.compile(
-    r"could not|cannot|failed|stumbled|kept on disk|goes on|without|not ready|lost|left out|did not|neither"
+    r"could not|cannot|failed|hit an error|kept on disk|continues|without|not ready|lost|left out|did not"
+    r"|neither"
 )
 _OURS = re.compile(r'File "[^"]*/(stallwatch|stallwatch_\w+)/')
-_TORCH = """_hooks = []
-def register_optimizer_step_post_hook(hook):
-    _hooks.append(hook)
-class Optimizer:
-    param_groups = [{"lr": 0.25}]
-    def step(self):
-        for hook in _hooks:
-            hook(self, (), {})
-"""
 
 
 @dataclass
@@ -226,11 +222,7 @@ class Trial:
         started = time.monotonic()
         try:
             if self.rings:
-                package = self.folder / "torch" / "optim"
-                package.mkdir(parents=True)
-                (package.parent / "__init__.py").touch()
-                (package / "__init__.py").touch()
-                (package / "optimizer.py").write_text(_TORCH)
+                put_torch(self.folder)
                 path = self.environ.get("PYTHONPATH", "")
                 self.environ |= {
                     "PYTHONPATH": f"{path}{os.pathsep}{self.folder}",

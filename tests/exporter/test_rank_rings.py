@@ -9,21 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from optimizer import OPTIMIZER
 
 from stallwatch_exporter.rings.probing import Probing, with_probe
 from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS, RankExits
 from stallwatch_rules.endings import Left
 
-TORCH = """
-_hooks = []
-def register_optimizer_step_post_hook(hook):
-    _hooks.append(hook)
-class Optimizer:
-    param_groups = [{"lr": 0.25}]
-    def step(self):
-        for hook in _hooks:
-            hook(self, (), {})
-"""
 PROGRAM = """
 import subprocess, sys
 import torch
@@ -62,7 +53,7 @@ class Ranks:
         (optim.parent / "__init__.py").write_text("from torch.optim import optimizer\nimport torch.later\n")
         (optim.parent / "later.py").write_text("")
         (optim / "__init__.py").write_text("")
-        (optim / "optimizer.py").write_text(TORCH)
+        (optim / "optimizer.py").write_text(OPTIMIZER)
         (tmp_path / "train.py").write_text(PROGRAM)
         self.folder = tmp_path
         self.probing = Probing(self.rings)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from optimizer import OPTIMIZER
 
 from stallwatch_exporter import probe
 from stallwatch_exporter.rings.probing import with_probe
@@ -24,16 +25,7 @@ LIBRARIES = {
     "torch/__init__.py": "from torch.optim import optimizer\nimport torch.later\n__version__ = '9.9'\n",
     "torch/later.py": "",
     "torch/optim/__init__.py": "",
-    "torch/optim/optimizer.py": """
-_hooks = []
-def register_optimizer_step_post_hook(hook):
-    _hooks.append(hook)
-class Optimizer:
-    param_groups = [{"lr": 0.25}]
-    def step(self):
-        for hook in _hooks:
-            hook(self, (), {})
-""",
+    "torch/optim/optimizer.py": OPTIMIZER,
     "deepspeed/__init__.py": "from deepspeed.runtime import engine\nimport deepspeed.later\n",
     "deepspeed/later.py": "",
     "deepspeed/runtime/__init__.py": "",

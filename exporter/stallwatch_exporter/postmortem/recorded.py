@@ -216,7 +216,7 @@ def _passed_signal_on(ending: Ending) -> bool:
 
 
 def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
-    """Return the last state of the run's incidents, kept by the agents that merged them; the newest is last."""
+    """Return the last state of the run's incidents, from the agents that merged them; the newest is last."""
     from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS
 
     return last_states(one for folder in folders for one in read_journal(folder, name=RUN_INCIDENTS))

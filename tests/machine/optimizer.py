@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_OPTIMIZER = """
+#: ``torch/optim/optimizer.py``
+OPTIMIZER = """
 _hooks = []
 def register_optimizer_step_post_hook(hook):
     _hooks.append(hook)
@@ -23,4 +24,4 @@ def put_torch(folder: Path) -> None:
     (folder / "torch" / "optim").mkdir(parents=True, exist_ok=True)
     for name in ("torch/__init__.py", "torch/optim/__init__.py"):
         (folder / name).write_text("")
-    (folder / "torch/optim/optimizer.py").write_text(_OPTIMIZER)
+    (folder / "torch/optim/optimizer.py").write_text(OPTIMIZER)
