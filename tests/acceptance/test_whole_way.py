@@ -67,7 +67,7 @@ def test_it_arrives_and_each_broken_link_is_named(stack: Any) -> None:
     stack.stop("alertmanager")
     code, lines = try_it(stack, wait=2)
     assert (code, len(lines)) == (1, 2)
-    assert lines[-1].startswith("failed  Prometheus tells an Alertmanager: ")
+    assert lines[-1].startswith("failed  Prometheus sends alerts to an Alertmanager: ")
 
     stack.stop("prometheus")
     code, lines = try_it(stack, wait=2)

@@ -64,7 +64,7 @@ class PathTest:
         """Yield each link as soon as its state is known; stop after the first broken link."""
         steps: list[tuple[str, Callable[[], str]]] = [
             ("Prometheus answers and has the rules", self._has_rules),
-            ("Prometheus tells an Alertmanager", self._tells),
+            ("Prometheus sends alerts to an Alertmanager", self._sends),
             ("the relay answers", self._relay_answers),
         ]
         if not (yield from _walked(steps)):
@@ -109,7 +109,7 @@ class PathTest:
             raise Broken(f"its rule {sick[0]['name']} fails: {sick[0].get('lastError', '')}")
         return f"{self._prometheus.url}, {len(ours)} alerting rules"
 
-    def _tells(self) -> str:
+    def _sends(self) -> str:
         # Prometheus needs some seconds after its start to discover them.
         known = self._until(self._prometheus.alertmanagers, min(self._wait, _STARTING))
         if not known:

@@ -45,13 +45,13 @@ class RelayMetrics:
         self.registry = CollectorRegistry()
         notifications = Counter(
             "stallwatch_relay_notifications",
-            "Requests of Alertmanager, by what became of them.",
+            "Requests of Alertmanager, by outcome.",
             ("outcome",),
             registry=self.registry,
         )
         messages = Counter(
             "stallwatch_relay_deliveries",
-            "Tries to deliver a message to a chat, by what became of them.",
+            "Attempts to deliver a message to a chat, by outcome.",
             ("outcome",),
             registry=self.registry,
         )

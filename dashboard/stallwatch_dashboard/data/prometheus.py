@@ -50,9 +50,9 @@ def _key(labels: Mapping[str, str], agents: Mapping[str, str]) -> Key:
     return (*series_of(labels), agents.get(labels.get("instance", ""), ""))
 
 
-def by_metric(told: list[Any]) -> Every:
+def by_metric(samples: list[Any]) -> Every:
     found: Every = defaultdict(lambda: defaultdict(dict))
-    for sample in told:
+    for sample in samples:
         labels = sample["metric"]
         name = labels["__name__"].removeprefix(PREFIX)
         found[labels.get("run", "")][name][series_of(labels)] = float(sample["value"][1])
@@ -302,7 +302,7 @@ class PrometheusStore:
         """Query the trends; the returned function waits for the answers."""
         for known in (self._trends.get(""), self._trends.get(wanted)):
             if known is not None:
-                return lambda told=known: told  # type: ignore[misc]
+                return lambda kept=known: kept  # type: ignore[misc]
         now = self._clock()
         losses, sums, counts = (
             self._questions.askers.submit(

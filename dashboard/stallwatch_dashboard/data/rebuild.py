@@ -57,7 +57,7 @@ def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: in
     """Read the copies as the agent did, and put their numbers on the time line."""
     catalogue = load_catalogue(rules)
     matcher = Matcher(catalogue)
-    result = Told()
+    result = LogNumbers()
     left = most_bytes
     for copy in found:
         reading, tracker = RunReading(catalogue, matcher), ProgressTracker()
@@ -73,7 +73,7 @@ def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: in
 
 
 @dataclass
-class Told:
+class LogNumbers:
     samples: list[Sample] = field(default_factory=list)
     steps: list[Row] = field(default_factory=list)
     invalidations: list[float] = field(default_factory=list)
@@ -93,25 +93,25 @@ class Told:
         self.warnings += [line.time for line in observed.warnings if line.time]
 
 
-def to_frames(told: Told) -> RunFrames:
-    in_time = _frame(told.steps).sort_values("t", kind="stable", ignore_index=True)
+def to_frames(numbers: LogNumbers) -> RunFrames:
+    in_time = _frame(numbers.steps).sort_values("t", kind="stable", ignore_index=True)
     steps = of_run(in_time["t"], in_time["v"].cummax()).drop_duplicates("v")
-    measured = _values(told.samples, "step_seconds")
-    kind, memory = "allocated", _values(told.samples, "memory_allocated_bytes")
+    measured = _values(numbers.samples, "step_seconds")
+    kind, memory = "allocated", _values(numbers.samples, "memory_allocated_bytes")
     if memory.empty:
-        kind, memory = "peak", _values(told.samples, "memory_peak_bytes")
+        kind, memory = "peak", _values(numbers.samples, "memory_peak_bytes")
     return RunFrames(
         steps=thin(steps),
-        loss=thin(_values(told.samples, "loss")),
+        loss=thin(_values(numbers.samples, "loss")),
         step_seconds=thin(_between(steps) if len(steps) > 1 else measured),
         memory=thin(memory),
         memory_kind=kind,
-        invalidations=thin(_counted(told.invalidations)),
-        warnings=thin(_counted(told.warnings)),
-        total_steps=told.total_steps,
+        invalidations=thin(_counted(numbers.invalidations)),
+        warnings=thin(_counted(numbers.warnings)),
+        total_steps=numbers.total_steps,
         last_step_at=float(steps["t"].max()) if not steps.empty else None,
         rebuilt=True,
-        notes=tuple(told.notes),
+        notes=tuple(numbers.notes),
     )
 
 

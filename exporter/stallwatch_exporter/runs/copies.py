@@ -208,7 +208,8 @@ class RankCopies:
                 return
             self._write()
         except OSError as error:
-            self._hold(f"log copies cannot be written ({error.strerror}); the run continues without it", most)
+            why = f"log copies cannot be written ({error.strerror}); the run continues without them"
+            self._hold(why, most)
         else:
             self._stuck, self._in_gap = "", False
 
