@@ -219,7 +219,7 @@ def test_if_nobody_can_be_asked_the_result_says_why(tmp_path: Path) -> None:
         end = time.monotonic() + 120
         while (found := asking.take()) is None and time.monotonic() < end:
             time.sleep(0.01)
-        assert found == evidence.LookResult([], nobody=evidence.NO_RANK)
+        assert found == evidence.LookResult([], unanswered=evidence.NO_RANK)
         plain.communicate()
     assert notices == []
 
