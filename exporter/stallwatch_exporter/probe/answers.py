@@ -207,7 +207,7 @@ def counters(probe: Probe) -> dict[str, Any]:
 
 
 def _begun_collectives() -> int | None:
-    """Return how many collectives this rank has begun in all its groups, counted by torch (2.1 to 2.13)."""
+    """Return the number of collectives begun in all groups of this rank, as torch counts (2.1 to 2.13)."""
     begun = [joined for group in _groups() if (joined := _joined(group)) is not None]
     return sum(begun) if begun else None
 

@@ -123,7 +123,7 @@ class ModeWatch:
         return (module for model in self._models if (module := model.module()) is not None)
 
     def _is_outermost(self, module: Any, frame: FrameType | None) -> bool:
-        """Whether no module around this one is being switched; classes override both, and call ``super``."""
+        """Return whether no outer module is being switched; classes override both methods."""
         while frame is not None and frame.f_code is not self._train_code:
             code = frame.f_code
             if _OVERRIDES.get(code.co_name) != code.co_varnames[: code.co_argcount]:
