@@ -99,14 +99,14 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def stage(self) -> str:
-        """Stage that is sent once each: ``open``, ``worse`` (a warning turned critical), ``resolved``."""
+        """Stage of the notification: ``open``, ``worse`` (a warning became critical) or ``resolved``."""
         if self.status == "open" and self.severity == "critical" and self.history:
             return "worse" if self.history[0].severity != "critical" else "open"
         return self.status
 
     @property
     def is_settled(self) -> bool:
-        """Whether it needs no more attention: it neither crashed its run nor was left behind."""
+        """Return whether the incident needs no attention: it crashed no run and was not left open."""
         left = self.unwatched or self.resolution == "unmended" or self.outcome == "crashed"
         return self.status == "resolved" and not left
 
@@ -122,7 +122,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_last_word(self) -> bool:
-        """Whether it reports the run's end, or what that end left unfixed: no report follows it."""
+        """Return whether the incident is final: the run's end, or a finding that stayed unfixed."""
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property

@@ -271,7 +271,7 @@ def lacking(info: AgentInfo) -> list[Message]:
 
 
 def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | None:
-    """Return the incident of a run's end, reported since the last agent began to watch it (`started`)."""
+    """Return the incident of a run's end, if reported after the last agent began to watch (`started`)."""
     ends = [one for one in incidents if one.kind == "ended" and one.ending and one.updated_at >= started]
     return max(ends, key=lambda one: one.updated_at, default=None)
 
