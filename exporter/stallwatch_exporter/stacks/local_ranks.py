@@ -162,7 +162,7 @@ def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
 
 
 def _launches(pid: int) -> bool:
-    """Whether it is a launcher: ``python …/torchrun …`` or ``python -u -m torch.distributed.run …``."""
+    """Return whether a process is a launcher, such as ``python …/torchrun`` or ``torch.distributed.run``."""
     try:
         return launches(psutil.Process(pid).cmdline())
     except (psutil.Error, OSError):
