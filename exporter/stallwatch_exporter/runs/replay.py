@@ -56,9 +56,9 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the run in `folder`, `speed` times as fast, and return its exit code.
+    """Print the run in `folder`, `speed` times as fast; return its exit code.
 
-    The silence before the recorded end is kept too: a run that hung hangs again. `max_gap` (seconds of
+    The silence before the recorded end is replayed, too: a run that hung hangs again. `max_gap` (seconds of
     waiting) shortens silences. Raises `NoRecording` if there is nothing to print.
     """
     files = recorded_files(folder)

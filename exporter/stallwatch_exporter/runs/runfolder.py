@@ -278,9 +278,10 @@ class RunFolder:
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Append a change of an incident of all hosts to ``run-incidents.jsonl``: one thread at a time.
+        """Append a change of the run's incident to ``run-incidents.jsonl``; not for concurrent calls.
 
-        Waits for a moment only: a hanging disk must not hold up the other hosts, whose reports are merged.
+        The call waits only for a moment: a hanging disk must not delay the other hosts, whose reports are
+        merged.
         """
         is_stuck = self._writer is not None and self._writer.is_alive()
         self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
