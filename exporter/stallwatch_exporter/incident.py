@@ -132,7 +132,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def unwatched(self) -> bool:
-        """Return whether it was closed because its agent is gone, which is no evidence about the run."""
+        """Return whether the incident was closed because its agent is gone: no evidence about the run."""
         return self.status == "resolved" and self.resolution == "unknown"
 
 

@@ -64,7 +64,7 @@ def _own_home() -> Path | None:
         return None
 
 
-@functools.cache  # once per process
+@functools.cache  # report once per process
 def _report_folders_used(foreign: Path, own: Path) -> None:
     print_notice(
         f"{foreign} belongs to another account, so state and cache are kept below {own}"
@@ -157,7 +157,7 @@ class ServerSettings:
 class JoinSettings:
     """Settings for how agents of one run find each other, and prove that they belong to it."""
 
-    mode: str = "auto"  #: or "off": each agent stays alone
+    mode: str = "auto"  #: "auto" or "off": if "off", each agent stays alone
     run: str = ""  #: name of the run, if no scheduler identifies it
     address: str = ""  #: HOST:PORT of the merging host; empty: the first host of the run that answers
     secret: str = ""
@@ -188,7 +188,7 @@ class ExporterSettings:
     stall_floor_seconds: float = 30.0  #: shortest time before a stall is reported
     stall_start_seconds: float = 1800.0  #: threshold while a phase was seen too rarely to learn its own
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
-    on_stall: str = "report"  #: or "abort", or "command …": action when the stacks of a stall are collected
+    on_stall: str = "report"  #: "report", "abort" or "command …": action on a stall
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: ended runs older than this are removed when another run starts
     keep_gb: float = 10.0  #: most space of ended runs; the oldest runs are removed first

@@ -26,7 +26,7 @@ def moved() -> float:
 
 
 def wall(moment: float) -> float:
-    """Return the time of the wall clock, as it is set now, for a steady time."""
+    """Convert a steady time to the time of the wall clock as it is set now."""
     return moment + moved()
 
 

@@ -13,7 +13,7 @@ from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter, TimeIsUp
 
 _HEADER = 1024 * 1024  # largest headers of one file in a tar archive, in bytes
-_DIRECTORY = 16 * 1024 * 1024  # largest directory of a zip archive: of 100,000 files
+_DIRECTORY = 16 * 1024 * 1024  # bytes of the largest directory of a zip archive, for 100,000 files
 _KEYWORDS = 1000  # most keywords in global headers
 _HEADERS = 20  # most entries of a tar archive, such as folders and links, per permitted file
 

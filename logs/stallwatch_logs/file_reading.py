@@ -62,7 +62,7 @@ def _engine_of(matcher: Matcher) -> ScanEngine | None:
 def read_file(
     file: LogFile, reading: RunReading, engines: Engines, within: Within, sizes: ScanSizes
 ) -> FileRead:
-    """Read a file into a reading."""
+    """Read the lines of a file into a run's reading."""
     read = FileRead(None)
     chunks = in_time(file.chunks(read.problems, read.binary, size=sizes.chunk), read)
     head = next(chunks, b"")

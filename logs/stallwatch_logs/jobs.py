@@ -332,7 +332,7 @@ class RunFolders(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """One of several jobs."""
+    """One of several jobs, with its log files and run folders."""
 
     name: str
     files: list[LogFile]

@@ -56,7 +56,7 @@ def _outputs(notebook: Any) -> Iterator[bytes]:
 
 
 def _text(output: dict[str, object]) -> str:
-    """Return the text of one output."""
+    """Return the text of one output of a notebook cell."""
     if output.get("output_type") == "error":
         lines = output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
         return "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)

@@ -397,7 +397,7 @@ class _Expansion:
             whole, taken, plain = chunks, lines_of, False
             chunks = lambda: taken(whole())  # noqa: E731
         shown = printable(name)
-        shown = path if shown == path else shown  # one string in memory
+        shown = path if shown == path else shown  # keeps only one string in memory
         self.files.append(
             LogFile(
                 shown,
@@ -533,7 +533,7 @@ OnProgress = Callable[[int, int], None]
 
 
 def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Callable[[int], None]:
-    """Return a callback that takes the bytes on disk read so far, out of all these files."""
+    """Return a callback that reports the bytes on disk read so far, and the total, to `progress`."""
     total = sum(file.size for file in files)
     return lambda read: None if progress is None else progress(read, total)
 

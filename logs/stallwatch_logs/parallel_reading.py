@@ -31,7 +31,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, in searched bytes
 WORTH_A_POOL = 160 * 1024 * 1024  #: fewest bytes on disk for a process to save more time than its start costs
-WORTH_A_FORK = 32 * 1024 * 1024  #: the same for a process that need not load anything
+WORTH_A_FORK = 32 * 1024 * 1024  #: the same for a forked process, which need not load anything
 MAX_WORKERS = 8
 #: From this Python version, a pool forks all its processes with its first job, and not one by one while
 #: threads run (python/cpython#90622).
@@ -57,7 +57,7 @@ class Parallel:
 
     @property
     def forks(self) -> bool:
-        """Whether processes are forked, which needs a single thread: locks of others would stay locked."""
+        """Return whether to fork processes, which is safe only while this process has a single thread."""
         if not self.may_fork or sys.platform != "linux" or sys.version_info < FORKS_AT_ONCE:
             return False
         return threading.active_count() == 1
@@ -194,7 +194,7 @@ READ_WHOLE = 16 * 1024 * 1024  #: number of bytes on disk that are read line by 
 
 
 class Healthy(NamedTuple):
-    """A run to compare with."""
+    """A healthy run to compare another run with."""
 
     baseline: Baseline
     verdict: Verdict  #: verdict on the run, which may not be healthy

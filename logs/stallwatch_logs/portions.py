@@ -18,7 +18,7 @@ _NEAR = 4096  # number of bytes within which most lines end
 
 
 def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
-    """Yield the same bytes, first the head: ``size`` bytes, or all if there are fewer.
+    """Yield the bytes of the portions, first the head: ``size`` bytes, or all if there are fewer.
 
     Bytes before an error are yielded before the error is raised.
     """

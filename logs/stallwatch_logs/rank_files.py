@@ -37,7 +37,7 @@ _AS_JSON = (
 _NAMES = lazy(r"(?:.*[^\d.])?\d{1,6}(?:\.(?:json|pkl|pickle|bin|dump))?|.*\.json")
 _DEFAULT = lazy(r".*(?:nccl|rccl|hccl|comm_lib)_trace_rank_?\d{1,6}")
 _PICKLE = lazy(rb"\x80[\x02-\x05]")
-_HEAD = 512  # bytes
+_HEAD = 512  # number of bytes that are searched for the keys of a dump
 _DUMPED = lazy(rb"pg_config|pg_status|comm_lib_version|nccl_version|nccl_comm_state")
 _JSON_DUMP = lazy(
     rb'\s*\{\s*"(?:comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status|version)"\s*:'
@@ -51,7 +51,7 @@ class RankFile(Protocol):
 
     @property
     def name(self) -> str:
-        """Name for the user."""
+        """Name to show to the user."""
 
     @property
     def named_by_user(self) -> bool:

@@ -36,7 +36,7 @@ def _writes(pid: int, path: str) -> bool:
     process = Path(f"/proc/{pid}")
     with contextlib.suppress(OSError):
         for descriptor in (process / "fd").iterdir():
-            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+            with contextlib.suppress(OSError, ValueError):  # the descriptor was closed meanwhile
                 target = str(descriptor.readlink())
                 if target != path and not target.startswith(f"{path}{os.sep}"):
                     continue

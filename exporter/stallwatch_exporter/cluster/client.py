@@ -169,7 +169,7 @@ class HttpBacking:
         return answer.of(report.agent)
 
     def _carry(self, reports: Sequence[AgentReport]) -> Answer | None:
-        """Post the reports of this host's agents to the first agent of the run that takes them."""
+        """Post the reports of this host's agents to the first agent of the run that accepts them."""
         end = time.monotonic() + POST_SECONDS
         signed = self._open()
         reports = [msgspec.structs.replace(report, address=self.address) for report in reports]
@@ -203,7 +203,7 @@ class HttpBacking:
                     return None
                 continue
             if peer.hello is not None and peer.hello.agent == self._agent:
-                break  # this name means our own host
+                break  # this name means this agent's own host
             if (answer := self._try(peer, reports, signed, end, tried)) is not None:
                 return answer
         return self._own(reports)
@@ -323,7 +323,7 @@ class HttpBacking:
         return [FIRST_PORT + (first + index) % _PORTS for index in range(_TRIES)]
 
     def _ports(self) -> list[int]:
-        """Return the ports to listen on: first that of `join.address`, if it is of this host."""
+        """Return the ports to listen on; the port of `join.address` comes first if that names this host."""
         where, port = host.split_address(self._join.address)
         own = [port] if port and host.is_this_host(where, self._hostname) else []
         return [*own, *self._run_ports]

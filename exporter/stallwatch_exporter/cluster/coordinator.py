@@ -64,7 +64,7 @@ class _Agent:
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
-        self.lost = self.closed = False  #: its open incidents are closed
+        self.lost = self.closed = False  #: `closed`: the open incidents of this lost agent are closed
         # Incident ids and statuses in the ledger of the last reply.
         self.answered: frozenset[tuple[str, str]] = frozenset()
         self.ranks = ranks_in(report.ranks)
@@ -237,7 +237,7 @@ class Coordinator:
         return Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
 
     def _present(self) -> float:
-        """Return the time; if this process was suspended, clear the run's state: others merged since."""
+        """Return the time; clear the run's state if this process was suspended while others merged."""
         now = self._clock()
         if now - self._present_at > _ABSENT_SECONDS:
             self.leave()

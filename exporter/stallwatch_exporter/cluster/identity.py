@@ -38,7 +38,7 @@ _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kub
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a run that may have several agents, as one agent knows it; equal `key`: same run."""
+    """Identity of a run that may have several agents; all of them have the same `key`."""
 
     key: str  #: 16 hexadecimal digits from the scheduler, the job and the attempt
     job: str  #: job id, such as ``8123.0``
@@ -310,7 +310,7 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 
 
 def starts_elsewhere(command: Sequence[str]) -> bool:
-    """Return whether a starter such as ``srun`` starts the command's children, with or without own agents."""
+    """Return whether a starter such as ``srun`` starts the ranks, which have their own agents or none."""
     for word in command:
         program = Path(word).name
         if program in _STARTERS:

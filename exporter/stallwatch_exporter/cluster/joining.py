@@ -103,7 +103,7 @@ class Joining:
                 notice=self._notice,
             )
         from stallwatch_exporter.cluster.client import (
-            HttpBacking,  # imports ssl and zstandard; most runs have one host
+            HttpBacking,  # imported late, with ssl and zstandard: most runs have one host
         )
 
         backing = HttpBacking(

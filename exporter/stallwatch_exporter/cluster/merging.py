@@ -54,7 +54,7 @@ def number_of(incident: Incident) -> int:
 
 
 class RunEpisodes(Episodes):
-    """Episodes of a run: `take` adds agents' incidents by `qualified` id; `flush` reports the run's."""
+    """Episodes of a run, from agents' incidents with `qualified` ids; `flush` reports them."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class RunEpisodes(Episodes):
         is_complete: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        """`is_complete` returns whether all running hosts replied since the newest incident arrived."""
+        """Set up; `is_complete` returns whether all hosts replied since the newest incident arrived."""
         self._view = view
         self._is_complete = is_complete
         self._clock = clock
@@ -190,7 +190,7 @@ class RunEpisodes(Episodes):
         return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
-        """Return whether users, or the pages, need this change of the incident."""
+        """Return whether the change of the incident is important enough to report."""
         if reported is None or incident.updated_at - reported.updated_at >= _UPDATE_SECONDS:
             return True
         if _blamed(incident.stacks) != _blamed(reported.stacks):

@@ -54,7 +54,7 @@ class Signed(NamedTuple):
 
 
 class _Refusal(Exception):
-    """An agent answers but refuses our reports; the text is for the user."""
+    """An agent answers but refuses the reports; the text is for the user."""
 
 
 class _Unknown(Exception):

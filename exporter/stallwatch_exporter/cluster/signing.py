@@ -49,15 +49,15 @@ class Proof(NamedTuple):
     """Content of a request's ``Authorization`` header."""
 
     key: str  #: key of the run
-    agent: str  #: the sender
+    agent: str  #: name of the sending agent
     number: int  #: greater than the number of any earlier request
-    to: str  #: the recipient; empty if the sender does not know it yet
+    to: str  #: name of the receiving agent; empty if the sender does not know it yet
     digest: str = ""  #: digest of the body, so that the proof is verified before the body is read
     signature: str = ""
 
     @property
     def header(self) -> str:
-        """Value of the header."""
+        """Value of the ``Authorization`` header."""
         return (
             f"{_SCHEME} key={self.key}, agent={self.agent}, number={self.number}, to={self.to}, "
             f"body={self.digest}, signature={self.signature}"

@@ -29,7 +29,7 @@ _RUN = "run"  # used instead of an agent's name, because the incident belongs to
 
 
 class PaceBook:
-    """Steps of an agent's ranks that are not acknowledged. Thread-safe."""
+    """Steps of an agent's ranks that no coordinator has acknowledged; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class Slowness:
             self._judged(report, ledger)
 
     def leave(self, agent: str, host: str) -> None:
-        """Remove a lost agent, with its host."""
+        """Remove a lost agent and its host from the comparison."""
         self._seen = {key: count for key, count in self._seen.items() if key[0] != agent}
         if self._watched.leave(host):
             self._resolve("unknown")

@@ -92,7 +92,7 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
     diagnosis, rows, of_it = kept.newest_first()
     others = [*problems, *(one for one in kept.problems if one not in of_it)]
     notes = [*diagnosis.notes, *map(str, others)]
-    if unread_files > diagnosis.stats.unread_files:  # of the other jobs, too
+    if unread_files > diagnosis.stats.unread_files:  # other jobs have unread files, too
         first = out_of_time(unread_files, unread_bytes)
         notes = [first, *(note for note in notes if not says(note, *OUT_OF_TIME))]
         stats = msgspec.structs.replace(diagnosis.stats, unread_files=unread_files, unread_bytes=unread_bytes)

@@ -323,7 +323,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def _last_said(incident: Incident) -> Text:
-    """Return the last printed line in an incident's evidence; indented lines are calls that led to others."""
+    """Return the last printed line in an incident's evidence; indented lines are stack frames."""
     printed = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
     return next(iter(printed[-1:]), incident.rule)
 

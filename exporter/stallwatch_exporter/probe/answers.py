@@ -155,7 +155,7 @@ def _awaited(task: Any) -> list[Any]:
     while hasattr(task, "get_coro") and task not in found and not task.done() and len(found) < _MOST_AWAITED:
         found.append(task)
         waiter = getattr(task, "_fut_waiter", None)
-        several = getattr(waiter, "_children", None)  # children of `gather`
+        several = getattr(waiter, "_children", None)  # the awaited children of `gather`
         task = next((one for one in several if not one.done()), None) if several else waiter
     return found
 

@@ -69,7 +69,7 @@ class Probe:
         clock: Callable[[], float] | None = None,
     ) -> None:
         # Fields that a hook reads in each step come first, so that they are adjacent.
-        #: True if the training calls ``step`` itself: hooks then count no steps
+        #: True if the training calls ``step`` itself, so that hooks do not
         self.reported_by_user = False
         #: True if the losses are averages over many steps, so that hooks sample single losses
         self.averages_losses = False
@@ -185,7 +185,7 @@ class Probe:
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
-        """Add to a count; this alone writes a record only if the last record is a second old."""
+        """Add to a count; write a record only if the last one is at least a second old."""
         place = INDEX[name]
         before = self.row[place]
         self.row[place] = (before if before == before else 0.0) + by
@@ -326,7 +326,7 @@ class Probe:
         """Return the ring, which is created if needed; only call within a turn, so that there is one ring."""
         if self._ring is None:
             assert self._folder is not None
-            from .answers import ranks  # not at the start: most Python processes are not ranks
+            from .answers import ranks  # imported late: most Python processes are not ranks
             from .stacks import stand_by
 
             (rank, local_rank), started = ranks(self._environ), self.clock()
@@ -359,7 +359,7 @@ def current() -> Probe:
 
 
 def use(probe: Probe) -> None:
-    """Make `probe` the probe of this process: without an agent, a run watches itself."""
+    """Make `probe` the probe of this process, which watches itself without an agent."""
     global _current
     current()
     _current = probe

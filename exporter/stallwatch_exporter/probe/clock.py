@@ -33,7 +33,7 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return the ids of the boot and of a namespace of this process, or ""; clocks belong to kind "time".
+    """Return the ids of the boot and of a namespace (clocks: kind "time") of this process, or "".
 
     The boot id distinguishes hosts, and boots of one host (namespaces(7), random(4)).
     """

@@ -82,7 +82,7 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return the number if reading it is free; otherwise, copy it from its device for ``ready``."""
+        """Return a number that is free to read; copy a tensor from its device for ``ready``."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")

@@ -55,7 +55,7 @@ class EventFile:
             count = self._seen[key] = self._seen.get(key, 0) + 1
             if str(count).rstrip("0") != "1":  # 1, 10, 100, …
                 return False
-        import json  # not at the start: most Python processes of a command have no event
+        import json  # imported late: most Python processes have no event
 
         record = {"time": round(self._clock(), 3), "kind": kind, "count": count, **about}
         line = json.dumps(record, ensure_ascii=True, default=str).encode("ascii") + b"\n"

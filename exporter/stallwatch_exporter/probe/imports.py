@@ -126,7 +126,7 @@ class Watcher:
         module = sys.modules[name]
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             return
-        self._waiting.remove(waiting)  # first, so that a failed hook is not tried again
+        self._waiting.remove(waiting)  # removed first, so that a failed hook is not tried again
         from importlib import import_module
 
         from .api import current

@@ -80,7 +80,7 @@ class Answerer:
         _thread.start_new_thread(self._wait, ())  # not a Thread object, which other code could count or join
 
     def move(self, base: str) -> None:
-        """Use the files of another `base` from now on; the registrations stay."""
+        """Rename the files for another `base`; the signal stays registered."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):

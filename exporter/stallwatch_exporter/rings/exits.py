@@ -106,7 +106,7 @@ def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
     while True:
         try:
             ended = epoll.poll(_LOOK_SECONDS)
-        except (OSError, ValueError):  # closed
+        except (OSError, ValueError):  # the epoll object was closed
             return
         owner = exits()
         if owner is None or not owner._take(epoll, ended):

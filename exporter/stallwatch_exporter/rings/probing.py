@@ -59,7 +59,8 @@ def _tag() -> str:
 def _remove_orphans(parent: Path) -> None:
     """Remove the folders of killed agents; surviving ranks keep their open rings without the file names.
 
-    If the agent ran in another container, its number is not one of ours, and only age shows that it is gone.
+    If the agent ran in another container, its process id has no meaning here, and only the age of its folder
+    shows that it has ended.
     """
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
@@ -96,7 +97,7 @@ class RankProcess(RingReader):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.was_up = False  #: the process was seen running; never in another namespace of process ids
+        self.was_up = False  #: last step that the process reported
         self.step: int | None = None  #: the last step
         self.stepped_at: float | None = None
         self.words: tuple[str, ...] = ()  #: its command line at its first step

@@ -57,7 +57,7 @@ class Batch(msgspec.Struct):
 
 
 def open_file(path: Path) -> int:
-    """Open a rank's file for reading; a pipe without a writer at its path is opened at once."""
+    """Open a rank's file for reading, without waiting if it is a pipe without a writer."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
@@ -76,8 +76,8 @@ class RingReader:
             self.close()
             raise
         self._record = record_struct(self.header.fields)
-        self._shown = b""  # the draft at the last look
-        self._last = Record(self.header.rank, 0, 0.0, {})  # the draft at the last call
+        self._shown = b""  # the draft at the last call
+        self._last = Record(self.header.rank, 0, 0.0, {})  # the last record returned
         self.read_until = 0  #: number of the last record that was read or lost
         self.dropped_records = 0  #: records that the writer itself could not write
         self.dropped_events = 0

@@ -30,7 +30,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     rank: int | None = None  #: ``None``: a program without a rank that reported no step
     up: bool = False
     code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None``: not observed
-    ended_at: float | None = None  #: steady time, as all times here
+    ended_at: float | None = None  #: steady time, like all times in this class
     probed: bool = False  #: it was running with a probe that would have reported its end
     #: its interpreter ended without an error (True) or with one (False); ``None``: no report
     left: bool | None = None
@@ -53,7 +53,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def is_rays(self) -> bool:
-        """Return whether Ray started it: on shutdown Ray ends workers by SIGTERM, SIGKILL or exit code 1.
+        """Return whether Ray started the process; Ray ends workers by SIGTERM, SIGKILL or exit code 1.
 
         The death of a worker fails the call that waits for it (ray 2.60, ``RayActorError``).
         """
@@ -67,12 +67,12 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def _in_teardown(self) -> bool:
-        """Return whether a signal ended it after its program had ended well: libraries crash at exit."""
+        """Return whether a signal ended the process after a good end: libraries may crash at exit."""
         return self.left is True and self.code is not None and self.code < 0
 
     @property
     def last_seen(self) -> float:
-        """Time of its end, or of its last report; infinity while it runs."""
+        """Time of the process's end or last report; infinity while it runs."""
         if self.up:
             return float("inf")
         return self.ended_at or self.stepped_at or 0.0

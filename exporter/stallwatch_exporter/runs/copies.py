@@ -72,7 +72,7 @@ class RankCopies:
         self.lost = 0  #: number of pieces that could not be written
         self.gaps: list[Gap] = []  #: times of the missing pieces, in steady time
         self.files: set[str] = set()  #: files that have been written to, relative to the folder
-        self._named: set[str] = set()  # these files and files with buffered records
+        self._named: set[str] = set()  # files that were written to or have buffered records
         self._redact = redact
         self._notice = notice
         self._max_bytes = max_bytes

@@ -66,7 +66,7 @@ def folder_names(label: str, host: str | None) -> Iterator[str]:
 def label_of(folder: str, label: str) -> str:
     """Return the label in the run's record if it matches the folder's name; otherwise the folder's name.
 
-    Otherwise, a record could lead out of the state folder.
+    A record with another label could lead out of the state folder.
     """
     return label if label and folder.startswith(f"{label}+") else folder
 

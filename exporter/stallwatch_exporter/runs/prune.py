@@ -19,7 +19,7 @@ class _Old(msgspec.Struct, frozen=True):
     path: Path
     ended_at: float
     bytes: int
-    kept: bool  # marked, or still running
+    kept: bool  # marked to be kept, or still running
 
 
 def prune(
@@ -72,5 +72,5 @@ def _size(folder: Path) -> int:
         try:
             total += path.lstat().st_size
         except OSError:
-            continue  # removed meanwhile
+            continue  # the file was removed meanwhile
     return total

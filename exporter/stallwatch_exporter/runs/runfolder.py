@@ -45,7 +45,8 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Silence after which an agent on another host is gone. Agents write ``agent.json`` every few seconds. NFS
 #: may cache a file for a minute (acregmax, nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
-#: The same on one host, with one clock and one NFS cache: only as long as a disk may hang.
+#: Silence after which an agent on this host is gone: as long as a disk may hang, because clock and NFS cache
+#: are shared.
 SILENT_HERE_SECONDS = 15.0
 #: A running agent writes more often: after a longer silence, the facts about it are outdated.
 LATE_SECONDS = 10.0
@@ -61,7 +62,7 @@ _MOST_WAITING = 1024 * 1024  # bytes of lines that could not be written yet
 class AgentInfo(msgspec.Struct, kw_only=True):
     """Content of ``agent.json``: the state of one run; times are Unix seconds."""
 
-    run: str  #: the label
+    run: str  #: label of the run
     pid: int
     host: str
     command: list[str]
@@ -69,7 +70,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     started_at: float
     updated_at: float
     ended_at: float | None = None
-    endpoint: str | None = None  #: such as "http://127.0.0.1:19400/metrics"
+    endpoint: str | None = None  #: address of the metrics, such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
     threshold: float | None = None  #: seconds of quiet after which the run's last phase is a stall
@@ -494,7 +495,7 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Return the time until which a lost agent's incident changes were reported; else infinity.
+    """Return the time until which a lost agent's incident changes were reported; otherwise infinity.
 
     The last notifications of a killed agent were not stored yet. After a day, they are no longer sent.
     Incidents that it left open may have waited for longer: see `Episodes`.

@@ -23,7 +23,7 @@ class MissingLibrary(Exception):
 
 
 def has_arrow() -> bool:
-    """Whether pyarrow can be imported."""
+    """Return whether pyarrow can be imported."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
@@ -59,7 +59,7 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
 
 HEADER = ",".join(COLUMNS) + "\n"
 
-_EPOCH = datetime(1970, 1, 1)  # in UTC
+_EPOCH = datetime(1970, 1, 1)  # start of Unix time, in UTC
 _LEAST = -5  # digits before the point: below, an exponent is shorter
 
 

@@ -76,4 +76,4 @@ def _is_gone(labels: Mapping[str, Any], written: float) -> bool:
     theirs, ours = str(labels[f"{_META}namespace"]), process_namespace()
     if theirs == ours:
         return not is_there(int(labels[f"{_META}pid"]), written)
-    return theirs.partition("/")[0] != ours.partition("/")[0]  # of an earlier boot
+    return theirs.partition("/")[0] != ours.partition("/")[0]  # the file is from an earlier boot

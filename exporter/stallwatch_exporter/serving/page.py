@@ -30,7 +30,7 @@ class Metrics(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics."""
+        """Return the given metrics."""
         return self._metrics
 
     def page(self, *, open_metrics: bool) -> str:
@@ -51,7 +51,7 @@ class Series:
         self._line = ""
 
     def set(self, value: float) -> None:
-        """Set the value."""
+        """Set the value of the series."""
         self.value = float(value)
 
     def inc(self, amount: float = 1.0) -> None:

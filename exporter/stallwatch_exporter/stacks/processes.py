@@ -49,7 +49,7 @@ def condition(pid: int, proc: Path = PROC) -> Condition:
 
 
 def kernel_place(pid: int, proc: Path = PROC) -> str:
-    """Return the kernel function in which the process waits (``folio_wait_bit_common``), mostly for root."""
+    """Return the kernel function in which a process waits, if readable, which mostly needs root."""
     stack = _read(proc / str(pid) / "stack") or ""
     found = re.search(r"^\[<[0-9a-f]+>\] (\w+)", stack, re.MULTILINE)
     if found:

@@ -140,8 +140,8 @@ def _keep(kept: str, folder: str, when: float) -> str:
 
 
 ABORT, COMMAND = "abort", "command "
-GRACE_SECONDS = 30.0  #: between SIGTERM and SIGKILL: torchrun itself gives its ranks that long
-LOOK_PATIENCE_SECONDS = 5.0  #: for facts about processes, which take milliseconds
+GRACE_SECONDS = 30.0  #: time between SIGTERM and SIGKILL: torchrun itself gives its ranks that long
+LOOK_PATIENCE_SECONDS = 5.0  #: limit for facts about processes, which take milliseconds
 _Answer = TypeVar("_Answer")
 
 
@@ -282,7 +282,7 @@ class Response:
         return is_launching(self._rings, self.evidence.command)
 
     def explain(self, unanswered: str) -> None:
-        """Report once why no rank could be queried at a stall; nothing without a reason."""
+        """Report once why no rank could be queried at a stall, if `unanswered` is not empty."""
         if unanswered and not self._explained:
             self._explained = True
             self._notice(unanswered)

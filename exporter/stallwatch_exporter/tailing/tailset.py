@@ -50,7 +50,7 @@ class TailSet:
         return new
 
     def poll(self, paths: Iterable[Path] | None = None) -> Iterator[tuple[Path, Portion]]:
-        """Yield the bytes appended to these files, or to all files."""
+        """Yield the bytes appended to the files `paths`, or to all files."""
         for path in list(self.tailers) if paths is None else paths:
             tailer = self.tailers.get(path)
             if tailer is not None:

@@ -217,7 +217,7 @@ class Agent:
         """Read the events and records that the ranks wrote since the last tick."""
         if self._probing is None:
             return
-        events = list(self._probing.events())  # before the records: events name the things that records count
+        events = list(self._probing.events())  # first: events name the modules that records count
         for event in events:
             self.folder.append_event(event)
         self._intake.events(events, now)
@@ -248,7 +248,7 @@ class Agent:
     # ---- time
 
     def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
-        """Check the clock, about once a second, with or without new lines.
+        """Update the run's state; call this about once a second, with or without new lines.
 
         While more lines wait to be read, `read_until` is the time of the last line fed. The run is judged as
         of that time, because any silence since then is the agent's own delay.

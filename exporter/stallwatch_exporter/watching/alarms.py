@@ -169,7 +169,10 @@ class Alarms:
                 self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)
 
     def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
-        """A later guess at its cause, or a second exception, opens no second incident."""
+        """Open an incident for an unknown exception that was followed by silence and no progress.
+
+        A later guess at its cause, or a second exception, opens no second incident.
+        """
         if not _fails_unknown(diagnosis) or _unknown_count(diagnosis) <= self._unknown_past:
             return
         guessed = diagnosis.primary if diagnosis.primary and diagnosis.primary.inferred else None

@@ -192,7 +192,7 @@ class CheckpointWatch:
             yield from look.paths
 
     def _judge(self, one: Waiting, now: float) -> list[Match]:
-        """Return the faults of a path that count now, and schedule the next check of the path."""
+        """Return the certain faults of a path, and schedule the next check of the path."""
         matches = self._faults(one, one.settled)
         if not one.open and not one.found:
             return matches

@@ -35,7 +35,7 @@ _RESOLUTIONS: Sequence[Resolution] = (
 class Episode(msgspec.Struct):
     """One episode, with the newest state of each of its troubles."""
 
-    troubles: dict[str, Incident] = {}  # by id
+    troubles: dict[str, Incident] = {}  # troubles by id
     history: list[Event] = []
     reported: Incident | None = None  # last state sent to the sinks
     changed: bool = True

@@ -39,7 +39,7 @@ _GAPS = 200
 _MOST_TEMPLATES = 500
 _OFTEN = 5  # number of matches of a rule since the last step
 _MORE = 3  # multiple of the largest count between two steps
-_LONGEST = 500  # characters
+_LONGEST = 500  # number of characters of a line that are examined
 
 
 class MovingBars:
@@ -49,7 +49,7 @@ class MovingBars:
         self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and by the total as printed
 
     def add(self, lines: Iterable[Line]) -> bool:
-        """Take new lines; return whether a progress bar (tqdm or Keras style) advanced."""
+        """Add new lines; return whether a progress bar (tqdm or Keras style) advanced."""
         moved = False
         for line in lines:
             found = _BAR.search(line.text) if "[" in line.text else None

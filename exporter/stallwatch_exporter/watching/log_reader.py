@@ -101,7 +101,7 @@ class AgentLoop:
         self._measure_again = min(2 * self._measure_again, _MEMORY_SELDOM) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Copy the rest of the queue without reading it, until time is up; return the counts of lines."""
+        """Copy the rest of the queue unread, until time is up; return the copied and dropped lines."""
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
             for chunk in joined(chunks):
@@ -127,7 +127,7 @@ class LogReader:
         endings: EndingWatch | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start the thread.
+        """Start the thread that reads the output.
 
         `linger`: seconds that /metrics stays open after the end; `endings`: counts OOM kills;
         `stop_requested`: returns whether the command was asked to end.

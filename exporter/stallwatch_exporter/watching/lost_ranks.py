@@ -113,7 +113,7 @@ class RankExits:
     def look(
         self, up: Processes, now: float, codes: Mapping[int, int] = NO_CODES, unprobed: Processes = NO_RANKS
     ) -> None:
-        """Record the running ranks, with and without a probe, and the exit codes of the other ranks.
+        """Record the running ranks, with and without a probe, and the exit codes of ended ranks.
 
         A rank does not report a bare ``raise SystemExit(1)`` as an error.
         """

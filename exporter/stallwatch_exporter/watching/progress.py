@@ -193,7 +193,7 @@ class Advance:
         self._quiet = 0.0  # seconds without progress at the request to end
 
     def seen(self, now: float) -> bool:
-        """Pass changes since the last call to the watch and the metrics; return whether steps were made."""
+        """Pass changes since the last call to watch and metrics; return whether the run progressed."""
         tracker = self._tracker
         phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
         self._watch.log_only = not tracker.hooked_ranks

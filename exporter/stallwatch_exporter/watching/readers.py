@@ -16,7 +16,7 @@ _LIKELY_FROM = 64
 # A traceback has no logger's prefix and must be read correctly.
 _SHOWN = b"Traceback (most recent call last):"
 _MOST_SHOWN = 16  # number of tracebacks that trigger a check
-_LONGEST = 64 * 1024  # bytes
+_LONGEST = 64 * 1024  # most bytes kept for a source
 _MOST_HELD = 4 * 1024 * 1024  # bytes kept for all sources
 
 
@@ -70,7 +70,7 @@ class Readers:
         self.local_ranks: Sequence[int] = ()  #: ranks on this host; see ``LineReader``
         self._readers: dict[str, LineReader] = {}
         self._learning: dict[str, PrefixLearning] = {}  # sources that have just started
-        self._held = 0  # bytes kept for these sources
+        self._held = 0  # bytes kept for sources that have just started
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -78,7 +78,7 @@ class Readers:
     def lines(
         self, source: str, data: bytes, now: float | None, rank: int | None, *, fresh: bool = False
     ) -> list[Line]:
-        """Return the lines that ``data`` completes; with ``fresh``, it does not continue earlier data."""
+        """Return the lines that ``data`` completes; with ``fresh``, the bytes continue no earlier data."""
         reader = self._readers.get(source)
         lines: list[Line] = []
         if reader is None:

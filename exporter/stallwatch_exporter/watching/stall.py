@@ -66,7 +66,7 @@ class StallWatch:
 
     @property
     def log_only(self) -> bool:
-        """Whether progress is known from a log alone, which may omit phases of the run."""
+        """True if progress is known only from a log, which may omit phases of the run."""
         return self._learnt.log_only
 
     @log_only.setter
@@ -148,7 +148,7 @@ class StallWatch:
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
-        """Start with a running run: the waits from its log, and its last sign of life."""
+        """Take over a running run, with the waits from its log and its last sign of life."""
         self._learnt.take_over(durations)
         self.last_sign = last_sign
         self._stalled = False

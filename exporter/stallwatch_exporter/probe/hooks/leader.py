@@ -12,7 +12,7 @@ _SILENT_FOR = 10  # number of steps of others after which one of them replaces a
 
 
 class Leader:
-    """Choice of the first optimizer that steps, while it continues: two optimizers make one step together."""
+    """Choose the first optimizer that steps to count the steps: two optimizers may share a step."""
 
     def __init__(self) -> None:
         self.leader: Callable[[], Any] = _no_leader
