@@ -10,10 +10,9 @@ _M_ARENA_MAX = -8  # glibc, malloc/malloc.h
 def share_heaps() -> None:
     """Let all threads allocate from two heaps; glibc would reserve up to 128 MB for each thread.
 
-    Under an address space limit (``ulimit -v``), a new thread could otherwise start and then fail to allocate
-    any memory. CPython 3.11 does not survive that: while it handles the exception it needs memory again,
-    retries endlessly, and keeps the GIL (Python/ceval.c, exception_unwind), so that no more output is passed
-    on.
+    Under an address space limit (``ulimit -v``), a new thread could otherwise fail to allocate any memory.
+    CPython 3.11 does not survive that: while it handles the exception it needs memory again, retries
+    endlessly, and keeps the GIL (Python/ceval.c, exception_unwind), so that no more output is passed on.
 
     With another C library, the function does nothing.
     """

@@ -17,8 +17,7 @@ RANK_GONE = "rank-gone"  #: rule of a rank that did not end by its own program; 
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
-#: order of severities, the worst has the highest number
-RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}
+RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: severities by rank, the worst highest
 Status = Literal["open", "resolved"]
 # "unmended": the run is over, so that nothing will resolve the incident.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
@@ -38,8 +37,7 @@ class Event(msgspec.Struct, frozen=True):
 class Incident(msgspec.Struct, kw_only=True):
     """One episode of trouble in one run, which sinks receive when it opens, changes and resolves.
 
-    Within the agent, and in the journal of its folder, an incident is one trouble of one kind and rule: see
-    ``episodes``.
+    In the agent and its journal, an incident is one trouble of one kind and rule: see ``episodes``.
     """
 
     id: str  #: "<run>/<kind>/<rule>/<episode>" at its opening; never changes

@@ -33,8 +33,7 @@ def make_open(folder: Path) -> None:
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
         if _usual >= 0:
-            # O_NOFOLLOW: no link replaced the folder.
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # refuses a symbolic link
             try:
                 inherited = os.fstat(handle).st_mode & stat.S_ISGID
                 os.fchmod(handle, inherited | 0o777 & ~_usual)

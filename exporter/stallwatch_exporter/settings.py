@@ -175,14 +175,12 @@ class ExporterSettings:
     host: str = "127.0.0.1"  #: address to which /metrics is bound
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
-    #: skipped in that search, because other programs on this host use them
-    reserved_ports: tuple[int, ...] = ()
+    reserved_ports: tuple[int, ...] = ()  #: not tried in that search: other programs use them
     linger_seconds: float = 30.0  #: how long /metrics may outlive the command, for the last scrape
     tls_certificate: Path | None = None  #: PEM files; with both, /metrics is served over HTTPS
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
-    #: folder in which each endpoint is announced to Prometheus (``file_sd_configs``)
-    sd_dir: Path | None = None
+    sd_dir: Path | None = None  #: folder that announces endpoints to Prometheus (``file_sd_configs``)
     server: ServerSettings = field(default_factory=ServerSettings)
     join: JoinSettings = field(default_factory=JoinSettings)
     stall_floor_seconds: float = 30.0  #: shortest time before a stall is reported

@@ -40,8 +40,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
         archive = zipfile.ZipFile(opened)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise InputError(f"the zip archive is broken ({error})", "pack or copy it again") from error
-    # Shared by all members, because overlapping members multiply the output.
-    meter = Meter(limits, taken=size)
+    meter = Meter(limits, taken=size)  # shared by all members, because overlapping members multiply
     infos = [info for info in archive.infolist() if not info.is_dir()]
 
     def reader(info: zipfile.ZipInfo) -> Callable[[], Chunks]:

@@ -1,7 +1,6 @@
 """Read gzip, xz, bzip2 and zstandard as streams of bounded portions.
 
-The content of a broken file before its break is still returned, because a log is often copied while it is
-written.
+The content before the break in a broken file is returned: a log is often copied while it is written.
 """
 
 from __future__ import annotations

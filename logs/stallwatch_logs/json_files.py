@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _LARGEST = 64 * 1024**2
-#: enough for 300,000 entries of a history; an empty list takes 30 times the memory of its text
-_MOST_VALUES = 2_000_000
+_MOST_VALUES = 2_000_000  #: enough for 300,000 entries; an empty list takes 30 times the memory of its text
 _OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 

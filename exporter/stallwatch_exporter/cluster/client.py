@@ -97,8 +97,7 @@ class HttpBacking:
         self._members: tuple[Member, ...] = ()
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
-        # The agent that last accepted reports, and the time of its answer.
-        self._used: tuple[Peer, float] | None = None
+        self._used: tuple[Peer, float] | None = None  # last agent to accept reports, and time of its answer
         self._checking = threading.Lock()
         self._closed = False
         self._own_ports = self._ports()
@@ -384,8 +383,7 @@ class HostReports:
         self._carry = carry
         self._clock = clock
         self._changed = threading.Condition()
-        #: newest report by agent, with its time of arrival
-        self._waiting: dict[str, tuple[AgentReport, float]] = {}
+        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: newest report by agent, and its arrival
         self._carried: dict[str, tuple[object, ...]] = {}  #: news of each agent that the coordinator has
         self._answer: Answer | None = None
         self._carried_at = float("-inf")

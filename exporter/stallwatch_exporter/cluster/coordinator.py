@@ -32,8 +32,7 @@ from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # shortest and usual silence, in seconds, during a quiet spell
 _LOST_SECONDS = 60.0  # an agent silent for this long is lost; its open incidents close if the run continues
-# After a suspension of this length, another agent has merged and this agent's data are old.
-_ABSENT_SECONDS = 15.0
+_ABSENT_SECONDS = 15.0  # after such a suspension, another agent has merged and this agent's data are old
 _FORGET_SECONDS = 900.0  # an agent silent for this long is removed, and its open incidents close in any case
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
@@ -65,8 +64,7 @@ class _Agent:
         self.first_at = now
         self.beat = BEAT_SECONDS
         self.lost = self.closed = False  #: `closed`: the open incidents of this lost agent are closed
-        # Incident ids and statuses in the ledger of the last reply.
-        self.answered: frozenset[tuple[str, str]] = frozenset()
+        self.answered: frozenset[tuple[str, str]] = frozenset()  # ids and statuses in the last ledger
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
@@ -99,8 +97,8 @@ class Coordinator:
     """Merge agents' reports, from any thread, and pass each change of the run's incidents to `sinks` once.
 
     Optional methods of a sink: ``adopt(incident)``: another coordinator reported the incident;
-    ``release(id)``: another coordinator handles the incident from now on; ``has_sent(id)``: return whether no
-    notification of the incident waits to be sent.
+    ``release(id)``: another coordinator handles the incident from now on; ``has_sent(id)``: return whether
+    its notifications were sent.
     """
 
     def __init__(
@@ -133,10 +131,8 @@ class Coordinator:
         self._slowness = self._no_slowness()
         self._present_at = clock()
         self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
-        # Hosts that posted only to others: ranks, and time of first mention.
-        self._absent: dict[str, tuple[str, float]] = {}
-        # Incidents that were open when another coordinator took over.
-        self._passed_on: dict[str, Incident] = {}
+        self._absent: dict[str, tuple[str, float]] = {}  # hosts seen only by others: ranks, and first mention
+        self._passed_on: dict[str, Incident] = {}  # open incidents when another coordinator took over
         self._unsent: dict[str, Incident] = {}  # incidents that were reported, but perhaps not sent
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
         self._adopted_at: dict[str, float] = {}  # time at which incidents of other coordinators were adopted
@@ -313,8 +309,7 @@ class Coordinator:
         """Return whether a silent host has had enough time to return to its open incidents.
 
         If the run continues on other hosts, or ends, that host is gone. If all hosts are quiet, the host may
-        be cut off, and its incident is also theirs: once the run continues, that host may be the last to
-        post.
+        be cut off with the same incident, and may be the last to post once the run continues.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
@@ -530,8 +525,7 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
     """Return the ledger's incidents to keep, by id: open, recently closed, and the last of each kind.
 
-    The next coordinator numbers its incidents from these. `held` holds the aliases of open incidents, such as
-    a warning.
+    The next coordinator numbers its incidents from these. `held`: aliases of open incidents.
     """
     known, held = list(known), frozenset(held)
     last: dict[tuple[str, str], tuple[int, str]] = {}

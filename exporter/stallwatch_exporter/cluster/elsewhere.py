@@ -22,8 +22,7 @@ _DEEPSPEED = ("deepspeed", "deepspeed.pt", "deepspeed.launcher.runner")
 _HOSTFILE = "/job/hostfile"  # DeepSpeed 0.19.8, launcher/runner.py
 _LONGEST = 600
 _SLOTS = lazy(r"^\s*([\w.-]+)(?:[:\s].*)?$")
-# Words allowed in front of a launcher.
-_BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")
+_BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")  # allowed before a launcher
 # DeepSpeed's options that take no value.
 _FLAGS = {"no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "save_pid", "quiet"}
 _FLAGS |= {"elastic_training", "bind_cores_to_rank"}
@@ -39,8 +38,7 @@ def advice(
 ) -> str:
     """Return one line of advice if the command starts ranks on other hosts; otherwise an empty text.
 
-    Stallwatch does not change the command itself: an option that is right for one launcher may keep another
-    launcher from starting.
+    The command itself is not changed: an option for one launcher may keep another from starting.
     """
     words = redacted_command(command)
     if join.mode == "off" or any(Path(word).name == "stallwatch" or word == MODULE for word in words):

@@ -162,8 +162,7 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     """Identify the run of ``mpirun … stallwatch run`` from the variables of Open MPI.
 
     MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. This function precedes
-    Slurm's: in an allocation, mpirun starts the ranks of other hosts in a step, but those of its own host in
-    none.
+    Slurm's: mpirun starts the ranks of other hosts in a step, but those of its own host in none.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
     # Open MPI 4.x: a random number for each job. 5.x: the name space holds mpirun's host and process.
@@ -277,8 +276,7 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
     """Return the options of the command's launcher, without the options of the script after it.
 
-    DeepSpeed's launcher reaches the other hosts itself unless it gets ``--no_ssh``; in that case the run has
-    one agent.
+    DeepSpeed's launcher reaches the other hosts itself, with one agent, unless it gets ``--no_ssh``.
     """
     words = iter(command)
     for word in words:

@@ -41,11 +41,10 @@ class Joining:
         engine: Engine | None = None,
         ranks_may_say: bool = True,
     ) -> None:
-        """Join the run if `identity` is known; `hosts` receives the numbers of hosts.
+        """Join the run if `identity` is known; `hosts` receives the numbers of the `HostCounts`.
 
-        The numbers are those of expected, reporting and silent hosts. `slowdown` receives the share of the
-        throughput that a slow host costs. `ranks_may_say`: True if agents on other hosts, if any, can
-        identify the run from their ranks too.
+        `slowdown` receives the share of the throughput that a slow host costs. `ranks_may_say`: True if
+        agents on other hosts, if any, can identify the run from their ranks too.
         """
         self._identity = identity
         self._folder = folder

@@ -62,8 +62,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 class Member:
     """A sink of the agent's incidents, with a thread that posts the agent's reports.
 
-    `update` and the sink return at once. `step` is called about once a second, for a coordinator within this
-    agent.
+    `update` and the sink return at once. `step` steps a coordinator within this agent once a second.
     """
 
     def __init__(
@@ -89,9 +88,9 @@ class Member:
     ) -> None:
         """Start the thread that posts reports.
 
-        The functions about a coordinator within this agent: `is_settled` returns whether no news waits in it;
-        `address` returns where it listens; `is_known` returns whether the other hosts know the incidents that
-        it sent; `leave` receives the ledger of another coordinator that accepted the report.
+        Functions of a coordinator within this agent: `is_settled` returns whether no news waits; `address`,
+        where it listens; `is_known`, whether the other hosts know the incidents that it sent. `leave`
+        receives the ledger of another coordinator that accepted the report.
 
         `alone_seconds`: seconds without a reply after which the agent notifies users itself.
         """
@@ -124,8 +123,7 @@ class Member:
         self._changed_at = -math.inf
         self._is_known = True  # users were notified of all changes, by the last reply
         self._waiting: dict[str, float] = {}  # time since when a change waits to be acknowledged, by id
-        # Posted incident and the number of its first report, by id.
-        self._posted: dict[str, tuple[Incident, int]] = {}
+        self._posted: dict[str, tuple[Incident, int]] = {}  # posted incident and its first report, by id
         self._names: dict[str, tuple[str, float]] = {}  # public id and opening time, by id
         self._alone: dict[str, Incident] = {}  # incidents by public id of which this agent notified users
         self._ledger: dict[str, Incident] = {}
@@ -304,8 +302,7 @@ class Member:
             acknowledged = reply.acknowledged.get(self._agent, 0)
             self._end_is_known = self._ended_in is not None and self._ended_in <= acknowledged
             for name, (incident, number) in self._posted.items():
-                # Otherwise, the incident changed later.
-                if number <= acknowledged and self._mine.get(name) is incident:
+                if number <= acknowledged and self._mine.get(name) is incident:  # else it changed since then
                     self._waiting.pop(name, None)
             self.paces.acknowledged(acknowledged)
             self._remember(reply.ledger)
@@ -314,8 +311,7 @@ class Member:
         known = joined_ledgers([self._ledger.values(), self._alone.values(), ledger])
         now, wall = self._clock(), self._wall()
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
-        # The ledger includes incidents with an open warning of this agent.
-        self._ledger = kept_ledger(known, wall, mine)
+        self._ledger = kept_ledger(known, wall, mine)  # includes incidents with an open warning of this agent
         self._alone.clear()
         sent = {(alias, one.status) for one in known for alias in one.aliases}
         self._is_known = all((qualified(self._agent, one), one.status) in sent for one in self._mine.values())

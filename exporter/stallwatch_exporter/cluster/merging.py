@@ -25,8 +25,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
 GATHER_SECONDS = 3.0  #: seconds that a new incident waits for reports of the other hosts
-#: seconds from the first host to the last that a crash reaches, because of launchers' timeouts
-LATE_SECONDS = 120.0
+LATE_SECONDS = 120.0  #: seconds until a crash reaches the last host, because of launchers' timeouts
 KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
 _UPDATE_SECONDS = 60.0  # seconds between two reports of values that change often
 
@@ -70,10 +69,8 @@ class RunEpisodes(Episodes):
         self._began: dict[int, float] = {}  # arrival time of the first incident, by episode
         self._closed: dict[int, float] = {}
         self._ids: dict[int, str] = {}  # id of the run's incident, by episode
-        # Other ids of sent incidents and their opening times, by episode.
-        self._merged: dict[int, dict[str, float]] = {}
-        # Incidents that an earlier coordinator reported, by qualified id.
-        self._known: dict[str, Incident] = {}
+        self._merged: dict[int, dict[str, float]] = {}  # other ids of sent incidents, and opening times
+        self._known: dict[str, Incident] = {}  # incidents of an earlier coordinator, by qualified id
         self._numbers: dict[tuple[str, str], int] = {}  # highest number in use, by kind and rule
         super().__init__(report)
 

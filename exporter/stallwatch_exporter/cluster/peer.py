@@ -33,8 +33,7 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, P
 
 ANSWER_SECONDS = 2.0  #: seconds that one agent may take to answer
 RETRY_SECONDS = 10.0  #: longest seconds until an agent that did not answer is searched for again
-# First pause, doubled each time: agents of a run start within seconds of each other.
-_FIRST_RETRY_SECONDS = 1.0
+_FIRST_RETRY_SECONDS = 1.0  # first pause, doubled each time: agents start within seconds of each other
 
 _PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
 

@@ -142,11 +142,7 @@ class OtherHosts:
         knows: Callable[[str], bool] = lambda _: True,
         elsewhere: Callable[[], Elsewhere | None] = lambda: None,
     ) -> None:
-        """Set up the gate.
-
-        `merges` returns the merger of a run that it `knows`; `elsewhere` returns the agent that merges
-        instead of this one.
-        """
+        """`merges` returns the merger of a run that it `knows`; `elsewhere` returns another merging agent."""
         self._secret = secret
         self._agent = agent
         self._host_id = host_id
@@ -169,8 +165,7 @@ class OtherHosts:
             if proof is None:
                 raise Malformed("it has no proof that it is of this run", HTTPStatus.UNAUTHORIZED)
             if not self._knows(proof.key):
-                # Agents try the ports of other agents, so this is not reported.
-                return Response(HTTPStatus.NOT_FOUND)
+                return Response(HTTPStatus.NOT_FOUND)  # not reported: agents try the ports of other agents
             signer = Signer(self._secret, proof.key)
             if not signer.is_signed(request.method, request.path, proof):
                 raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)

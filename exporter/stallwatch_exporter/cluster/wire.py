@@ -1,8 +1,8 @@
 """Messages between the agents of one run and its coordinator, as JSON; unknown keys are ignored.
 
 Durations are ages in seconds, measured by the sender's monotonic clock, because the wall clocks of hosts
-differ. Every report holds everything that its host knows about open incidents, so a coordinator can be
-replaced at any time.
+differ. Every report contains all that its host knows of open incidents, so that any agent can replace the
+coordinator.
 """
 
 from __future__ import annotations

@@ -36,16 +36,13 @@ class Recorded(NamedTuple):
     folder: Path | None = None  #: folder of the run, if the agent observed its end and stored a diagnosis
     ending: Ending | None = None
     ended_at: float | None = None  #: Unix seconds
-    #: seconds without a step at the last state of a stall, or when the user stopped the run
-    waited: float | None = None
+    waited: float | None = None  #: seconds without a step in the last stall, or when the user stopped the run
     stall: Incident | None = None  #: the stall that was open when the run or the watching ended
     findings: Sequence[Incident] = ()  #: fatal findings open at that time, and slow hosts
     watched: bool = False  #: the agent still watches the run
-    #: incident of the run's end, if only this shows the end because the record was cut short
-    end: Incident | None = None
+    end: Incident | None = None  #: incident of the run's end, if the record itself was cut short before it
     threshold: float | None = None  #: seconds of quiet after which the run's last phase was a stall
-    #: Unix time of the last report, if the agent stopped before it observed an end
-    unheard: float | None = None
+    unheard: float | None = None  #: Unix time of the last report of an agent that stopped before the end
     stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it
     lacking: Sequence[Message] = ()  #: missing parts of the record
     info: AgentInfo | None = None  #: the agent's own record
@@ -124,8 +121,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         parts = [_on_host(one, one.info.host) if one.info is not None else one for one in parts]
     parts = sorted(parts, key=when)
     first = _first_to_fail(parts, when)
-    # Hosts that stalled later waited for the failed host.
-    if first.ending is not None and first.ending.failed:
+    if first.ending is not None and first.ending.failed:  # hosts that stalled later waited for it
         parts = [
             one._replace(stall=None, stacks=None)
             if one.stall is not None and opened(one.stall) > when(first)

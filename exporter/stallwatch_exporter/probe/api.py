@@ -2,8 +2,7 @@
 
 Each step and count is stored in the ring's draft at once. A record is written every ``RECORD_SECONDS``, and
 when the phase changes. The probe never raises, never waits, and never reads a number that a device has not
-finished (``draft``). The ring is created with the first report, because most Python processes of a command
-are not ranks.
+finished (``draft``). The first report creates the ring, because most Python processes are not ranks.
 """
 
 from __future__ import annotations
@@ -69,10 +68,8 @@ class Probe:
         clock: Callable[[], float] | None = None,
     ) -> None:
         # Fields that a hook reads in each step come first, so that they are adjacent.
-        #: True if the training calls ``step`` itself, so that hooks do not
-        self.reported_by_user = False
-        #: True if the losses are averages over many steps, so that hooks sample single losses
-        self.averages_losses = False
+        self.reported_by_user = False  #: the training calls ``step`` itself: hooks count no steps
+        self.averages_losses = False  #: losses are averages of many steps: hooks sample single ones
         self.steps: float = 0.0  #: number of the last step
         self.due_at = 0.0  #: time from which a step gets a record again
         self._environ = os.environ if environ is None else environ
@@ -80,21 +77,17 @@ class Probe:
         if clock is not None:
             self.monotonic, self.offset = clock, 0.0
         self._draft = Draft(clock=self.clock)
-        #: cells of the draft, for hooks that count; ``INDEX`` gives the positions
-        self.row = self._draft.cells
+        self.row = self._draft.cells  #: cells of the draft, for hooks that count; ``INDEX`` has positions
         #: Called about once a second, within a step; each sampler returns values of some fields.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
-        #: number of saves and seconds of the longest, by calling function
-        self.saves: dict[str, tuple[int, float]] = {}
+        self.saves: dict[str, tuple[int, float]] = {}  #: number and longest seconds of saves, by caller
         self._folder = folder
         self.ends_listening: Callable[[], None] | None = None  #: called with the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
-        #: True if a launcher set the rank
-        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ
-        # Start of the next record's steps, and the step before them.
-        self._begun_at, self._begun_with = NAN, 0.0
+        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher set the rank
+        self._begun_at, self._begun_with = NAN, 0.0  # start of the next record's steps, and step before it
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
         self._turn = [True]  # never waited for: a second caller is counted. As atomic as a lock, and cheaper
@@ -117,9 +110,8 @@ class Probe:
     ) -> None:
         """Record a training step; each value is a field of ``layout``: a number or a one-number tensor.
 
-        Without `number`, the probe counts the steps. The usual fields are written out, because a dict and a
-        loop over it take half as long again; they are not keyword-only, because Python looks up the defaults
-        of those by name.
+        Without `number`, the probe counts the steps. The usual fields are written out, because a loop over a
+        dict takes half as long again, and not keyword-only, because Python looks up their defaults by name.
         """
         if self._off:
             return

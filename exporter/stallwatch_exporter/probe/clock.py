@@ -1,8 +1,7 @@
 """Return steady Unix time: it starts from the wall clock and follows the monotonic clock.
 
-A change of the wall clock during a run does not affect the duration of a step. All processes of a host have
-the same monotonic clock, so the ranks read the agent's offset from their environment and agree with the
-agent.
+A change of the wall clock during a run does not affect the duration of a step. All processes of a host share
+a monotonic clock, so the ranks read the agent's offset from their environment.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: value: ``<seconds to add to the monotoni
 def steady_offset(environ: Mapping[str, str]) -> float:
     """Return the seconds to add to the monotonic clock: the agent's, or on another host this wall clock's.
 
-    Callers that read the clock often add the offset in place: a function call is a large part of a step's
-    cost.
+    Frequent callers add the offset themselves: a function call is a large part of a step's cost.
     """
     seconds, _, timeline = environ.get(VARIABLE, "").partition("@")
     try:

@@ -68,8 +68,7 @@ LASTING = (
 )
 #: In this order, the fields that hooks set in most steps share a cache line; ``Probe.step`` sets a row.
 FIELDS = LASTING[:4] + PASSING + LASTING[4:]
-#: phase names; ``phase`` holds the index
-PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")
+PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: names; ``phase`` is an index
 
 
 class Header(NamedTuple):

@@ -32,8 +32,7 @@ class Listening:
         self._until = 0.0
         self._cls: Any = None
         self._ours: Any = None
-        # Never waited for: a step does not wait for the answering thread.
-        self._turn = _thread.allocate_lock()
+        self._turn = _thread.allocate_lock()  # never waited for, so that steps are not delayed
 
     def begin(self) -> None:
         """Start or extend the counting; each query by the agent calls this method."""

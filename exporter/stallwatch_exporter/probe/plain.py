@@ -44,8 +44,7 @@ def _words() -> Sequence[str]:
 def is_replay(words: Sequence[str]) -> bool:
     """Return whether a command is ``stallwatch replay``, whose steps belong to another time.
 
-    Up to two words may precede ``stallwatch``, such as a Python and its option. Other programs may have the
-    same name.
+    Up to two words, such as ``python -u``, may precede ``stallwatch``; other programs may share its name.
     """
     return any(
         os.path.basename(word) == "stallwatch" and "replay" in words[at + 1 : at + 2]

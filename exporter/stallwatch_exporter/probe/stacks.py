@@ -4,13 +4,13 @@ There are two ways to answer, for two kinds of stall:
 
 * A thread waits on a named pipe beside the ring, which costs nothing until the agent writes to it. The thread
   answers a number with the state of the process, collectives last. Several agents may query at once, with
-  numbers from the monotonic clock: the answer has the greatest number so far, so it is new enough for any
-  query with that number or a smaller one.
+  numbers from the monotonic clock: the answer has the greatest number so far and is new enough for smaller
+  ones.
 * A thread makes no progress while other code holds the interpreter lock. Therefore ``faulthandler`` waits for
   an unused real-time signal: it needs no lock, and writes to its own file.
 
-A forked process has neither of them until it turns out to be a rank. After ``exec`` neither exists, because
-descriptors are closed and handlers are reset; the agent checks this before it sends the signal.
+A forked process has neither until it turns out to be a rank. ``exec`` ends both, as it closes descriptors and
+resets handlers; the agent checks this before it sends the signal.
 """
 
 from __future__ import annotations
@@ -114,8 +114,7 @@ class Answerer:
 
     def _wait(self) -> None:
         try:
-            # Signals are for the training's threads.
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # for the training's threads
             # The training may close unknown descriptors; a reused number is another file.
             while _identity(self._pipe) == self._identity:
                 left = self._listening.left() if self._listening is not None else None

@@ -59,8 +59,7 @@ def _tag() -> str:
 def _remove_orphans(parent: Path) -> None:
     """Remove the folders of killed agents; surviving ranks keep their open rings without the file names.
 
-    If the agent ran in another container, its process id has no meaning here, and only the age of its folder
-    shows that it has ended.
+    The process id of an agent in another container has no meaning here: only its folder's age decides.
     """
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")

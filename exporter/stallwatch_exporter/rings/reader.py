@@ -110,8 +110,7 @@ class RingReader:
     def _opened(self) -> Iterator[None]:
         """Open a closed file for one call; a file that cannot be opened reads as empty."""
         rested = self._fd is None
-        # Removed, or no descriptor is free: the next call reads the same data.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # removed, or no descriptor is free: no data is lost
             if rested:
                 self._fd = open_file(self.path)
         try:

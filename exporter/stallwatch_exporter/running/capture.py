@@ -2,8 +2,8 @@
 
 If the agent's own output is a terminal, the command gets a pseudo-terminal, so that it draws its progress
 bars; otherwise, it gets a pipe. The pseudo-terminal is raw: it changes no byte, and the real terminal does
-its usual work. If stdout and stderr are the same terminal, they share one pseudo-terminal, so that their
-output stays in order.
+its usual work. If stdout and stderr are one terminal, they share a pseudo-terminal, so that output stays in
+order.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    #: the bytes do not continue earlier ones, which were dropped or are from another file
-    fresh: bool = False
+    fresh: bool = False  #: the bytes do not continue earlier bytes, which were dropped or of another file
     stream: str = "stdout"
     rank: int | None = None  #: rank of the whole source, if it has one
 
@@ -238,8 +237,7 @@ class Capture:
         self._pumps: list[Pump] = []
         self._carried: list[tuple[int, int]] = []  # pairs of a descriptor to read and a descriptor to write
         self._keeper: Keeper | None = None
-        # Pairs of a pseudo-terminal and the real terminal that it represents.
-        self._terminals: list[tuple[int, int]] = []
+        self._terminals: list[tuple[int, int]] = []  # pairs of a pseudo-terminal and its real terminal
         channels: list[int] = []  # descriptors for the command to write to
         out, err = stdout, stderr
         try:

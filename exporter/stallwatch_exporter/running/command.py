@@ -132,8 +132,7 @@ def run_command(
                     on_end(diagnosis, ending, agent.folder)
             with guard("reporting to the other hosts"), suppress(KeyboardInterrupt):
                 agent.leave()
-            # Ctrl-C also ends the wait for readers of /metrics.
-            with guard("closing /metrics"), suppress(KeyboardInterrupt):
+            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # Ctrl-C ends the wait, too
                 reader.close()
     return 128 - returncode if returncode < 0 else returncode
 

@@ -32,8 +32,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None``: not observed
     ended_at: float | None = None  #: steady time, like all times in this class
     probed: bool = False  #: it was running with a probe that would have reported its end
-    #: its interpreter ended without an error (True) or with one (False); ``None``: no report
-    left: bool | None = None
+    left: bool | None = None  #: the interpreter ended without an error (True) or with one; ``None``: unknown
     step: int | None = None  #: last step that the process reported
     stepped_at: float | None = None
     run_step: int | None = None  #: last step of the run when the end of the process was noticed

@@ -63,8 +63,7 @@ class EndEvidence:
         self.ranks_up: dict[int, frozenset[Path]] = {}  #: running processes by rank, from the last check
         self._looked_at = -math.inf
         self._began: float | None = None  # time of the first check
-        # Last step of the run when the end of each program was noticed.
-        self._run_steps: dict[Program, int | None] = {}
+        self._run_steps: dict[Program, int | None] = {}  # last step of the run when each program had ended
 
     def look(self, now: float) -> None:
         """Find programs that the command has started since the last check, and programs that have ended."""
@@ -82,8 +81,7 @@ class EndEvidence:
     def due_in(self, now: float) -> float:
         """Return the seconds until the next check is due; infinity after the command's start.
 
-        Later, one check per second is enough. The exit code of a process that starts and ends between two
-        checks stays unknown.
+        Later, a check per second is enough. Exit codes of processes that run between checks stay unknown.
         """
         return max(0.0, self._looked_at + _QUICK_SECONDS - now) if self._starts(now) else math.inf
 

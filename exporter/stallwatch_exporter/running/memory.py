@@ -24,8 +24,7 @@ class MemoryHeld:
     """Highest memory use of each rank and of the whole command."""
 
     def __init__(self) -> None:
-        #: returns whether the kernel counted an OOM kill
-        self.counted: Callable[[], bool | None] = lambda: None
+        self.counted: Callable[[], bool | None] = lambda: None  #: returns if the kernel counted an OOM kill
         self.killed: Callable[[Kill | None], None] = lambda _: None  #: reports a kill to the OOM counter
         self._ranks: dict[int, float] = {}
         self._all = 0

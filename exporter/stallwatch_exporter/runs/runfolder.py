@@ -78,8 +78,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     total_steps: int | None = None
     loss: float | None = None
     namespace: str = ""  #: namespace of `pid`: see ``presence.process_namespace``
-    #: True if its incidents were passed to the destinations; false until its agent has exited
-    reported: bool = True
+    reported: bool = True  #: incidents were passed to the destinations; false until the agent has exited
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
     gaps: list[Gap] = []  #: records missing in the copies
     partial: str = ""  #: why another part of the record is missing; empty if none is
@@ -181,8 +180,7 @@ class RunFolder:
             self.path, self.info.folder = path, path.name
             if not self.info.key:
                 self.run = self.info.run = path.name
-            # This comes first: a run that is killed before this has no record.
-            self._write("agent.json", self.info)
+            self._write("agent.json", self.info)  # comes first: a run killed earlier has no record
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
         except OSError as error:
@@ -212,8 +210,7 @@ class RunFolder:
     def write_info(self, **changes: Any) -> None:
         """Apply `changes` and write ``agent.json``, at the end of a run with its diagnosis.
 
-        If a file cannot be written, the record goes into the reserve, which is freed once the files contain
-        all of it.
+        If a file cannot be written, the record goes into the reserve, until the files contain all of it.
         """
         for key, value in changes.items():
             setattr(self.info, key, value)
@@ -281,8 +278,7 @@ class RunFolder:
     def append_run_incident(self, incident: Incident) -> None:
         """Append a change of the run's incident to ``run-incidents.jsonl``; not for concurrent calls.
 
-        The call waits only for a moment: a hanging disk must not delay the other hosts, whose reports are
-        merged.
+        The call waits only for a moment: a hanging disk must not delay the reports of other hosts.
         """
         is_stuck = self._writer is not None and self._writer.is_alive()
         self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
@@ -390,10 +386,9 @@ def by_start(
 ) -> list[list[tuple[_Folder, AgentInfo]]]:
     """Group the agents of one job by start, oldest first.
 
-    The agents of a start run at the same time. An agent that began after all others had ended, or after the
-    agent of its own host had ended, belongs to another start of a job that only the user's name or the
-    launcher's address identifies. An agent that began more than `within` seconds after the previous agent
-    also belongs to another start.
+    The agents of a start run at the same time. An agent that began after all others, or the agent of its own
+    host, had ended, belongs to another start of a job that only the user's name or the launcher's address
+    identifies; so does an agent that began more than `within` seconds after the previous one.
     """
     groups: list[list[tuple[_Folder, AgentInfo]]] = []
     began = -math.inf
@@ -457,8 +452,7 @@ def read_record(path: Path, kind: type[_Record]) -> _Record | None:
 def mark_reported(folder: Path, known: AgentInfo) -> None:
     """Record in the folder of a lost agent that its incidents were passed to the destinations.
 
-    Do nothing if the agent was only silent and has written after the record `known`, or if another agent
-    continues there.
+    Do nothing if the agent has written after the record `known`, or if another agent continues there.
     """
     info = read_info(folder)
     if info is None or (_identity(info), info.updated_at) != (_identity(known), known.updated_at):
@@ -482,8 +476,7 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
     """
     if info.ended_at is not None:
         return False
-    # Not only its start, because the clock may have been set since.
-    up = max(info.started_at, info.updated_at)
+    up = max(info.started_at, info.updated_at)  # not only its start: the clock may have been set since
     here = info.host == socket.gethostname()
     if here and info.namespace == process_namespace():
         return is_there(info.pid, up)

@@ -25,8 +25,7 @@ _MOST_BYTES = 64 * 1024
 def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
     """Write the file for an endpoint (``host:port``) of this process, and return its path.
 
-    First, remove this account's files whose processes have ended. Raises `OSError` if the folder is not
-    writable.
+    First, remove this account's files of ended processes. Raises `OSError` for an unwritable folder.
     """
     make_open(folder)  # Prometheus has its own account
     _remove_stale(folder)

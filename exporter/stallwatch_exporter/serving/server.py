@@ -140,8 +140,7 @@ def _announced(
 def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
     """Return the server's TLS context; ``None`` if no TLS is configured.
 
-    A partial configuration raises `ValueError`: its user wants protection, so the server must not use plain
-    HTTP.
+    A partial configuration raises `ValueError`, because its user does not want plain HTTP.
     """
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     if certificate is None:
@@ -184,8 +183,7 @@ class Gate:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer like the wrapped application, or with the reason for the refusal.
 
-        A header that was sent twice is one value with a comma here (wsgiref), which is invalid for these
-        headers.
+        wsgiref joins a repeated header with a comma, which is invalid for these headers.
         """
         names = ("HTTP_HOST", "HTTP_ORIGIN", "HTTP_AUTHORIZATION")
         refusal = self._access.refusal(*([environ[name]] if name in environ else [] for name in names))
@@ -249,8 +247,7 @@ class Scrapes:
             return self._changed.wait_for(lambda: self._served >= began, patience)
 
 
-# Compression level: a page shrinks to a twelfth; to a sixteenth with level 9, which takes far longer.
-_QUICKLY = 1
+_QUICKLY = 1  # compression level: a page shrinks to a twelfth; level 9 gives a sixteenth, but far slower
 _TEXT = "text/plain; version={}; charset=utf-8"
 _OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 # Content types for which this page equals the library's answer, and whether they are OpenMetrics. Names

@@ -152,8 +152,7 @@ def _look(pairs: _Pairs) -> None:
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
         if silent and one.ring is not None and queries.has_left(one.ring):
-            # Only its process remains, because torch and the kernel take time to end.
-            record.condition = "ended"
+            record.condition = "ended"  # only the process remains, while torch and the kernel end it
         if record.condition == "ended":
             record.left = one.ring is not None and queries.has_left(one.ring, well=True)
         else:

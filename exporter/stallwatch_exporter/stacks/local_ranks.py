@@ -133,8 +133,7 @@ def _without_ring(command: int | None, known: set[int]) -> list[LocalRank]:
     """Return Python processes below the command that have a launcher's rank, but no probe."""
     found = []
     for process in family(command)[1:]:
-        # The process ended meanwhile, or belongs to another user.
-        with contextlib.suppress(psutil.Error, OSError):
+        with contextlib.suppress(psutil.Error, OSError):  # the process ended, or belongs to another user
             environ = process.environ() if process.pid not in known and _is_python(process) else {}
             rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
             if rank.isdigit() and condition(process.pid) != "ended":

@@ -18,8 +18,7 @@ from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
 from stallwatch_rules.text.foreign_json import read_json
 
-# A dump that did not grow for this many seconds is complete; a busy machine pauses while writing.
-_SETTLED_SECONDS = 0.5
+_SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is complete; busy machines pause writing
 
 
 def send(ring: Path, question: str) -> bool:

@@ -84,8 +84,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         status = process.wait(patience)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            # The process was not waited for yet, so the number is still its own.
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REST_SECONDS)
     reader.join(_REST_SECONDS)

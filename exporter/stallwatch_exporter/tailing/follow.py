@@ -213,8 +213,7 @@ def _name_of(globs: Sequence[str], started: float) -> str:
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
 
 
-# Seconds within which changes cause one wake-up, because a busy file must not keep the tail busy.
-_GATHER_SECONDS = 0.05
+_GATHER_SECONDS = 0.05  # seconds of changes that cause one wake-up, so that a busy file costs little
 
 
 class Waker:

@@ -64,8 +64,7 @@ class FileTailer:
         if fd is None:
             return
         try:
-            # Check before reading: content of the new file means that the old file is complete.
-            successor = self._successor()
+            successor = self._successor()  # first: content of the new file means that the old is complete
             yield from self._grown(fd)
             if successor and not self.more:
                 self.close()

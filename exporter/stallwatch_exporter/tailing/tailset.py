@@ -96,8 +96,7 @@ class TailSet:
 
     def _cannot_look(self, path: Path, error: OSError) -> None:
         """Report an error once per file and reason; reading is retried each time."""
-        # The error is about this process, not about one of a thousand files.
-        ours = error.errno in (errno.EMFILE, errno.ENFILE)
+        ours = error.errno in (errno.EMFILE, errno.ENFILE)  # the error concerns this process, not the file
         key = error.errno if ours else (path, error.errno)
         if key not in self._reported:
             self._reported.add(key)

@@ -217,7 +217,7 @@ class Agent:
         """Read the events and records that the ranks wrote since the last tick."""
         if self._probing is None:
             return
-        events = list(self._probing.events())  # first: events name the modules that records count
+        events = list(self._probing.events())  # read first: events name the modules that records count
         for event in events:
             self.folder.append_event(event)
         self._intake.events(events, now)
@@ -242,8 +242,8 @@ class Agent:
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
             self.advance.seen(now)
-        unsaid = self._intake.unsaid(now, everything=everything)
-        self._take(unsaid, 0, now, counted=False, progress=False)
+        missing = self._intake.unsaid(now, everything=everything)
+        self._take(missing, 0, now, counted=False, progress=False)
 
     # ---- time
 

@@ -310,16 +310,20 @@ class Alarms:
         explains both. A finding about a checkpoint never explains the end.
         """
         found = [
-            one
-            for one in self._book.of_kind("finding")
-            if one.severity == "critical" and one.rule not in self.checkpoints
+            incident
+            for incident in self._book.of_kind("finding")
+            if incident.severity == "critical" and incident.rule not in self.checkpoints
         ]
         cause = diagnosis.primary.rule if diagnosis.primary else UNKNOWN_FAILURE
-        same = [one for one in found if cause in (one.rule, self._reported_as.get(one.rule))]
+        same = [
+            incident for incident in found if cause in (incident.rule, self._reported_as.get(incident.rule))
+        ]
         last = diagnosis.progress.last_step or 0
         # Other ranks may be one step ahead.
-        dying = [one for one in found if one.harm == "fatal" and (one.step or 0) >= last - 1]
-        return min(same or dying, key=lambda one: one.opened_at, default=None)
+        dying = [
+            incident for incident in found if incident.harm == "fatal" and (incident.step or 0) >= last - 1
+        ]
+        return min(same or dying, key=lambda incident: incident.opened_at, default=None)
 
     def _by_progress(self, rule: str) -> bool:
         """Return whether only the run's progress shows how harmful this rule is."""

@@ -50,13 +50,11 @@ class Waiting(msgspec.Struct):
     found: list[Fault] = []
     sizes: Sizes = {}
     open: bool = False  #: some process has a file of the checkpoint open for writing
-    #: faults that the previous check found too, in unchanged files that no process writes
-    settled: list[Fault] = []
+    settled: list[Fault] = []  #: faults that the last two checks found, in unchanged files without a writer
 
     def look(self, pids: Collection[int]) -> None:
         """Check the path for faults. A path that a trainer has removed has no faults."""
-        # Few runs announce a checkpoint.
-        from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed
+        from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed  # rarely needed
 
         before, sizes_before = self.kinds, self.sizes
         self.found, self.sizes, self.open, self.settled = [], {}, False, []
@@ -129,8 +127,7 @@ class CheckpointWatch:
         if isinstance(path, str) and (len(self._waiting) < _MOST_WAITING or Path(path) in self._waiting):
             fresh = Waiting(Path(path), event, number, now + SETTLED_SECONDS)
             before = self._waiting.get(fresh.path)
-            # The path was rewritten: an earlier fault remains if the next check finds it again.
-            if before is not None:
+            if before is not None:  # rewritten: an earlier fault remains if the next check finds it again
                 fresh.found, fresh.sizes = before.found, before.sizes
             self._waiting[fresh.path] = fresh
 

@@ -99,8 +99,7 @@ class Diagnoser:
             self._memory.killed((found.progress.last_step,) if kill else None)
         if found.primary is not None and found.primary.rule == SILENT_HANG:
             if ending is None and not self._reading.tracker.progressed:
-                # The processes of the launcher no longer exist at the end of the run.
-                self._launching = self._response.launching()
+                self._launching = self._response.launching()  # the launcher's processes are gone at the end
             if self._response.alone():
                 found = with_advice(found, ONE_PROCESS)
             elif self._launching and not self._reading.tracker.progressed:

@@ -1,8 +1,8 @@
 """Fold the troubles of a run into one incident per episode, whatever the number of rules and ranks.
 
 A trouble is the state that the ``IncidentManager`` keeps for one kind and rule. While an episode is open,
-further troubles, stacks and causes update its incident. The episode closes when its critical troubles are
-over, or when the run ends.
+further troubles, stacks and causes update its incident. It closes with its critical troubles, or with the
+run.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ class Episodes:
     """Fold troubles into episodes: ``take`` each change of a trouble, and ``flush`` after each tick.
 
     `report` receives the incidents. `past` holds the changes that earlier agents of this run stored. They are
-    reported already, except for open incidents, which are sent again: the destinations know which of them
-    they have received.
+    reported already; only open incidents are sent again, and destinations ignore known ones.
     """
 
     def __init__(

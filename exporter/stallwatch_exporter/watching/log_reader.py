@@ -20,17 +20,14 @@ from stallwatch_rules.records import Diagnosis
 TICK_SECONDS = 1.0
 HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 FINISH_SECONDS = 10.0  #: how long the rest may be read after the command ended; later lines are only copied
-#: how long copying the unread rest (at most half of the time) and concluding the run may then take
-REPORT_SECONDS = 10.0
+REPORT_SECONDS = 10.0  #: seconds for copying the unread rest (half of them) and concluding the run
 SLICE_BYTES = 512 * 1024  #: most bytes read between two ticks
 _MEMORY_SECONDS = 5.0
-# Longest seconds between two readings while the use hardly changes and much is free: they are costly.
-_MEMORY_SELDOM = 40.0
+_MEMORY_SELDOM = 40.0  # longest interval while the use is steady and low: a reading visits all processes
 _MEMORY_STEADY = 0.1  # relative change that counts as steady
 MOMENT_SECONDS = 0.25  #: seconds within which lines are read together, because each reading has a fixed cost
 _SAME_MOMENT = 0.01
-#: a wait of one second that took longer shows that this process or the machine was suspended
-STOOD_STILL = 10.0
+STOOD_STILL = 10.0  #: a wait of one second that took this long: the process or machine was suspended
 _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 

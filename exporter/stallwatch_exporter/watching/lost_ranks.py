@@ -63,18 +63,14 @@ class RankExits:
 
     def __init__(self) -> None:
         self.left: list[Left] = []  #: ranks that ended without an error before the others
-        #: ranks missing for longer than the end of a run takes; keeps its value once all ranks are gone
-        self.gone: list[LostRank] = []
+        self.gone: list[LostRank] = []  #: ranks missing for longer than the end of a run takes
         self.well: dict[int, float] = {}  #: time at which each rank reported an ending without an error
         self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
         self._steps: dict[int, int] = {}
         self._ended: set[int] = set()  # ranks that ended without an error while another rank was running
-        # Times at which each rank ended, until another program makes steps.
-        self._ends: dict[int, list[float]] = {}
-        # By rank that ended: the steps of the other ranks at that time.
-        self._others_then: dict[int, dict[int, int]] = {}
-        # By rank: the other running processes when the rank was last seen.
-        self._beside: dict[int, frozenset[Path]] = {}
+        self._ends: dict[int, list[float]] = {}  # times at which each rank ended, until others step
+        self._others_then: dict[int, dict[int, int]] = {}  # by ended rank: the steps of others then
+        self._beside: dict[int, frozenset[Path]] = {}  # by rank: other processes when it was last seen
         self._down_since: dict[int, float] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -94,8 +90,7 @@ class RankExits:
         step = record.values.get("step", float("nan"))
         if step == step:
             ended_before = any(at < record.time for at in self._ends.get(record.rank, ()))
-            # A changed step is not a report made while the rank ended.
-            if ended_before and int(step) != self._steps.get(record.rank):
+            if ended_before and int(step) != self._steps.get(record.rank):  # not a report of the rank's end
                 self._forget(record.time)
             self._steps[record.rank] = int(step)
             for left, at in self.well.items():

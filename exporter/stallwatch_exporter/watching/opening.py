@@ -131,14 +131,12 @@ def _why_renamed(name: str, run: str) -> str:
     return f"the name {shown} has characters that the name of a run cannot have"
 
 
-#: most bytes read from all files together; the beginning of longer files is left out
-MOST_BYTES = 512 * 1024 * 1024
+MOST_BYTES = 512 * 1024 * 1024  #: most bytes read from all files; the beginning of longer files is left out
 _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024
 _APART = 60.0  # seconds: timestamps without a time zone are hours off, slow writers only a few seconds
-# Largest difference between time zones, and its granularity, in seconds.
-_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0
+_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest difference of time zones, and its granularity
 
 
 def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:

@@ -82,8 +82,7 @@ class Invalidations:
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
         before, self._totals[record.rank] = self._totals.get(record.rank, 0.0), total
-        # The total is lower if the rank was restarted.
-        new = int(total - before if total >= before else total)
+        new = int(total - before if total >= before else total)  # or less, if the rank was restarted
         if new <= 0:
             return None
         named = self._named.get(record.rank)
@@ -197,8 +196,7 @@ def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def _conflicts(versions: Mapping[str, str]) -> Iterable[VersionConflict]:
-    # Imports packaging, so import this only for versions.
-    from stallwatch_lint.versions import conflicts_among
+    from stallwatch_lint.versions import conflicts_among  # late, because it imports packaging
 
     return conflicts_among(versions)
 

@@ -64,11 +64,9 @@ class ProbeIntake:
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
         self.slow_ranks = SlowHosts(_LEAST_COST, _LEAST_SECONDS)
-        #: receives the rank, step and times of each step
-        self.paced: Callable[[int, int, Own], None] = lambda *_: None
+        self.paced: Callable[[int, int, Own], None] = lambda *_: None  #: receives rank, step and its times
         self._logged: dict[Hashable, int | None] = {}  # last step with a loss, by counter
-        # Number of the last record with a loss, and its skipped steps, by rank.
-        self._losses_until: dict[int, tuple[int, float]] = {}
+        self._losses_until: dict[int, tuple[int, float]] = {}  # last record with a loss, and skipped steps
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
@@ -144,8 +142,7 @@ class ProbeIntake:
         before = self.slow_ranks.slow
         while self._gone:  # only while other ranks continue: a run that ends keeps its findings
             self.slow_ranks.leave(str(self._gone.pop()))
-        # Ranks are compared by the method for hosts.
-        self.slow_ranks.see(str(record.rank), record.rank, step, own)
+        self.slow_ranks.see(str(record.rank), record.rank, step, own)  # ranks are compared like hosts
         slow = self.slow_ranks.slow
         if slow == before:
             return
@@ -164,8 +161,7 @@ class ProbeIntake:
             counter = (sample.rank, sample.series)
             if loss is None or sample.series in ("", EVALUATION) or sample.from_bar:
                 continue  # a progress bar repeats its loss
-            # Several ranks may print the same loss.
-            if sample.step is None or self._logged.get(counter) != sample.step:
+            if sample.step is None or self._logged.get(counter) != sample.step:  # ranks may print it, too
                 self._logged[counter] = sample.step
                 self._loss(counter, loss, sample.rank, sample.time)
 

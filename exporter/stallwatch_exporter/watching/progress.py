@@ -18,8 +18,7 @@ from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
-#: signs of life other than steps; forward passes need a stack to count
-_COUNTED = ("batches", "epochs", "switches")
+_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; forwards need a snapshot
 _LATE = 5.0  #: seconds after a step of the ranks; a later step in the log counts something else
 _SILENT = 30.0  #: ranks silent for this many seconds may have lost their probes: the log counts again
 
@@ -117,8 +116,7 @@ class HookedProgress(ProgressTracker):
         rank.beats = beats
         if changed:
             rank.phase, rank.since = phase, record.time
-        # Ranks enter a phase one after another, which is one sign of life and not several.
-        if alive and not changed:
+        if alive and not changed:  # ranks enter a phase one after another: that is one sign of life
             self._advanced(record.time)
 
     def _stepped(
@@ -160,8 +158,10 @@ class HookedProgress(ProgressTracker):
         if not self._hooked:
             return "init" if self._left_at > self._logged_until else super().phase
         logged_at, logged = self._logged
-        told_at = max((rank.since for rank in self._ranks.values()), default=0.0)
-        return logged if logged_at > max(self._stepped_at, told_at) and logged not in _NO_PAUSE else "train"
+        reported_at = max((rank.since for rank in self._ranks.values()), default=0.0)
+        return (
+            logged if logged_at > max(self._stepped_at, reported_at) and logged not in _NO_PAUSE else "train"
+        )
 
     def _pauses(self, rank: _Rank) -> bool:
         """Return whether the rank is not training now; a rank without steps counts until others make one."""

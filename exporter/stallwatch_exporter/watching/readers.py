@@ -9,12 +9,9 @@ from stallwatch_rules.lines.line_prefix import LinePrefix, certain_prefix
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
-# Numbers of lines after which a source is examined; of a file, the first 300 lines are examined.
-_TRIED_AT = (8, 16, 32, 64, 128, 300)
-# Lines needed for an uncertain prefix: the first few may all come from one of several writers.
-_LIKELY_FROM = 64
-# A traceback has no logger's prefix and must be read correctly.
-_SHOWN = b"Traceback (most recent call last):"
+_TRIED_AT = (8, 16, 32, 64, 128, 300)  # lines after which a source is examined; of a file, the first 300
+_LIKELY_FROM = 64  # lines needed for an uncertain prefix: a few may all be of one of several writers
+_SHOWN = b"Traceback (most recent call last):"  # has no logger's prefix and must be read correctly
 _MOST_SHOWN = 16  # number of tracebacks that trigger a check
 _LONGEST = 64 * 1024  # most bytes kept for a source
 _MOST_HELD = 4 * 1024 * 1024  # bytes kept for all sources
@@ -25,8 +22,7 @@ class PrefixLearning:
 
     For a file, the first lines are examined before any line is read. Here each portion is examined together
     with earlier input, a few times; earlier lines were read with the prefix known at their time. A prefix
-    learned from a few lines holds until more lines contradict it: after 300 lines it equals the prefix
-    learned from a file.
+    learned from a few lines holds until more lines contradict it: after 300 lines it equals that of a file.
     """
 
     def __init__(self) -> None:
@@ -100,8 +96,7 @@ class Readers:
         self._held += learning.held - before
         if learning.is_over:
             del self._learning[source]
-        # If many sources start at once, the earliest ones have shown the most.
-        while self._held > _MOST_HELD:
+        while self._held > _MOST_HELD:  # the sources that started first have shown the most
             self._held -= self._learning.pop(next(iter(self._learning))).held
         return lead
 

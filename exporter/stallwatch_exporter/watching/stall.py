@@ -2,8 +2,8 @@
 
 The module has no side effects: `StallThresholds` learns from every sign of life how long each phase may be
 quiet. If the ranks' stacks can be read, a quiet spell beyond the learned threshold is a suspicion
-(`suspicion`), and stack snapshots decide how long the spell may last (`rule`). Otherwise the thresholds alone
-decide, with more patience for phases that logs omit.
+(`suspicion`), and stack snapshots decide how long the spell may last (`rule`). Otherwise, the thresholds
+alone decide, with more patience for phases that logs omit.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class StallWatch:
         self._episode = 0
         self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves and similar phases
         self._evaluated = False  # an evaluation is over, and no step followed it
-        # Limit, status and usual length from `rule` for this spell.
-        self._ruled: tuple[float, Status, float] | None = None
+        self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this spell
         self.sighted = False  #: True once stack snapshots gave a result
         self.spell = 0  #: number of the quiet spell; each sign of life begins another spell
         self.over: Over | None = None  #: the last spell that was judged or reported, after its end

@@ -1,8 +1,8 @@
 """Take stack snapshots of a quiet run before reporting a stall: schedule the snapshots and combine them.
 
 The first snapshot is due at a third of the learned threshold, so that a result exists when the threshold is
-passed. The table in ``stallwatch_rules.stacks.patience`` judges the snapshots; this module keeps the time and
-the call sites.
+passed. The table in ``stallwatch_rules.stacks.patience`` judges the snapshots; this module keeps times and
+call sites.
 """
 
 from __future__ import annotations
@@ -20,26 +20,20 @@ from stallwatch_rules.stacks.records import StallStacks
 
 EVIDENCE_SECONDS = 2.0  #: how long a stall waits for a snapshot in progress after its threshold passed
 _FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # shares of the threshold at which the snapshots are due
-# Share of the floor between later snapshots; or a twentieth of the quiet time, if that is longer.
-_AGAIN = 1 / 6
+_AGAIN = 1 / 6  # floors between later snapshots; or a twentieth of the quiet time, if that is longer
 _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Take snapshots of the ranks when they are due, and pass the ruling to the stall watch.
-
-    Call `look` at every tick.
-    """
+    """Take due snapshots of the ranks and pass the ruling to the stall watch; call `look` at every tick."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: ruling on the current quiet spell
         self.own_ruling: Ruling | None = None  #: ruling from the snapshots of this host alone
         self.stacks: StallStacks | None = None  #: stacks of the newest snapshot
-        #: stacks of the newest snapshot that has any, and its time
-        self.seen: tuple[StallStacks, float] | None = None
+        self.seen: tuple[StallStacks, float] | None = None  #: newest snapshot that has stacks, with its time
         self.unanswered = ""  #: reason why no rank could be queried in the newest snapshot
-        #: returns the ruling of all hosts of the run together
-        self.run_ruling: Callable[[], Ruling | None] = lambda: None
+        self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: ruling of all hosts together
         self._settings = settings
         self._watch = watch
         self._evidence = evidence
@@ -105,8 +99,7 @@ class Suspicion:
             self.seen = found.stacks, self._looked_at or now
         reported = self.stacks if state.stalled else None
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
-            # A reported stall keeps its stacks, because later stacks may show its end.
-            self.stacks = found.stacks
+            self.stacks = found.stacks  # a reported stall keeps its stacks: later ones may show its end
         newest = Look(self._looked_at or now, found.answers)
         self._looks = [*self._looks[-1:], newest]  # the table compares two snapshots
         start = self._settings.stall_start_seconds

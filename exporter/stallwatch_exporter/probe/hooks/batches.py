@@ -1,8 +1,8 @@
 """Count the batches that a torch ``DataLoader`` yields, and the epochs that it begins.
 
 A ``for`` loop looks up ``__next__`` in the iterator's class for each batch, just before it waits for the
-batch (torch 2.1 to 2.13, ``utils/data/dataloader.py``). Data workers count nothing: they load batches, but
-yield none.
+batch (torch 2.1 to 2.13, ``utils/data/dataloader.py``). Data workers count nothing, because they yield no
+batch.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from ..noticing import notice_method
 from .transformers import notice_event
 
 AGAIN_SECONDS = 30.0  #: least seconds between two reports of the same path
-#: Least seconds between two reports of a checkpoint's folder while it is written; the agent checks later.
-FOLDER_SECONDS = 5.0
+FOLDER_SECONDS = 5.0  #: least seconds between reports of a checkpoint's folder while it is written
 MOST_REPORTS = 2000  #: number of reports; later ones are counted as dropped
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 

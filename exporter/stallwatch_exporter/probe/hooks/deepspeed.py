@@ -24,8 +24,7 @@ _ASKED_IN_BACKWARD = (
     "managed_gradient_accumulation",
     "is_gradient_accumulation_boundary",
 )
-# Classes that replace the optimizer of an engine without one.
-_NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")
+_NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")  # classes in place of an engine's missing optimizer
 
 _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 

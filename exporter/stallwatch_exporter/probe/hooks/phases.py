@@ -20,8 +20,7 @@ from ..imports import PHASES
 from ..noticing import notice_method, notice_module_attribute
 from .reports import own_frame, quietly
 
-# Writes of these modules before training are not checkpoints.
-_ANY_FILE = ("torch.serialization", "safetensors.torch")
+_ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are no checkpoints
 _MOST_FRAMES = 200
 _MOST_SAVES = 100  # number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
@@ -47,8 +46,7 @@ def install(module: Any, probe: Probe) -> None:
 def watch_compiler(module: Any, probe: Probe) -> None:
     """Observe compilations by torch, which may take minutes in the middle of a run.
 
-    torch 2.4 and newer call back when the first of overlapping compilations begins, and when the last one
-    ends.
+    torch 2.4 and newer call back when the first of overlapping compilations begins and the last ends.
     """
     doing = doing_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
@@ -63,8 +61,7 @@ class Doing:
         self._begun = False  # the first step is done
         self._evaluating = False  # a trainer evaluates, until its training continues
         self._evaluated = False  # the model is in evaluation mode
-        # Names of the functions that began the phase and the trainer's evaluation.
-        self._within = self._evaluates = ""
+        self._within = self._evaluates = ""  # functions that began the phase and the trainer's evaluation
         self.thread: int | None = None  #: id of the training thread; it is used once a step was made
         self._before = "train"  # phase before a compilation
         self._saving = ("", 0.0)  # the program's own function that started a save, and the time
@@ -91,8 +88,7 @@ class Doing:
         """Handle a training batch; the phase stays ``init`` until the first step is done."""
         self._look()
         self._saved()
-        # Set only here, because another thread may save after the first step.
-        self.thread = threading.get_ident()
+        self.thread = threading.get_ident()  # set only here: another thread may save after the first step
         self._evaluated = False
         phase = "train" if self._begun else "init"
         if self._evaluating or self._probe.doing != phase:

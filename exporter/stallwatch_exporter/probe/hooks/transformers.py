@@ -1,8 +1,8 @@
 """Observe the Trainer of transformers and its derivatives: its step count and the numbers that it logs.
 
 A trainer notifies its callbacks through a handler, whose functions pass their arguments to ``call_event``
-(transformers 4.40 to 5.23: ``trainer_callback.py``). The arguments are read there, because the calling frame
-is the handler's own and lasts only for the event. The trainer's frames are not read: until Python 3.12,
+(transformers 4.40 to 5.23: ``trainer_callback.py``). The arguments are read there, from the handler's own
+frame, which lasts only for the event. The trainer's frames are not read: until Python 3.12,
 ``f_locals`` leaves a copy on the frame that keeps all its locals alive, even a whole evaluation's
 predictions.
 """

@@ -93,8 +93,7 @@ class EvalWatch:
         self._clock = clock
         self._due: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        # Modules in evaluation mode when this backward pass began, with paths.
-        self._suspects: dict[Any, str] = {}
+        self._suspects: dict[Any, str] = {}  # modules in evaluation mode when the pass began, with paths
         self._place = ""
         self._armed = False
         self._reported = 0
