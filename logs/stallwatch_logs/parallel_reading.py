@@ -168,8 +168,7 @@ def _processes(
     )
     try:
         if engines is not None:
-            # The pool forks with its first job: now, before the caller starts a thread to report the
-            # progress.
+            # The pool forks with its first job: now, before the caller starts a progress thread.
             pool.submit(os.getpid)
     except BaseException as error:
         # The started processes would wait for jobs that never come, and this process for their end.

@@ -65,8 +65,7 @@ class Draft:
 
     def _put(self, place: int, number: float) -> None:
         self.cells[place] = number
-        # NaN alone means unknown, so a bit marks a number that is NaN or infinite; a later number may replace
-        # it.
+        # NaN alone means unknown, and a later number may replace NaN or infinity: a bit marks both.
         if number - number != 0.0:
             marked = self.cells[_TOLD_NAN]
             self.cells[_TOLD_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)

@@ -45,8 +45,7 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Silence after which an agent on another host is gone. Agents write ``agent.json`` every few seconds. NFS
 #: may cache a file for a minute (acregmax, nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
-#: Silence after which an agent on this host is gone: as long as a disk may hang, because clock and NFS cache
-#: are shared.
+#: The same for an agent on this host, with the same clock and NFS cache: as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
 #: A running agent writes more often: after a longer silence, the facts about it are outdated.
 LATE_SECONDS = 10.0

@@ -27,9 +27,8 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.stream import NO_CODES
 from stallwatch_rules.text.digest import fold_ranks
 
-#: Seconds for which a rank must be missing. At the end of a run its ranks end one after another, and a
-#: launcher that sees one die ends or restarts the others: none of that takes longer. The Prometheus alert
-#: follows the incident at once.
+#: Seconds for which a rank must be missing: longer than the ranks of a run take to end, and than a launcher
+#: takes to end or restart the others. The Prometheus alert follows at once.
 GONE_SECONDS = 15.0
 
 Processes = Mapping[int, frozenset[Path]]  #: running processes of each known rank, identified by their rings

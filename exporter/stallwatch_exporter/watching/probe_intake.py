@@ -33,10 +33,8 @@ NO_PROBE = (
     " imports torch with the probe in it (python -E, -I or -S, an environment of its own as under sudo or in"
     " a container, ranks on other hosts)"
 )
-# Share of the throughput: a rank that also logs and prints is slower by design, and a printed line is a large
-# share of a very short step.
-_LEAST_COST = 0.2
-_LEAST_SECONDS = 0.05
+_LEAST_COST = 0.2  # share of the throughput: a rank that also logs and prints is slower by design
+_LEAST_SECONDS = 0.05  # in a very short step, a printed line is a large share of the time
 WAIT_SECONDS = 15.0  #: seconds from the first step in the log; a rank's ring exists before its first step
 
 

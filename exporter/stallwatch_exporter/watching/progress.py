@@ -205,8 +205,7 @@ class Advance:
             return False
         advanced = phase != self._phase or shown[1:] != self._shown[1:]
         self._shown = shown
-        # Several ranks report the same step, each at its own time: only the first report is a step of the
-        # run.
+        # Several ranks report the same step, each at its own time: only the first report counts.
         if advanced or phase != "train" or tracker.last_step is None:
             self._watch.observe(now, phase, tracker.last_step)
         if phase != "train":

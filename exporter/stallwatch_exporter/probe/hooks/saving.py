@@ -69,8 +69,7 @@ def watch_trainer(module: Any, probe: Probe) -> None:
             introduce(trainer, probe)
             look(trainer, probe)
 
-    # Do not read ``self`` in the calling frame, because that lasts for the whole training (see
-    # ``transformers``).
+    # Do not read ``self`` in the caller's frame, which lasts for the whole training (see ``transformers``).
     notice_attribute(module.Trainer, _HANDLER, probe.failed, looked_up=looked_up)
     notice_method(module.CallbackHandler, "on_train_begin", begins, probe.failed)
 

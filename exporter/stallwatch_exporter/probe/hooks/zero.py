@@ -272,10 +272,7 @@ def watch_trace(module: Any, probe: Probe) -> None:
 
 
 def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return the reason of an invalidation (mismatch, short or external), its details and its modules.
-
-    Mismatch: another module than before; short: more modules than before.
-    """
+    """Return the reason (mismatch: another module; short: more modules; external), details and modules."""
     if frame.f_code.co_name != "trace_prologue":
         return "external", {"called_by": frame.f_code.co_name}, {}
     got = frame.f_locals.get("sub_module")
