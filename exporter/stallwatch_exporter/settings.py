@@ -37,7 +37,7 @@ def cache_home() -> Path:
 
 
 def own_default(place: Path, otherwise: str) -> Path:
-    """Return the platform's folder; if another account owns a part of its path, one in the account's home.
+    """Return the platform's folder, or one in this account's home if part of its path is foreign.
 
     ``sudo -E`` and ``docker run -e HOME=`` keep a ``HOME`` of another account: with a link in it, that
     account would choose where root writes. `otherwise` is for a `place` that is not below ``HOME``.

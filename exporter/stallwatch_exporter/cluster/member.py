@@ -41,7 +41,7 @@ _LEAVING_SECONDS = 5.0  # seconds for this agent to merge and send the last news
 _LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # seconds, and a beat, for which a ruling of all hosts counts
 _AGAIN_SECONDS = 0.5  # seconds between two posts of news that is not acknowledged
-_SENDING_SECONDS = 10.0  # seconds for sending its notification; until then, a post every two seconds
+_SENDING_SECONDS = 10.0  # seconds for sending the notification; until then, a post every two seconds
 _SENDING_BEAT = 2.0
 
 

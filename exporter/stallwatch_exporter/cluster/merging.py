@@ -1,4 +1,4 @@
-"""Fold the incidents of a run's agents into incidents of the run, without side effects.
+"""Fold the incidents of a run's agents into incidents of the run; the only other input is the clock.
 
 Here, an agent's incident has the role of a trouble in ``watching.episodes``. The differences: agents notice
 the same event at different times, so a new incident waits for the reports of other hosts, and later reports

@@ -62,7 +62,7 @@ class RankExits:
 
     def __init__(self) -> None:
         self.left: list[Left] = []  #: ranks that ended without an error before the others
-        self.gone: list[LostRank] = []  #: ranks missing for longer than the end of a run takes
+        self.gone: list[LostRank] = []  #: ranks missing for longer than a run's end; kept once all are gone
         self.well: dict[int, float] = {}  #: time at which each rank reported an ending without an error
         self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
         self._steps: dict[int, int] = {}
