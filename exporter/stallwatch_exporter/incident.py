@@ -135,7 +135,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 Sink = Callable[[Incident], None]
-"""Told of every change. Must return at once; what it raises is caught and counted by the agent.
+"""Gets every change of an incident. Must return at once; what it raises is caught and counted by the agent.
 
 A sink may also have a method ``alive(problem)``. It is called about once a second, at every look at the run,
 with what could not be seen since the last one; "" for nothing.

@@ -304,7 +304,7 @@ class Reporting:
         if incident.status == "resolved":
             del self._reported[incident.id]
         for sink in self._sinks:
-            with self._guarded("telling of an incident"):
+            with self._guarded("reporting an incident"):
                 sink(incident)
 
     def _by_wall_clock(self, incident: Incident) -> Incident:
