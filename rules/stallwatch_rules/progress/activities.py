@@ -19,9 +19,10 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import duration
 
-MAX_TEXT = 400  #: characters of a line that are searched
+MAX_TEXT = 400  #: number of characters of a line that are searched
 _BAR_DONE = lazy(r":? *100%\|")
-#: Details of an activity: indented, also after a logger's prefix; and lines of torch's ``cpp_extension.py``.
+#: Details of an activity: indented lines, also after a logger's prefix, and lines of torch's
+#: ``cpp_extension.py``.
 _DETAIL = lazy(r"\s|$|\[INFO\|.{1,80}>>  |\[\d+/\d+\] |Allowing ninja to set |ninja: ")
 _ELAPSED = lazy(r"\[(\d{1,3}:\d\d(?::\d\d)?)[<,]")
 
@@ -34,22 +35,22 @@ class _Entry(msgspec.Struct, frozen=True):
 
 _entries = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[_Entry, ...])
 _ACTIVITIES = tuple((one.id, one.words, lazy(one.pattern)) for one in _entries)
-#: A line that shows an activity holds one of these.
+#: Each line that shows an activity contains one of these words.
 ACTIVITY_WORDS = tuple(dict.fromkeys(word for one in _entries for word in one.words))
 
 
 class Activity(msgspec.Struct):
     """The latest activity of one stream."""
 
-    kind: str  #: the key of its words: ``activity.<kind>``
-    what: str  #: the named part of the data
+    kind: str  #: part of the key of its text: ``activity.<kind>``
+    what: str  #: the part of the data that the line names
     first: Line
     last: Line
-    after: Line | None = None  #: the first line after it that is not one of its details
+    after: Line | None = None  #: the first later line that is not a detail of the activity
 
     @property
     def seconds(self) -> float | None:
-        """Its duration by its bar's own clock, or by the times of its lines."""
+        """The duration by the bar's own clock or by the times of the lines, whichever is longer."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None
