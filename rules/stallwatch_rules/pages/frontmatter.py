@@ -15,7 +15,9 @@ from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Ten times as fast if PyYAML has libyaml, which also bounds the nesting: the Python version takes minutes.
+#: Loading is ten times as fast if PyYAML has libyaml, which also bounds the nesting: the Python version may
+#: take
+#: minutes.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _AT = lazy(r" - at `\$(?P<path>[^`]*)`$")
@@ -92,7 +94,7 @@ def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
 
 
 def convert(matter: Matter, kind: type[T], path: str) -> T:
-    """Return the values as a record of this kind; report one problem per key."""
+    """Return the values as a record of this kind; raise `PageError` with one problem per key."""
     values: Any = matter.values
     if not isinstance(values, dict):
         remedy = "write 'key: value' lines, as CONTRIBUTING.md shows"
