@@ -1,1 +1,1 @@
-"""Handle text itself: encodings, numbers, secrets, and which parts of it may be shown."""
+"""Handle text itself: encodings, numbers, secrets, and removal of text that must not be shown."""
