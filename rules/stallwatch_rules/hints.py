@@ -80,7 +80,10 @@ class Hints(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str) -> Hints:
-        """Search a portion's text; search lines that differ only in their digits once."""
+        """Return the hint words in a portion's text.
+
+        Lines that differ only in their digits are searched once.
+        """
         text = "\n".join(dict.fromkeys(text.translate(_FIGURES).split("\n")))
         kinds = (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS, ACTIVITY_WORDS)
         return cls(*[_held(text, words) for words in kinds])

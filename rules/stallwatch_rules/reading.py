@@ -235,7 +235,7 @@ class RunReading:
             stream.match(match, match.rule in self._by_progress, more)
 
     def withdraw(self, rule: str, capture: str, value: str) -> None:
-        """Remove the ranks' reports of a rule with this capture, as it no longer holds."""
+        """Remove the ranks' reports of a rule with this value of a capture: the condition has ended."""
         for (source, _), stream in self.streams.items():
             hits = stream.hits.get(rule) if source == SELF_TOLD else None
             if hits is not None and hits.first.captures.get(capture) == value:
@@ -320,7 +320,7 @@ class RunReading:
         return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
 
     def clocks_ahead(self) -> Mapping[str, float]:
-        """Return how many seconds hosts' clocks are ahead of most others', as far as the lines show."""
+        """Return how many seconds hosts' clocks are ahead of most other clocks, as far as lines show."""
         hosts = hosts_of(self.streams, self.hosts, self.ranks_on)
         return clocks_ahead(events_of(self.streams, hosts.of_streams)) if hosts else {}
 
@@ -358,7 +358,10 @@ class RunReading:
         return any(stream.exceptions.seen for stream in self.streams.values())
 
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
-        """Decide whether a start begins at a candidate, as far as this line shows."""
+        """Decide whether a start begins at the candidate, as far as this line shows.
+
+        Returns True if it was decided.
+        """
         candidate, before = part.candidate, self._before
         assert candidate is not None and before is not None
         stepped = sample is not None and sample.step is not None and self._is_counted(sample, line)

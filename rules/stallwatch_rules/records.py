@@ -62,9 +62,10 @@ class Sample(msgspec.Struct, frozen=True):
     time: float | None
     step: int | None = None  #: optimizer steps done
     total_steps: int | None = None
-    values: dict[str, float] = {}  #: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
+    #: The numbers, which may be NaN: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
     #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the
-    #: training started, by the trainer's count), "overflow" (1: a step was skipped); never null, may be NaN
+    #: training started, by the trainer's count), "overflow" (1: a step was skipped).
+    values: dict[str, float] = {}
     from_bar: bool = False  #: read from a progress bar, which may belong to an evaluation
     series: str = ""  #: the counter in the source: a log may contain several counters that count differently
 

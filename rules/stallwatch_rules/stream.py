@@ -290,7 +290,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Keep the wording of a line that was just read, and of ``more`` like it, unless known otherwise."""
+        """Count the template of the line that was just read, with ``more`` like it, outside of exceptions."""
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
@@ -327,7 +327,7 @@ class StreamReading:
 
     @property
     def unlogged(self) -> int:
-        """Training steps since a loss was last printed."""
+        """The number of training steps since a loss was last printed."""
         return self.timelines.trained - self._logged
 
     @property
@@ -338,7 +338,7 @@ class StreamReading:
 
     @property
     def mark(self) -> Mark:
-        """The current position of the stream."""
+        """The current position of the stream: line, steps, step, plain lines and answers."""
         main = self.timelines.main
         if main is None:
             return Mark(self.index - 1, 0, None, self.plain, self.answers)

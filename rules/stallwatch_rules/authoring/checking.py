@@ -92,7 +92,7 @@ def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Report rules with the same pattern and no context to distinguish them: both name the same thing."""
+    """Yield a problem for each rule that shares a pattern with another rule, with no context in either."""
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
         if not page.requires and not page.unless and page.status != "retired":

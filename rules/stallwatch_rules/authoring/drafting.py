@@ -250,7 +250,7 @@ class Proposal:
     failure: Failure
 
     def problems(self, path: str) -> list[PageError]:
-        """Return why the page would not load from `path`, or not behave as it says; empty if it is sound."""
+        """Return the reasons why the page would not load from `path`, or would fail its samples."""
         try:
             return check_page(parse_page(self.text, path, chinese=False))
         except PageError as error:

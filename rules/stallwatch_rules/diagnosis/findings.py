@@ -96,9 +96,9 @@ class Found(msgspec.Struct, frozen=True):
 
     @property
     def shown_match(self) -> Match | None:
-        """The match to point to: the first, or the last if judged by later lines or if it recurred.
+        """The match to point to: the first, or the last if the finding recurred or later lines judge it.
 
-        A log may hold several starts that each ended this way: the last match ended the run.
+        A log may contain several starts that each ended in the same way: the last match ended the run.
         """
         return self.last if self.harm == "fatal" and (self.judged or self._survived) else self.first
 
@@ -113,7 +113,7 @@ class Found(msgspec.Struct, frozen=True):
         return replace(self, harm=harm, note=note)
 
     def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> Found:
-        """Return the finding with a judgement of its harm, which was concluded, or observed (`seen`)."""
+        """Return the finding with a judgment of its harm, which was concluded, or observed (`seen`)."""
         role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
         return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
 
@@ -210,7 +210,7 @@ def _in_context(rule: str, key: Key, streams: Streams) -> bool:
 def collect(
     streams: Streams, catalogue: Catalogue, conditional: Collection[str], clock: StepClock
 ) -> list[Found]:
-    """Return the rules that matched, in the catalogue's order, each with the harm of its page."""
+    """Return a finding for each rule that matched, in the catalogue's order, with its page's harm."""
     by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():
         for rule, hits in stream.hits.items():

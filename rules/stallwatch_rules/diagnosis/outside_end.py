@@ -43,7 +43,10 @@ def end_from_outside(found: list[Found], streams: Streams) -> End | None:
 
 
 def _ended_from_outside(one: Found) -> bool:
-    """Whether it shows an end from outside; a failed node is rather what the others waited for."""
+    """Return whether a finding shows an end from outside.
+
+    A failed node does not count: the other ranks waited for it.
+    """
     return one.tagged(SIGTERM) or (one.tagged("ends-from-outside") and not one.tagged("node-failed"))
 
 

@@ -34,14 +34,14 @@ class _Course(msgspec.Struct, frozen=True):
 
     @property
     def clock(self) -> StepClock:
-        """Clock that maps times to its steps."""
+        """The clock that maps times to the steps of this rank."""
         if not self.clocks:
             self.clocks.append(StepClock(self.timeline))
         return self.clocks[0]
 
     @property
     def gap(self) -> int:
-        """The widest of its last gaps."""
+        """The widest of the last gaps between printed steps."""
         return max(later - earlier for earlier, later in pairwise(self.steps[-LATE - 1 :]))
 
 

@@ -26,9 +26,9 @@ OF_PYTHON = _WORDS["python"]
 
 THRESHOLD = 0.25  #: below this score, the words that two texts share are common to all texts
 LEAST_WORDS = 3  #: minimum number of shared words for a meaningful score
-#: minimum total rarity of these words (natural logarithms): words of many pages are no evidence,
+#: minimum total rarity of these words (natural logarithms), unless they are a page's whole title: words of
+#: many pages are no evidence
 LEAST_RARITY = 8.5
-#: unless they are a page's whole title
 MAX_PAGES = 3
 MAX_SCORE = 0.9  #: a page whose own patterns did not match is never certain
 

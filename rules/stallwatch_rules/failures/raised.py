@@ -195,7 +195,7 @@ LOST = Echo(_LOST, _WORDLESS)
 
 
 def kind_of(raised: Raised) -> Kind:
-    """Return whether it is a failure, a launcher's summary of a failure, or a stop by hand, among others."""
+    """Return the kind of an exception: failure, launcher's summary, interrupt, snippet or ignored."""
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
@@ -256,7 +256,7 @@ def pins_batches(raised: Raised) -> bool:
 
 
 def _reads_output(frame: Frame) -> bool:
-    """Whether it is the thread of ``subprocess.Popen.communicate`` (Python's ``Lib/subprocess.py``)."""
+    """Return whether a frame belongs to ``Popen.communicate``'s reader thread (``Lib/subprocess.py``)."""
     return frame.name == "_readerthread" and re.split(r"[/\\]", frame.path)[-1] == "subprocess.py"
 
 

@@ -80,7 +80,7 @@ CONCERNS: Mapping[str, Concern] = {
 
 
 def evidence_of(captures: Mapping[str, str]) -> str:
-    """Return the observation in one line; empty for a warning that this version does not know."""
+    """Return the observation of a warning in one line; empty for a warning unknown to this version."""
     concern = CONCERNS.get(captures.get(SEEN, ""))
     if concern is None:
         return ""
@@ -91,7 +91,7 @@ def evidence_of(captures: Mapping[str, str]) -> str:
 
 
 def meaning_of(captures: Mapping[str, str]) -> Text:
-    """Return the consequence of a warning; empty for a warning that this version does not know."""
+    """Return the consequence of a warning; empty for a warning unknown to this version."""
     seen = captures.get(SEEN, "")
     concern = CONCERNS.get(seen)
     if concern is None:

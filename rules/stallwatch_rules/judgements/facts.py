@@ -1,4 +1,4 @@
-"""Define the facts and results of judgements, and judge failures that training survived."""
+"""Define the facts and results of judgments, and judge failures that training survived."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVED_BUT_DIED = 20
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """The facts of a run on which judgements depend."""
+    """The facts of a run on which judgments depend."""
 
     advances: int = 0  #: number of observed steps
     complete: bool = False  #: the run reached its last step, or printed that it finished

@@ -1,6 +1,6 @@
 """Judge a loss that jumps, diverges or freezes, and gradients that are zero, by the printed numbers.
 
-All judgements compare the run with itself. A run's first values are no baseline (a first loss may have any
+All judgments compare the run with itself. A run's first values are no baseline (a first loss may have any
 value), and single values of a noisy run are not significant: a value must differ clearly from all values
 shortly before it.
 """

@@ -77,7 +77,7 @@ def judge_skipped(
 ) -> Judgement | None:
     """Judge a run that skipped nearly all steps, by the engine's first and last printed (count, step).
 
-    The judgement is for logs that print the count of skipped steps but no overflows. A loss that falls proves
+    The judgment is for logs that print the count of skipped steps but no overflows. A loss that falls proves
     that
     steps are applied.
     """

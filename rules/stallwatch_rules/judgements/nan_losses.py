@@ -33,7 +33,7 @@ class NanLosses:
         self._losses = 0  # losses of all counters
 
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
-        """Take a counter's loss; return `began` after ``SEVERAL`` bad, `over` after ``GOOD`` finite ones."""
+        """Count a loss; return `began` after ``SEVERAL`` bad losses, `over` after ``GOOD`` finite ones."""
         self._losses += 1
         row = self._rows.setdefault(counter, _Row(self._losses))
         row.gap, row.seen = max(row.gap, self._losses - row.seen), self._losses

@@ -1,6 +1,6 @@
 """Judge runs that fail without an error message, by a table of conditions on the metrics they print.
 
-Each judgement is a list of conditions that must all hold, each on one metric. They compare a run with itself
+Each judgment is a list of conditions that must all hold, each on one metric. They compare a run with itself
 and read many values in a row: a spike that disappears, the warm-up or last steps of a schedule, and a solved
 task are no failures.
 """

@@ -213,7 +213,7 @@ class Comparison(Generic[_Key]):
         return min(_MOST_CORRELATED, max(0.0, given))
 
     def _scale(self, own: float = 0.0) -> float:
-        """Return the standard deviation of one value; `own`: the mean square of its own differences."""
+        """Return the standard deviation of one value; `own`: the mean square of a series' differences."""
         square = max(self._square, self._quick, own)
         return math.sqrt(square / (2 * (1 - self._correlation())))
 
@@ -256,7 +256,7 @@ class SlowHosts:
     """Detector of a host that delays the others, from the steps of all ranks in any order."""
 
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
-        """Ignore hosts that cost a smaller share of the throughput, or less time per step."""
+        """Set the minimum cost of a slow host: share of the throughput, and seconds per step."""
         self._least_cost, self._least_seconds = least_cost, least_seconds
         self._open: dict[int, dict[int, Own]] = {}  # step → rank → times
         self._at: dict[int, int] = {}  # rank → last reported step

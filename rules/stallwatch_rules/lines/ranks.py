@@ -173,7 +173,7 @@ class TaskLabels:
         self._hosts_row: list[str] = []
 
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
-        """Learn from first lines before they are read; if they will be ``alike`` then, search no further."""
+        """Learn from the first lines before they are read; for ``alike`` lines, search no further."""
         ahead = TaskLabels()
         for text in texts:
             ahead.take(text)

@@ -250,7 +250,10 @@ class LineReader:
         self._record = None
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
-        """Take the fast path for most lines: those without anything to remove, split or parse."""
+        """Read a line on the fast path, for lines without text to remove, split or parse.
+
+        Returns False, without reading it, for a line that needs more.
+        """
         if len(raw) > MAX_LINE:
             return False
         try:

@@ -108,7 +108,7 @@ def elapsed(earlier: float, later: float) -> float:
 
 
 def turned_back(earlier: float, later: float) -> float:
-    """Return how far the clock was set back between two times for the end of daylight saving time."""
+    """Return the seconds that the clock was set back between two times, as daylight saving ended."""
     if not -_HOUR <= later - earlier < 0:
         return 0.0
     twice = _set_hours(later, _HOURS_TWICE)

@@ -117,7 +117,10 @@ def with_ascii_colon(text: str) -> str:
 
 
 def unfolded(text: str) -> list[str]:
-    """Return the lines of an exception held as a string, after the text before it; mostly the line."""
+    """Return the lines of an exception that is a string in a line, after the text before it.
+
+    Most lines contain none, and are returned unchanged.
+    """
     found = _KEY.search(text)
     if found is None or is_data(text):
         return [text]

@@ -38,7 +38,7 @@ def language_of(name: str) -> str:
 
 @cache
 def templates(language: str, area: str) -> Mapping[str, str]:
-    """Return the templates of an area in ``en`` or ``zh``; ``FileNotFoundError`` if there is no such area."""
+    """Return the templates of an area in ``en`` or ``zh``; raise ``FileNotFoundError`` if unknown."""
     text = (_HERE / language / f"{area}.json").read_bytes()
     return from_json(text, dict[str, str])
 
@@ -76,7 +76,7 @@ def rendered(value: T, language: str = "en") -> T:
 
 
 def says(text: Text, *ids: str) -> bool:
-    """Return whether a text is or contains one of these messages; version 0.1 stored their words."""
+    """Return whether a text is or contains one of these messages, or their words of version 0.1."""
     if isinstance(text, Message):
         return text.has(*ids)
     for id in ids:

@@ -138,7 +138,7 @@ def _listed(names: str) -> list[str]:
 
 
 def amount(text: str) -> float | None:
-    """Return a number with a unit of memory (``2.00 GiB``), or without one."""
+    """Return the value of a number with or without a unit of memory (``2.00 GiB``), or ``None``."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         return None

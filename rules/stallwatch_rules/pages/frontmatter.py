@@ -56,7 +56,7 @@ def _child(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
 
 
 def split(text: str, path: str) -> Matter:
-    """Split the page at its ``---`` lines and read the YAML between them."""
+    """Split the page at its ``---`` lines and read the YAML between them; raises `PageError`."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     remedy = "start the page with a line '---', the front matter, and another line '---'"
     if lines[0].rstrip() != "---":

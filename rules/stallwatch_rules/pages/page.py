@@ -96,8 +96,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Code whose exceptions belong to this page, whatever their messages; see ``failures.raised``."""
 
-    file: str = ""  #: path in its package, as ``torch/amp/grad_scaler.py``; a folder ends with a slash
-    #: Empty: any file, for exceptions named with their modules.
+    file: str = ""  #: path in its package, or a folder that ends with a slash; empty: any file
     functions: list[str] = []  #: functions of the file; empty: any
     exceptions: list[str] = []  #: class names, with their modules if needed; empty: any
     message: str = ""  #: a pattern that must be found in the exception's message
@@ -114,7 +113,7 @@ class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sections(msgspec.Struct, frozen=True):
-    """The body, as Markdown, each paragraph on one line; ``fixes`` with their conditions in braces."""
+    """The body of a page, as Markdown with each paragraph on one line; ``fixes`` keep their conditions."""
 
     what: str
     why: str

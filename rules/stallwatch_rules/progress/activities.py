@@ -1,12 +1,11 @@
-"""Recognize what a rank does between steps, by its last lines: data preparation, loading, compiling, saving.
+"""Recognize the activity of a rank between steps by its last lines: loading, compiling, saving.
 
-Programs rarely print that such an activity is complete, so the rank's next line ends it. Only details
-of it do not: indented lines, other bars, a compiler's output.
-
-``activities.json`` lists the words: of a line that begins an activity, or of a bar that is drawn meanwhile
+Programs rarely print that such an activity is complete, so the rank's next line ends it, unless the line is a
+detail of the activity: an indented line, another bar, a compiler's output.
+``activities.json`` lists the words: of a line that begins an activity, or of a bar that is drawn during it
 (datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the trainers; transformers 5:
 ``core_model_loading.py``; vllm: ``model_loader``; Megatron-LM: ``training.py``; torch: ``cpp_extension.py``).
-What the run does as a whole is its phase: ``phases.py``.
+The activity of the run as a whole is its phase: ``phases.py``.
 """
 
 from __future__ import annotations

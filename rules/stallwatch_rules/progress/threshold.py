@@ -145,7 +145,7 @@ class PhaseWaits:
             self._paused.clear()
 
     def paused(self, seconds: float) -> None:
-        """Record a stall that ended by itself: no rhythm unless it is a habit, but it may recur."""
+        """Record a stall that ended by itself; it is part of the rhythm only if it happens often."""
         self._since_pause = 0
         self._paused.append(seconds)
         if len(self._paused) >= _HABIT:

@@ -226,7 +226,7 @@ class StreamTimelines:
 
     @property
     def main(self) -> Timeline | None:
-        """The counter with the most steps. A bar shorter than the longest one is an evaluation's."""
+        """The counter with the most steps; a bar shorter than the longest one is an evaluation's."""
         longest = 0
         # loops without temporary lists, since this property is read at every loss
         for timeline in self.by_series.values():

@@ -348,7 +348,7 @@ class ProgressTracker:
 
     @property
     def waited(self) -> float:
-        """Seconds that a bar stayed at the last step, by its clock: it is drawn again at exit or output."""
+        """The seconds, by its own clock, that a bar stayed at the last step; it is redrawn at exit."""
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:

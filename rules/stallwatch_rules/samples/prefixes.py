@@ -56,12 +56,12 @@ def zeroed(text: str) -> str:
 
 
 def may_precede(before: str) -> bool:
-    """Return whether this text may precede a metric; the values of its digits do not matter."""
+    """Return whether this text may precede a metric, with any digits in it."""
     return not before or (len(before) <= 200 and _may_precede_zeroed(zeroed(before)))
 
 
 def evaluates(before: str) -> bool:
-    """Return whether this text before a metric marks an evaluation, whatever digits it holds."""
+    """Return whether this text before a metric marks an evaluation, with any digits in it."""
     return bool(before) and _evaluates_zeroed(zeroed(before[-200:]))
 
 

@@ -569,7 +569,7 @@ def _weak(words: Sequence[str], counter: Number) -> bool:
 
 
 def _may_stand_alone(text: str, number: Number) -> bool:
-    """Return whether a line may hold only a counter: short, and not a configuration's ``'epochs': 500``."""
+    """Return whether a line may contain only a counter: short, and not ``'epochs': 500`` of a setting."""
     return len(text) <= _SHORT and "epochs" not in number.words
 
 

@@ -50,8 +50,9 @@ class Template:
     constants: _Outcome
     sampled: bool  #: the lines contain a sample
     timed: bool  #: the lines have their own time
-    fleeting: object  #: of consecutive lines with the same value, unless ``None``, only the last counts (a
-    #: bar's drawings in one line, a rank's times)
+    #: if not ``None``: of consecutive lines with an equal value, only the last counts (a bar's drawings in one
+    #: line, a rank's times)
+    fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
         """Read lines, each by itself; ``None`` for a line with a number of another form than was learned."""
@@ -79,7 +80,7 @@ class Template:
 
 
 def clock(rank: int | None) -> Template:
-    """Return the template of all lines of a source that begin with a full stamp and hold nothing else."""
+    """Return the template of all lines of a source that begin with a full timestamp and no sample."""
     pattern = re.compile(rb"(?s)(.{,48}).*")
     return Template(
         pattern, [("time", _leading_time)], {**_NOTHING, "rank": rank}, False, True, (False, rank)

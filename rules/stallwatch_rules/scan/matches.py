@@ -48,7 +48,7 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """Return the beginning of the period in which it fired."""
+        """Return the start of the period in which the rule fired; ``None`` without a time."""
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 

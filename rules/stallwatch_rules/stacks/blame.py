@@ -32,7 +32,7 @@ _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
 
 
 class Blame(msgspec.Struct, frozen=True):
-    """The judgement of a stall; `ranks` is empty if no rank is to blame, or if the culprit is not known."""
+    """The judgment of a stall; `ranks` is empty if no rank is to blame, or if the culprit is not known."""
 
     ranks: tuple[int, ...] = ()
     why: Why = ""
@@ -328,7 +328,7 @@ def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
 def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
     """Judge by stacks alone: the ranks with another activity than most ranks; all ranks if it is a tie.
 
-    If ranks meet in groups of several kinds, or in a pipeline, victims are at many places and no judgement is
+    If ranks meet in groups of several kinds, or in a pipeline, victims are at many places and no judgment is
     possible, unless all ranks are `level`: they have joined the same number of collectives of each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)

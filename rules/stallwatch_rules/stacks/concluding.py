@@ -131,7 +131,7 @@ def is_elsewhere(stacks: StallStacks | None) -> bool:
 
 
 def _elsewhere(stacks: StallStacks) -> list[StackGroup]:
-    """Return the odd ranks if they are known to be in no collective, so that the others wait for them."""
+    """Return the groups of odd ranks if they are known to be in no collective; others wait for them."""
     odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
     return odd if not any(group.kind in (*_TOGETHER, "unknown") for group in odd) else []
 

@@ -85,7 +85,7 @@ def _at_oldest(recorded: Recorded) -> Recorded:
 
 
 def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> Doing:
-    """Return what the rank waits in, by its oldest collective under way; else the place of its last one."""
+    """Return the oldest pending collective of the rank, or the place of its last call."""
     last = entries[-1] if entries else {}
     if recorded.waiting:
         first = recorded.waiting[0]

@@ -64,7 +64,7 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """The judgement of a quiet period by looks at the ranks."""
+    """The judgment of a quiet period by looks at the ranks."""
 
     status: Status
     limit: float  #: seconds of quiet after which the stall is reported; `FOREVER` for a pause
@@ -97,7 +97,7 @@ class Spell(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """The judgement of a quiet period by one host of a run, or one of its agents, from its own looks."""
+    """The judgment of a quiet period by one host of a run, or one of its agents, from its own looks."""
 
     host: str
     ruling: Ruling | None

@@ -182,4 +182,4 @@ class StallStacks(msgspec.Struct):
     hosts: dict[str, str] = {}  #: host → its folded ranks; empty for a single host
     silent: list[str] = []  #: hosts of the run that do not answer
     candidates: list[int] = []  #: ranks of which one is to blame, if no rank is certain
-    confidence: float = 0.0  #: confidence that `odd` and `why` are right; 0 without a judgement
+    confidence: float = 0.0  #: confidence that `odd` and `why` are right; 0 without a judgment

@@ -88,7 +88,10 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def titled(apart: Sequence[StackGroup], title: Text) -> Text:
-    """Return the title after what these ranks do: ``Rank 1 is in torch.save (…); beside that: …``."""
+    """Return the title, preceded by the activity of these ranks.
+
+    Example: ``Rank 1 is in torch.save (…); beside that: …``.
+    """
     return message("stacks.beside", lead=lead(apart), title=title) if apart else title
 
 

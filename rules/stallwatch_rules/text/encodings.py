@@ -113,7 +113,10 @@ def _not_utf8(data: bytes) -> bool:
 
 
 def _noise(data: bytes) -> bool:
-    """Return whether it has no ASCII letter, digit or space and is not Chinese: program output has one."""
+    """Return whether the data has no ASCII letter, digit or space, and is not Chinese.
+
+    Program output has at least one of them.
+    """
     if re.search(rb"[A-Za-z0-9\s]", data):
         return False
     return all(_decoded(data[: len(data) - cut], "gb18030") is None for cut in range(4))

@@ -142,7 +142,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _was_read(rank: int, run: Snapshot) -> bool:
-    """Whether this rank's lines were read: launchers may write them elsewhere, or omit them."""
+    """Return whether the lines of a rank were read: launchers may write them elsewhere, or omit them."""
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 

@@ -63,7 +63,7 @@ from stallwatch_rules.stream import SOURCE
 
 NEARLY_DONE = 0.9  #: share of the total steps after which a schedule has nearly ended
 
-Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgement, and other fields of the finding
+Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment, and other fields of the finding
 
 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
