@@ -96,10 +96,8 @@ class RunReading:
     """Reader of a run's lines that diagnoses the lines read so far.
 
     ``starts``: the lines are those of one source, to its end; its program may have been started several
-    times,
-    and each start is judged separately. Otherwise all lines belong to one run: a run watched live is one, and
-    one
-    source among several may show starts that the other sources do not.
+    times, and each start is judged separately. Otherwise all lines belong to one run: a run watched live is
+    one, and one source among several may show starts that the other sources do not.
     """
 
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:
@@ -284,14 +282,11 @@ class RunReading:
         """Diagnose the lines read so far.
 
         ``ending``: how the command ended, if known. ``now``, ``threshold``, ``stalled`` and ``waited``
-        (seconds
-        without a step) come from the agent that watches or watched the run live. ``ended_at``: when the run
-        ended, by
-        the clock of its lines. ``memory`` and ``left`` (ranks that ended before the other ranks) are for a
-        run that
-        has not ended; an ending has its own. ``elsewhere``: the stacks showed that the rank that the other
-        ranks wait
-        for is in none of the collectives. ``watched``: an agent still watches the run.
+        (seconds without a step) come from the agent that watches or watched the run live. ``ended_at``: when
+        the run ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the other
+        ranks) are for a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed that
+        the rank that the other ranks wait for is in none of the collectives. ``watched``: an agent still
+        watches the run.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}

@@ -355,8 +355,7 @@ def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamR
     """Return the streams without those reports of ranks that the log contains as well.
 
     Each failure counts once, by the log's line. The ranks' reports on the failure, such as a parameter's
-    name,
-    follow the log's lines as evidence.
+    name, follow the log's lines as evidence.
     """
     logged = {rule for (source, _), stream in streams.items() if source != SOURCE for rule in stream.hits}
     echoes: dict[str, list[str]] = {}

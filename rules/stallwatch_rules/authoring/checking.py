@@ -16,8 +16,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
     """Return the problems of samples that fire, or do not fire, contrary to their fences.
 
     A judged rule (no patterns) is concluded from a whole run, together with the other rules of ``catalogue``,
-    by
-    default the packaged one.
+    by default the packaged one.
     """
     if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()

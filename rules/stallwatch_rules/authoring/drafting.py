@@ -67,8 +67,7 @@ def failure_of(diagnosis: Diagnosis) -> Failure:
     """Return the first unknown exception with a message, else the first new line that reports an error.
 
     Raises ``DraftError`` if there is none, or if a rule knows the cause: other new lines in the log only
-    follow
-    from that cause.
+    follow from that cause.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:

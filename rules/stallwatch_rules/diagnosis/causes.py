@@ -93,8 +93,7 @@ def passed_over(findings: Sequence[Found], chosen: Found | None) -> list[PassedO
     """Return the harmful findings that are not the root cause, each with the reason.
 
     ``chosen`` is ``None`` if an unknown exception is the cause; it is only if no cause is known and no
-    symptom
-    came before it.
+    symptom came before it.
     """
     under = explained(findings)
     harm, role = (chosen.harm, chosen.role) if chosen is not None else ("fatal", "symptom")
@@ -140,8 +139,7 @@ def _sorted(group: Sequence[Found]) -> list[Found]:
     """Sort findings: the earliest first, then the more specific, then the lowest rank.
 
     The order is by time if all findings have times, else by position in a stream that contains them all, else
-    by
-    step.
+    by step.
     """
     when = _times(group) or _positions(group) or _steps(group) or {}
     return sorted(group, key=lambda c: (when.get(c.rule, 0.0), -c.specificity, _lowest_rank(c), c.rule))

@@ -106,8 +106,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         """Return the exceptions without fatal ones that only echo the end of another part.
 
         An echo is explained if `otherwise` is set or by another exception, except for one in a tracker's
-        thread or in
-        a thread that died after the main thread.
+        thread or in a thread that died after the main thread.
         """
         own = [one for one in self.fatal if not one.of_tracker]
         reasons = [one for one in own if not one.shows_teardown and not one.lost_something]
@@ -140,10 +139,8 @@ class Exceptions(msgspec.Struct, frozen=True):
         """Return whether an exception, rather than one of the findings, is the cause.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
-        evidence
-        is the signal is no cause if an exception of the main thread came before: ranks that wait in vain for
-        the
-        failed rank are killed, too.
+        evidence is the signal is no cause if an exception of the main thread came before: ranks that wait in
+        vain for the failed rank are killed, too.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
         harmful = [one for one in findings if one.harm == "fatal"]
@@ -309,8 +306,7 @@ def _at_once(seen: Seen, time: float | None, stop: _Interrupt) -> bool:
     """Return whether Ctrl-C ended the part whose loss a thread's or child's exception reports.
 
     The exception's lines may come before the interrupt's. However, a thread that fetches batches may also
-    have
-    lost its peer long before a user stopped the waiting run: then the lines or seconds between them show
+    have lost its peer long before a user stopped the waiting run: then the lines or seconds between them show
     this.
     The times of a thread that pins batches do not: its workers end first, and it is slow to notice.
     """

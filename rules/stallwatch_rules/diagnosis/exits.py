@@ -77,8 +77,7 @@ def ended_well(streams: Streams) -> int | None:
 
     The list names each process of its node with a status other than 0, including those that torchrun ended
     itself (`SubprocessContext._poll`, torch 2.13). ``None`` if several ranks are missing: another node's list
-    may
-    name them.
+    may name them.
     """
     codes = {rank for stream in streams.values() for rank in stream.summary.codes}
     summed = any(stream.summary.first is not None for stream in streams.values())

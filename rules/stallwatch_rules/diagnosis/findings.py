@@ -243,10 +243,8 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     """Return the number of steps that followed a line of a stream; ``advances`` steps came before the line.
 
     The order of lines in one stream is certain. Their times are not: loggers of one process may print local
-    time,
-    UTC or no date. A line whose time is older than a step above it is therefore judged by its order alone.
-    After
-    a restart of all workers, the run's steps count for every rank.
+    time, UTC or no date. A line whose time is older than a step above it is therefore judged by its order
+    alone. After a restart of all workers, the run's steps count for every rank.
     """
     own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)

@@ -346,8 +346,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     """Return the primary cause with the rank that a collective waited for in vain, if it is known.
 
     The ranks that print a timeout reached the collective. The missing rank's last step and lines are the
-    evidence
-    to inspect.
+    evidence to inspect.
     """
     if not waited_in_vain(primary):
         return primary
@@ -395,8 +394,8 @@ def _busy(
     """Return the ranks that reported nothing because they were busy, and the stream of the first rank.
 
     Several ranks are returned only if all ranks that reported nothing were busy with the same work. Lines
-    that
-    name no rank belong to the main process, because the other ranks of a launcher print nothing meanwhile.
+    that name no rank belong to the main process, because the other ranks of a launcher print nothing
+    meanwhile.
     """
     reported = _reported(rule, run, now)
     waited = [hits.first.line for stream in run.streams.values() if (hits := stream.hits.get(rule))]

@@ -25,9 +25,9 @@ def restarts_of(streams: Streams) -> list[Restart]:
     """Return the restarts in all sources, in the order of their lines.
 
     torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, which is off by default, but
-    the
-    failed worker as an error. So a restart is assumed if the steps go back after the error, and many steps
-    follow. Buffered output that comes after a failure that ended the run continues from the former steps.
+    the failed worker as an error. So a restart is assumed if the steps go back after the error, and many
+    steps follow. Buffered output that comes after a failure that ended the run continues from the former
+    steps.
     """
     # keyed by the attempts left, because all nodes report the same number
     found: dict[tuple[str, int], dict[str, Restart]] = {}

@@ -77,8 +77,7 @@ def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None
     """Return the losses in a stream's dicts that also have norm, rate and epoch, if there are enough.
 
     Their loss is the mean over all ranks (transformers 5.23.0, trainer.py, ``nested_gather``): two files of
-    one
-    training that both print it print equal losses.
+    one training that both print it print equal losses.
     """
     curve = stream.curves.by_series.get("dict")
     if curve is None or stream.in_part:

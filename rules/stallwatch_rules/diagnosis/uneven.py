@@ -73,10 +73,8 @@ def went_on_without(streams: Streams) -> Uneven | None:
     """Return the ranks that printed as regularly as others, then stopped while others continued for long.
 
     Most ranks of a healthy run print few lines, or only at the start. The ranks must therefore share a
-    counter
-    and a pace until the end of the one, and most ranks must have continued. A log that begins late was cut,
-    and
-    is not evidence.
+    counter and a pace until the end of the one, and most ranks must have continued. A log that begins late
+    was cut, and is not evidence.
     """
     mains = [stream.timelines.main for (_, rank), stream in streams.items() if rank is not None]
     lasts = [main.intervals[-1].step or 0 for main in mains if main is not None and main.intervals]

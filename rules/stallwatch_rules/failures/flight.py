@@ -1,8 +1,7 @@
 """Read the reports of NCCL's watchdog on each rank's collectives, and find the rank that they point to.
 
 The ranks that print a timeout are those that waited. Their counters show which rank is missing: the rank
-whose
-last enqueued collective is older than that of all other ranks, or the rank that printed nothing.
+whose last enqueued collective is older than that of all other ranks, or the rank that printed nothing.
 """
 
 from __future__ import annotations
@@ -155,8 +154,7 @@ def mismatched(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
     """Return the ranks of a group that waited in different operations with the same number.
 
     The number is the group's own count of its calls, so each rank came, but to another collective. Without a
-    named
-    group, several groups may have reached that number.
+    named group, several groups may have reached that number.
     """
     together = {
         (flight.group, rank): flight

@@ -47,8 +47,7 @@ def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = 
     """Return the framework of a log by its lines and its tracebacks' files; empty if none is known.
 
     The failure's own frames come first, then the output, then other tracebacks; within each, the first
-    framework
-    in the table. The log of a trainer that samples with vLLM belongs to that trainer.
+    framework in the table. The log of a trainer that samples with vLLM belongs to that trainer.
     """
     found = [*_of_code(failed), *(one for one in _listed if one.printed(text)), *_of_code(others)]
     return next((one.id for one in sorted(found, key=lambda one: one.engine)), "")

@@ -268,8 +268,7 @@ def page_of_place(raised: Raised, pages: Iterable[RulePage]) -> tuple[RulePage, 
     """Return the page that names the innermost call, and that call; ``None`` if two pages match equally.
 
     A place with a message pattern takes precedence over a place without one, and a call over an exception's
-    name
-    alone (which has no call).
+    name alone (which has no call).
     """
     best: list[tuple[_Order, str, RulePage, Frame | None]] = []
     calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])

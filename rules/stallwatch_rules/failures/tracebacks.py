@@ -267,8 +267,7 @@ class TracebackReader:
         """Return whether this line, if it comes next, is quoted source code rather than a message.
 
         ``raise RuntimeError("CUDA out of memory")`` below a frame shows what the program may print, and the
-        same words
-        in a box of variables show the value of a variable.
+        same words in a box of variables show the value of a variable.
         """
         if self._raised is not None and self._raised.group and MARGIN.match(text):
             inner = MARGIN.sub("", text, count=1)

@@ -2,8 +2,7 @@
 
 New lines are those absent from the run's own healthy part, or from a healthy run. Lines are compared by
 template: digits, identifiers and paths are masked, and Drain3, if installed, merges templates that differ in
-a
-word or two; it reads one line of each.
+a word or two; it reads one line of each.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
     """Return a cluster number for each (level, masked text); an equal number means the same template.
 
     Lines of different levels never share a cluster. Without Drain3 (``pip install 'stallwatch[scale]'``),
-    only
-    equal texts do. Drain3's result depends on the order of its lines, so callers sort them first.
+    only equal texts do. Drain3's result depends on the order of its lines, so callers sort them first.
     """
     numbers: dict[object, int] = {}
     trees: dict[str, Any] = {}
@@ -231,8 +229,7 @@ def complete(
     """Add nearest pages and new lines to the diagnosis of a failed or stalled run.
 
     Of other runs, only a log that ends unfinished with an error, or with lines that its baseline lacks, gets
-    the
-    new lines and a note. ``ended``: the run's end is known otherwise, or the run is still watched.
+    the new lines and a note. ``ended``: the run's end is known otherwise, or the run is still watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):

@@ -1,8 +1,7 @@
 """Name the rules that are concluded from the facts of a run by a judgment of their own, not from one line.
 
 The page of such a rule has no patterns, or patterns that match in only some runs. Its ``requires`` names
-words
-that must occur in the log for the conclusion to make sense (a mixture-of-experts model, GPUs that use
+words that must occur in the log for the conclusion to make sense (a mixture-of-experts model, GPUs that use
 peer-to-peer transfers).
 """
 

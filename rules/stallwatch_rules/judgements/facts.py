@@ -43,8 +43,7 @@ class RunFacts(msgspec.Struct, frozen=True):
         """Seconds without a step, as shown for a stall.
 
         A live watcher and the times in the log do not start to count at the same moment: when a stall is
-        reported,
-        the log may show slightly less than the threshold.
+        reported, the log may show slightly less than the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
@@ -118,8 +117,7 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
     """Judge a failure that a line reports but that training survived: steps followed its last match.
 
     One step is enough if training then reached its last step and had taken steps before the match: a progress
-    bar
-    is drawn once more when its program ends, even by an exception.
+    bar is drawn once more when its program ends, even by an exception.
     """
     reached = facts.complete and facts.advances > followed
     needed = RECOVERED_BUT_DIED if facts.died else 1 if reached else RECOVERED

@@ -62,12 +62,9 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
     """Return the points of the last run if one file contains several runs.
 
     Step numbers also restart in each epoch, and a resumed run goes back. Another run is therefore recognized
-    by
-    its first step and its losses: they are well above the last losses before, and either near the first
-    losses of
-    the file's first run, or have fallen since. A run on other data starts elsewhere, but a diverged run does
-    not
-    learn again.
+    by its first step and its losses: they are well above the last losses before, and either near the first
+    losses of the file's first run, or have fallen since. A run on other data starts elsewhere, but a diverged
+    run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step
@@ -109,8 +106,7 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
     """Judge a loss that rose permanently: its latest values are all above its best ones.
 
     ``nan_follows``: the loss finally became NaN, which is then a consequence. ``rewarded``: the loss is one
-    of
-    reinforcement learning, for which a few values are not significant.
+    of reinforcement learning, for which a few values are not significant.
     """
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
     few = len(losses) < SHORT
@@ -202,12 +198,10 @@ def judge_frozen(
     """Judge a loss that repeats the same number, or that is no longer printed while steps continue.
 
     ``unlogged``: training steps since a loss was printed. ``bar``: a progress bar, which repeats the last
-    value,
-    prints the loss. ``zero_is_odd``: numbers are printed in full and there is no sign of reinforcement
-    learning,
-    whose loss is zero by nature. ``rewarded``: the run is reinforcement learning, or preference learning,
-    whose
-    loss is ln 2 at first. ``overflowed``: steps were skipped, for which some trainers print zeros.
+    value, prints the loss. ``zero_is_odd``: numbers are printed in full and there is no sign of reinforcement
+    learning, whose loss is zero by nature. ``rewarded``: the run is reinforcement learning, or preference
+    learning, whose loss is ln 2 at first. ``overflowed``: steps were skipped, for which some trainers print
+    zeros.
     """
     known = [point for point in points if point.loss is not None]
     if not known:
@@ -247,12 +241,9 @@ def _guessing(known: Sequence[Point]) -> int | None:
     """Return the number of classes if the last losses are ln(classes), the loss of random guesses.
 
     A run has this loss at its start, too. So its loss must have differed for longer than its first values, or
-    the
-    run must have begun long before. Equal or steadily falling values do not count as fluctuation: ranks
-    repeat
-    each other's values, values of few digits round alike, a smoothed loss passes the level. While the
-    learning
-    rate rises or is nearly zero, every loss stays constant.
+    the run must have begun long before. Equal or steadily falling values do not count as fluctuation: ranks
+    repeat each other's values, values of few digits round alike, a smoothed loss passes the level. While the
+    learning rate rises or is nearly zero, every loss stays constant.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):

@@ -78,8 +78,7 @@ def judge_skipped(
     """Judge a run that skipped nearly all steps, by the engine's first and last printed (count, step).
 
     The judgment is for logs that print the count of skipped steps but no overflows. A loss that falls proves
-    that
-    steps are applied.
+    that steps are applied.
     """
     if first is None or last is None or last[0] > last[1] or first[0] > first[1]:
         return None

@@ -23,8 +23,7 @@ class NanLosses:
     """Count, for each counter of losses, how many losses in a row are NaN or infinite.
 
     The result depends only on the losses, not on the time at which they are read: the same run is reported at
-    the
-    same step each time.
+    the same step each time.
     """
 
     def __init__(self) -> None:

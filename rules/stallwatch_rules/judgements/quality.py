@@ -129,8 +129,7 @@ def below_best(metric: str) -> Condition:
     """Return a condition that holds if a reward is below its best: a solved task has nothing left to learn.
 
     The best reward is known only from the run: the highest value other than the present one, except outliers.
-    A
-    reward that never changed is at its best, unless it is a penalty.
+    A reward that never changed is at its best, unless it is a penalty.
     """
 
     def holds(metrics: Metrics) -> Params | None:
@@ -201,8 +200,7 @@ def never_changes(metric: str, *others: str) -> Condition:
     """Return a condition that holds if a result repeats in all digits over many evaluations.
 
     The loss must change meanwhile. The ``others`` must not change either, if printed. Results of exactly 0 or
-    1
-    belong to a task that is not started or is solved.
+    1 belong to a task that is not started or is solved.
     """
 
     def holds(metrics: Metrics) -> Params | None:

@@ -238,8 +238,7 @@ class Comparison(Generic[_Key]):
         """Return how many standard errors the mean is above zero, as if the noise were known exactly.
 
         The noise is estimated from a limited number of values, so a score of Student's distribution is
-        converted to a
-        normal score (approximation of D. L. Wallace, 1959).
+        converted to a normal score (approximation of D. L. Wallace, 1959).
         """
         own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # lower bound of the series' own noise
         correlated = self._correlation()

@@ -42,8 +42,7 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
     """Judge GPUs that cannot use peer-to-peer transfers: no step, and the first collectives hang.
 
     ``direct``: NCCL chose peer-to-peer, or the kernel reported an error about it. ``first_work``: the number
-    of
-    the collective that timed out.
+    of the collective that timed out.
     """
     if not direct or facts.advances or not facts.is_stalled:
         return None

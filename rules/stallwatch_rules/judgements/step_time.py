@@ -1,8 +1,7 @@
 """Find steps that became slower than the run's own baseline, by a sequential test.
 
 A live run is judged repeatedly, so a rule of thumb would fire by chance sooner or later. Each time, the
-latest
-steps are compared with all steps before them by their ranks (the Mann-Whitney test, which assumes no
+latest steps are compared with all steps before them by their ranks (the Mann-Whitney test, which assumes no
 distribution of the steps), for windows of many lengths. The limit is set so that independent step times of
 any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the length of the
 run and with the correlation of neighboring steps. `bench/slowdown.py` measures it.
@@ -42,8 +41,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
     """Return baseline, recent pace and number of recent steps if steps became slower permanently.
 
     `alone`: only the step times show the change. The change must then be abrupt: a gradual growth of steps is
-    by
-    design, as with ever longer sequences.
+    by design, as with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # steps that are judged together in a long run
@@ -137,9 +135,8 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
     """Return pace before, pace after and number of steps since very even steps became slightly slower.
 
     Synchronous training is as even as its slowest rank: if steps varied by two percent, a permanent rise of
-    five
-    percent is one slower GPU. Runs with uneven steps give no result. ``excerpt``: the steps were cut from the
-    middle of a run, so a few must suffice.
+    five percent is one slower GPU. Runs with uneven steps give no result. ``excerpt``: the steps were cut
+    from the middle of a run, so a few must suffice.
     """
     joined = max(1, -(-len(paces) // BLOCKS))  # steps that are judged together in a long run
     paces = _blocks(paces, joined)

@@ -4,12 +4,10 @@ Kubernetes' CRI records, Docker's JSON records and stamped copies contain the ti
 text, and whether the line continues in the next record of that stream (a runtime cuts lines at 16 KiB, and
 keeps text that was flushed without a newline).
 Fluentd, Fluent Bit, Vector, exports of Loki and the clouds, journald's ``-o json`` and loggers that write
-JSON
-differ in the key of the text: ``message``, ``msg``, ``log``, ``line``, ``textPayload``. Besides the text they
-have a time, a level or the origin of the line; without one of these the record is user data. Numbers that a
-trainer writes as JSON (``{"step": 3, "loss": 0.5, …}``) are not such a record, unless it contains a
-traceback:
-a logger may bind the step to everything that it writes.
+JSON differ in the key of the text: ``message``, ``msg``, ``log``, ``line``, ``textPayload``. Besides the text
+they have a time, a level or the origin of the line; without one of these the record is user data. Numbers
+that a trainer writes as JSON (``{"step": 3, "loss": 0.5, …}``) are not such a record, unless it contains a
+traceback: a logger may bind the step to everything that it writes.
 """
 
 from __future__ import annotations

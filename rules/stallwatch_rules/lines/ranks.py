@@ -4,8 +4,7 @@
 DeepSpeed's launcher over several nodes) the host's name. Much other text looks like these labels, so they are
 learned from the first lines of a source: of a file from its beginning, before it is read; otherwise the few
 lines before the labels are learned keep theirs. A task is a rank, unless each task is a launcher that starts
-a
-node's ranks: in that case its number is the node's.
+a node's ranks: in that case its number is the node's.
 """
 
 from __future__ import annotations
@@ -263,9 +262,8 @@ def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, 
     """Return a host's ranks in the order of their local ranks, if lines and files may use local ranks.
 
     Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``):
-    those
-    of a host are in the order of their local ranks. `first` has the local rank 0, if known: some of the other
-    ranks may not be known. Empty if a number may be a global or a local rank.
+    those of a host are in the order of their local ranks. `first` has the local rank 0, if known: some of the
+    other ranks may not be known. Empty if a number may be a global or a local rank.
     """
     known = ranks if first is None or not ranks else range(first, max(ranks) + 1)
     return tuple(sorted(known)) if known and min(known) >= len(known) else ()

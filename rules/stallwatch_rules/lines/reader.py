@@ -44,12 +44,10 @@ class LineReader:
 
     A line's time is that of its container record (CRI, Docker); else ``time`` as given to ``feed`` (live
     reading); else the line's own timestamp; else the last time of its rank in this source. ``width`` is the
-    width
-    at which a terminal broke the lines (``wrapped.wrap_width``), which are then joined again; ``spaced``: it
-    broke
-    them between words (``wrapped.likely_fold``). ``lead`` is the prefix of the lines (``line_prefix``).
-    ``local_ranks`` are the ranks of the host, in their order, if lines may number those from 0, as torchrun's
-    ``[default0]:`` does.
+    width at which a terminal broke the lines (``wrapped.wrap_width``), which are then joined again;
+    ``spaced``: it broke them between words (``wrapped.likely_fold``). ``lead`` is the prefix of the lines
+    (``line_prefix``). ``local_ranks`` are the ranks of the host, in their order, if lines may number those
+    from 0, as torchrun's ``[default0]:`` does.
     """
 
     def __init__(
@@ -135,8 +133,7 @@ class LineReader:
         """Skip a part of the source with this many line ends, between two segments; return held lines.
 
         The portion fed before ended with a segment, or was cut inside an over-long line, whose rest is
-        skipped. A
-        partial record is not continued over a gap.
+        skipped. A partial record is not continued over a gap.
         """
         out: list[Line] = []
         self._joined(self._joiner.left() if self._joiner else [], None, out)
@@ -152,10 +149,8 @@ class LineReader:
         """Return the unfinished segment of a progress bar to which no bytes were added after `since`.
 
         A bar's carriage return precedes it, so its last state is ended by the next one, which never comes in
-        a run
-        that hangs. The segment is returned once; later bytes are a segment of their own. An ordinary
-        unfinished line
-        stays held.
+        a run that hangs. The segment is returned once; later bytes are a segment of their own. An ordinary
+        unfinished line stays held.
         """
         at = since if self._held_at is None else self._held_at
         out: list[Line] = []

@@ -5,8 +5,7 @@ of different templates have exactly that length, and the text after them continu
 that was broken between words gives less evidence: `likely_fold` returns the width at which that may have
 happened, and the caller must have another reason to believe it.
 Of a line of a megabyte (a dumped array, a bar drawn endlessly, a log whose line ends were lost), the
-beginning
-and the end are kept: the line may still end in an important error.
+beginning and the end are kept: the line may still end in an important error.
 """
 
 from __future__ import annotations
@@ -138,8 +137,7 @@ def _may_go_on(line: str) -> bool:
     """Return whether a line of full width may be the first part of a longer line: no rule, box or bar.
 
     Lines that were padded with blanks are excluded: some terminals copy lines at full width. Lines of a
-    private
-    key all have the same width, and are masked one by one.
+    private key all have the same width, and are masked one by one.
     """
     if len(set(line)) <= 6 or line.endswith("  ") or is_key_line(line):
         return False

@@ -1,8 +1,7 @@
 """Keep reproducible files in a cache folder: written atomically, read only if this user owns them.
 
 The content is trusted: a compiled database is native bytecode. So the folder is made for the user alone, and
-a
-file counts only if the file and its folder belong to the user who runs this process and no other user may
+a file counts only if the file and its folder belong to the user who runs this process and no other user may
 write them. No function raises an error: a file that cannot be read or written counts as absent.
 """
 
@@ -59,8 +58,7 @@ def kept(
     """Load the result of an earlier start for these parts; make and store it if there is none.
 
     Without a folder, the result is only made. ``name`` has a ``*`` for a digest of the parts and of the code;
-    the
-    newest ``most`` of its files are kept.
+    the newest ``most`` of its files are kept.
     """
     if folder is None:
         return make()

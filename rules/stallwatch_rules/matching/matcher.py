@@ -95,13 +95,10 @@ class Matcher:
     """The catalogue's patterns, compiled with the first line, since a command may print none.
 
     ``match`` applies ``unless``, which is about the line itself, but not ``requires``, which is about all
-    lines of
-    the same source and rank, including later lines. A caller that reads a run in portions calls ``scan``,
-    remembers ``(line.source, line.rank, rule)`` of every entry of ``Scan.contexts``, and counts a match of a
-    rule
-    in ``conditional`` only if that triple has occurred before the diagnosis is made. ``match_stream`` does
-    that
-    for lines that are all available.
+    lines of the same source and rank, including later lines. A caller that reads a run in portions calls
+    ``scan``, remembers ``(line.source, line.rank, rule)`` of every entry of ``Scan.contexts``, and counts a
+    match of a rule in ``conditional`` only if that triple has occurred before the diagnosis is made.
+    ``match_stream`` does that for lines that are all available.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:

@@ -1,8 +1,7 @@
 """Load all rule pages, the packaged ones and those in the user's own folders, and validate them together.
 
 Parsing hundreds of Markdown files takes a second, so the pages are cached. A cache entry is valid only for
-the
-exact files from which it was made, and only catalogues without a problem are cached.
+the exact files from which it was made, and only catalogues without a problem are cached.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None
     """Read the packaged pages and those in the extra folders (``<family>/<id>.md``).
 
     An invalid page is left out and reported in ``problems``; the other pages still load. Parsed pages and
-    compiled
-    patterns are cached in the folder ``cache``.
+    compiled patterns are cached in the folder ``cache``.
     """
     store = DatabaseStore(cache)
     roots = [files("stallwatch_rules") / "catalogue", *extra_dirs]
@@ -208,8 +206,7 @@ def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> I
     """Compile the matcher's patterns all at once; check page by page only if that fails.
 
     The check starts with the last pages, which are the user's own, and stops when no pattern is refused:
-    checking
-    the packaged pages takes seconds.
+    checking the packaged pages takes seconds.
     """
     refused = not matchable(scanned_patterns(pages.values()), store)
     for page in reversed(list(pages.values())):

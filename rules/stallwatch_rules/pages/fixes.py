@@ -150,9 +150,8 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
     """Return the page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
 
     A fix whose conditions are known to fail is left out. A condition that cannot be decided, because the log
-    does
-    not contain the version, is shown in words; without ``evidence`` of a run, fixes that depend on one come
-    last.
+    does not contain the version, is shown in words; without ``evidence`` of a run, fixes that depend on one
+    come last.
     Placeholders are left out.
     """
     fixes: list[Text] = []

@@ -194,8 +194,8 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
     """Read one page; the raised ``PageError`` contains every problem found (see ``PageError.every``).
 
     ``quick`` skips compiling each pattern with hyperscan, for a caller that compiles the patterns of all
-    pages at
-    once. Without ``chinese``, the Chinese title and section may be missing; the English text replaces them.
+    pages at once. Without ``chinese``, the Chinese title and section may be missing; the English text
+    replaces them.
     """
     page = parse(text, path, quick=quick, chinese=chinese)
     if isinstance(page, Extension):

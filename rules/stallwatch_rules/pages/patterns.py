@@ -107,8 +107,7 @@ def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], 
     """Return one block-mode database for the patterns, ids by position; raises ``hyperscan.error``.
 
     ``texts`` are fixed texts to search for as well, each with whether its case is ignored (in ASCII); their
-    ids
-    follow those of the patterns. One pass for both is a third faster than one for each.
+    ids follow those of the patterns. One pass for both is a third faster than one for each.
     """
     expressions = [widened(pattern).encode() for pattern in patterns]
     flags = [hyperscan_flags()] * len(patterns)
@@ -142,9 +141,8 @@ def widened(pattern: str) -> str:
     r"""Return a pattern for hyperscan that matches wherever `pattern` does, and perhaps elsewhere.
 
     Counting is expensive: hyperscan compiles ``.{0,200}`` in seconds, ``.*`` in no time. It also reports
-    every end
-    of a match, one callback each, so ``loss (\d+)`` becomes ``loss (\d)``, which is found once on the same
-    lines.
+    every end of a match, one callback each, so ``loss (\d+)`` becomes ``loss (\d)``, which is found once on
+    the same lines.
     """
     return _TAIL.sub(_trim, TOKEN.sub(_uncount, pattern))
 
@@ -200,8 +198,7 @@ def expand(pattern: str, own: Mapping[str, str]) -> list[str]:
     """Return the pattern with its fragments inserted; raise ``FragmentError`` if one is unknown.
 
     ``own`` are the page's own fragments, by name. A pattern that consists only of a fragment with
-    alternatives
-    becomes one pattern for each alternative.
+    alternatives becomes one pattern for each alternative.
     """
     known = {**shared_fragments(), **{name: Fragment("", text) for name, text in own.items()}}
     alone = _USE.fullmatch(pattern)

@@ -19,8 +19,7 @@ class Counter:
     """One step counter of one stream of lines; ``seen`` returns whether it rose.
 
     A counter that falls has started again: with a new epoch (then its epochs are added up) or with a new
-    attempt
-    of the run.
+    attempt of the run.
     """
 
     counts_steps: bool  #: otherwise the counter only counts signs of life
@@ -197,8 +196,7 @@ def _seconds(
     """Return the time between two rises by the lines' times, or by the trainer's own clock (whole seconds).
 
     The lines' times are finer, but if most lines have none, a time may be that of an earlier line. In that
-    case
-    the trainer's clock shows less, and is used.
+    case the trainer's clock shows less, and is used.
     """
     by_lines = stamps.elapsed(time_then, time) if time is not None and time_then is not None else 0.0
     if elapsed is None or elapsed_then is None or elapsed < elapsed_then:

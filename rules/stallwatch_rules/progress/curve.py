@@ -104,9 +104,8 @@ class Curve:
         """Add a sample of this series as a point; a step that is printed again adds no point.
 
         If the epochs and the loss begin again, another training begins (a fold, a round, a second start in
-        the same
-        file): its losses are compared only with each other. A loss that continues comes from the same
-        weights.
+        the same file): its losses are compared only with each other. A loss that continues comes from the
+        same weights.
         """
         values = sample.values
         epoch, loss = values.get("epoch"), values.get("loss")

@@ -60,8 +60,7 @@ def read_clock(
     """Return the clock of a run. A live watch passes ``now``; otherwise the log's end counts.
 
     Lines in the log after ``ended`` are no sign of life. The time that a rank waits after a user ``stopped``
-    the
-    run is no silence of the run.
+    the run is no silence of the run.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)

@@ -27,10 +27,8 @@ class Rounds:
     """A count of signs of training between pauses that a log shows only at their end, such as evaluations.
 
     The length of the first few rounds predicts little: the last evaluation of a run may be on all the data.
-    If
-    pauses come after equally many steps, the beginning of the next one is predictable; otherwise no
-    prediction is
-    made.
+    If pauses come after equally many steps, the beginning of the next one is predictable; otherwise no
+    prediction is made.
     """
 
     def __init__(self) -> None:
@@ -170,8 +168,8 @@ class PhaseWaits:
         """Return the seconds of quiet above which the phase is stalled; 0 before the first wait.
 
         A threshold inferred only from the spread of the waits is `cap` at most. `steps` means that the phase
-        consists
-        of steps: it ends for many reasons, and the quiet times before its ends do not have one distribution.
+        consists of steps: it ends for many reasons, and the quiet times before its ends do not have one
+        distribution.
         """
         return max(
             too_long(self.within, cap=cap, factor=factor, floor=floor),
@@ -216,8 +214,7 @@ class StallThresholds:
         """Record that the run was quiet in `phase` for `waited` seconds, and is now in `following`.
 
         A wait `after_evaluation` is for the metrics of the evaluation. `learn` is false for a wait that does
-        not
-        belong to the phase.
+        not belong to the phase.
         """
         due = self._rounds.due
         if following == "train":
@@ -281,8 +278,7 @@ class StallThresholds:
         """Return the threshold of a log that ended in this phase.
 
         While too little is known, a live watch allows a longer wait, because the next line may still come. In
-        a
-        complete log, no further line comes.
+        a complete log, no further line comes.
         """
         self._update()
         return self._threshold(phase, ended=True)
@@ -404,13 +400,10 @@ def slow_at_most(waits: Sequence[float]) -> float:
     """Return an upper limit (95 % confidence) of the 99th percentile for few waits; 0 if they are even.
 
     The 99th percentile of 20 steps is the slowest of them, and one further step in 21 is slower. So the
-    percentile
-    is inferred from all steps, as if their logarithms were normal: the usual approximation of a one-sided
-    tolerance limit (G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991). If the logarithms are skewed to
-    the
-    slow side, the tail is a power: Hill's estimator of the slower half (B. M. Hill, A Simple General Approach
-    to
-    Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
+    percentile is inferred from all steps, as if their logarithms were normal: the usual approximation of a
+    one-sided tolerance limit (G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991). If the logarithms are
+    skewed to the slow side, the tail is a power: Hill's estimator of the slower half (B. M. Hill, A Simple
+    General Approach to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
     """
     ordered = sorted(waits)
     if _even(ordered, both_ends=True):
@@ -451,8 +444,7 @@ def _beyond_tail(ordered: Sequence[float]) -> float:
 
     A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment Estimator for the Index of an Extreme-Value
     Distribution, Annals of Statistics 17 (1989). Twice its standard error is added: a false stall is worse
-    than a
-    late report.
+    than a late report.
     """
     count = max(_LEAST_TAIL, len(ordered) // _SHARE_OF_TAIL)
     edge = ordered[-count - 1]

@@ -128,8 +128,7 @@ class Timeline:
         """Return the seconds per step by the lines' times, by the trainer's clock, or as printed.
 
         Lines without a time of their own repeat the last time, and clocks count whole seconds. So the time
-        since the
-        last change is spread over the steps since that change.
+        since the last change is spread over the steps since that change.
         """
         pace, self._time_anchor = _spread(self._time_anchor, sample.time, self.advances)
         elapsed = sample.values.get("elapsed_seconds")
@@ -156,8 +155,7 @@ def _of_one_step(line: Line | None) -> bool:
     """Return whether the line's tokens per second are those of the step itself.
 
     verl divides the step's tokens by its seconds (``verl/trainer/ppo/metric_utils.py``); in other programs,
-    the
-    number may be a mean since the start.
+    the number may be a mean since the start.
     """
     return line is not None and "perf/throughput" in line.text
 
@@ -279,8 +277,7 @@ class StepClock:
         """Return the number of steps below a line in its own source, if its clock is not the steps' clock.
 
         The clocks differ if a step above the line has a later time. Otherwise, and between two named ranks,
-        the result
-        is ``None``: ranks write into one file in any order, and their clocks are alike.
+        the result is ``None``: ranks write into one file in any order, and their clocks are alike.
         """
         if not self._source or line.source != self._source:
             return None
@@ -295,8 +292,8 @@ class StepClock:
         """Return the number of steps in the file of a line without a rank, if all steps are below the line.
 
         Lines that a launcher, or a command before the training, prints before all steps do not show the end
-        of these
-        steps. An exception are lines near the steps: a launcher's buffer may hold lines back until it ends.
+        of these steps. An exception are lines near the steps: a launcher's buffer may hold lines back until
+        it ends.
         """
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:

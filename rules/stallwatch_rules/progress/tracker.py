@@ -423,8 +423,7 @@ class ProgressTracker:
         """True if the training certainly ended, not only by a line that looks like an end.
 
         A total may also be the end of an epoch: a counter may reach its total in each epoch without a known
-        last
-        epoch, or belong to no training.
+        last epoch, or belong to no training.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:

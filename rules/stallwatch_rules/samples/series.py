@@ -13,8 +13,8 @@ lines needed for certainty depends on the words (``series.json`` lists them):
   rises
   overall, as a loss does.
 Numbers with a unit of time or size are no losses. Lines about loading, ranks, layers, requests and so on
-belong
-to no training, except in the first case. A template that does not become a series is not examined again.
+belong to no training, except in the first case. A template that does not become a series is not examined
+again.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class Template:
     constants: _Outcome
     sampled: bool  #: the lines contain a sample
     timed: bool  #: the lines have their own time
-    #: if not ``None``: of consecutive lines with an equal value, only the last counts (a bar's drawings in one
-    #: line, a rank's times)
+    #: if not ``None``: of consecutive lines with an equal value, only the last counts (the drawings of a bar
+    #: in one line, the times of a rank)
     fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:

@@ -20,8 +20,7 @@ def from_loss_scaler(text: str) -> Found | None:
     """Read the lines of DeepSpeed's dynamic loss scalers; a skipped step is counted once.
 
     ZeRO prints ``OVERFLOW!``; the optimizers without ZeRO print ``Grad overflow on iteration …`` and repeat
-    it in
-    other words.
+    it in other words.
     """
     values: dict[str, float] = {}
     if "OVERFLOW!" in text or "Grad overflow on iteration" in text:
@@ -194,8 +193,7 @@ def _whose(found: Found, before: str) -> Found:
     """Return the numbers after this text, assigned to the evaluation if the text marks one.
 
     An evaluation's loss is never the training's, whatever its name. Batches of an evaluation show that the
-    run
-    continues, but are none of its steps.
+    run continues, but are none of its steps.
     """
     if not evaluates(before):
         return found

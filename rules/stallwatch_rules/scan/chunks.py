@@ -28,8 +28,7 @@ class ChunkCutter:
     """Cutter at the first line feed at or after each multiple of ``size``.
 
     If there is none for ``MAX_LINE`` bytes, the cut is at a carriage return or, failing that, at that limit:
-    the
-    line reader drops the rest of such a line anyway.
+    the line reader drops the rest of such a line anyway.
     """
 
     def __init__(self, size: int) -> None:

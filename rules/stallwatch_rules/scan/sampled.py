@@ -93,8 +93,7 @@ class SampledScan:
         """Return the hits in a chunk; ``None`` for an empty chunk.
 
         The search runs through all bytes of the chunk, after which a processor's caches contain none of
-        Python's own
-        data: searching several chunks and then selecting from them is faster.
+        Python's own data: searching several chunks and then selecting from them is faster.
         """
         segments = Segments(chunk.data)
         if not segments.data:

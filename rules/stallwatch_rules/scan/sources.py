@@ -27,8 +27,7 @@ class SourceReading:
     """Reader of one source, which takes the bytes in portions.
 
     ``engine`` is called once the source is longer than its head and its tail; if it returns ``None``, every
-    line
-    is read.
+    line is read.
     """
 
     def __init__(

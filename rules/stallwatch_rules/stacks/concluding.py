@@ -32,10 +32,8 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
     """Return the diagnosis with the stacks' sentence in its digest, and the odd rank in its primary cause.
 
     Only a standstill without a cause gets the odd rank. The stacks replace the silent hang's advice if the
-    run
-    has no other known cause. A cause that was read from a log is not moved to another rank: the rank that
-    hangs
-    may hang because of that cause.
+    run has no other known cause. A cause that was read from a log is not moved to another rank: the rank that
+    hangs may hang because of that cause.
     """
     summary = sentence(stacks)
     if isinstance(summary, str):

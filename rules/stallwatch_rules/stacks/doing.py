@@ -37,8 +37,7 @@ def doing_of(rank: RankAnswer) -> Doing:
     """Return the activity of a rank, by its main thread.
 
     If the main thread waits for autograd, the autograd thread that waits counts; if it waits in an event
-    loop, the
-    tasks that it awaits.
+    loop, the tasks that it awaits.
     """
     main = main_thread(rank.threads)
     if main is None or not main.frames:

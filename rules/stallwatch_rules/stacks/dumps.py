@@ -70,8 +70,7 @@ def _at_oldest(recorded: Recorded) -> Recorded:
     """Return the recorder's data with the counters of each group reduced to its oldest pending collective.
 
     Programs run ahead of their devices, each by another number of collectives; a device has come no further
-    than
-    the oldest collective that is under way.
+    than the oldest collective that is under way.
     """
     oldest: dict[int, Waiting] = {}
     for wait in sorted(recorded.waiting, key=lambda one: one.number):

@@ -60,8 +60,7 @@ def over_hosts(
     """Join the stacks of all hosts of a run, keyed by host. `silent`: hosts that do not answer.
 
     `ranks`: the folded ranks of each known host, including hosts without stacks. A rank that two hosts report
-    is
-    assigned to neither host: it is left out of the groups, and is a candidate.
+    is assigned to neither host: it is left out of the groups, and is a candidate.
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():

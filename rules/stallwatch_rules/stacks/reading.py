@@ -48,8 +48,7 @@ def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
     """Return the threads of a dump; the last thread, which is the oldest, is the main thread.
 
     If two processes requested a dump at the same time, the text contains two, and each thread counts as in
-    the
-    later dump.
+    the later dump.
     """
     threads: dict[str, tuple[str, list[Frame]]] = {}
     frames: list[Frame] | None = None

@@ -72,10 +72,8 @@ class Run:
         """The pipelines of the run, each with its ranks in the order of the stages.
 
         If the groups have no names, these are the groups with the largest distance between ranks in which no
-        member
-        is at a collective: frameworks put the stages of a pipeline furthest apart (Megatron-LM, DeepSpeed,
-        torch's
-        meshes).
+        member is at a collective: frameworks put the stages of a pipeline furthest apart (Megatron-LM,
+        DeepSpeed, torch's meshes).
         """
         if self.pipelines:
             return self.pipelines

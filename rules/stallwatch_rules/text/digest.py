@@ -96,8 +96,7 @@ def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
     """Return a line on how each group of ranks ended, primary cause first: ``rank 7: CUDA out of memory``.
 
     Empty if no rank is known, or if all ranks ended alike. In a run over several hosts, ranks may be ``odd``:
-    the
-    other ranks waited for them.
+    the other ranks waited for them.
     """
     primary = diagnosis.primary
     ends: list[tuple[list[int], Text, str | None, bool]] = [

@@ -25,8 +25,7 @@ def decode_foreign(raw: bytes) -> str:
     """Decode text that is not UTF-8 by the pattern of its bytes, else with marks for broken bytes.
 
     UTF-8 with broken bytes stays UTF-8; otherwise Western Europe's encoding (Windows-1252) and that of
-    Chinese
-    Windows (GB18030) are distinguished.
+    Chinese Windows (GB18030) are distinguished.
     """
     marked = raw.decode("utf-8", "replace")
     if _mostly_sound(marked):

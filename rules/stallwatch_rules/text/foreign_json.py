@@ -19,8 +19,7 @@ def read_json(data: str | bytes) -> Any:
     """Return the value in the text; raise `ValueError` if it contains none.
 
     Whole numbers that need more than 64 bits are floats, infinity if need be, so that no arithmetic fails.
-    Lone
-    surrogates, which cannot be written, become question marks.
+    Lone surrogates, which cannot be written, become question marks.
     """
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     try:

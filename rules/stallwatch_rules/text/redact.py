@@ -3,8 +3,7 @@
 ``secret_shapes.json`` describes secrets: tokens of known services, credentials in addresses, values with
 secret-sounding names, the user's name in home paths. A site adds its own patterns. The search takes linear
 time (google-re2), with one quick search for text without any of them, which is nearly all. Line ends are
-never
-changed, so many lines may be redacted at once.
+never changed, so many lines may be redacted at once.
 """
 
 from __future__ import annotations

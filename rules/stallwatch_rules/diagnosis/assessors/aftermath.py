@@ -51,8 +51,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
     The other nodes lose the rendezvous with the node that died, and a process may end its teardown in a
     segmentation fault. However, peers that lose a process do not make that process crash, though they may
-    report
-    the loss before the crash.
+    report the loss before the crash.
     Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: a symptom.
     """
     requests = [LeftOut(one.rule) for one in _requests(now)]
@@ -111,8 +110,8 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make the rank that ended first the cause, if the other ranks only report a lost peer.
 
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, the rank
-    that
-    aborted is the one to inspect. The same holds for a rank that ended with an exit status and no message.
+    that aborted is the one to inspect. The same holds for a rank that ended with an exit status and no
+    message.
     Example: rank 0 lost its NCCL peer, and torchrun prints ``exitcode: -6`` of rank 3: that abort.
     """
     catalogue, streams, tracker = run.catalogue, run.streams, run.tracker
@@ -164,8 +163,7 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
     library's messages before an abort are harmless if no line shows that the run aborted. If a script ends
-    its
-    helpers after the training, its shell reports which signal ended them.
+    its helpers after the training, its shell reports which signal ended them.
     Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
     """
     fatal, facts = now.fatal, now.facts

@@ -23,8 +23,8 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge a SIGKILL whose lines do not mention memory: schedulers send it if SIGTERM has no effect.
 
     If a scheduler or a launcher is known to have ended the run, or ranks had given up waiting before, the
-    kill
-    does not explain the failure. A scheduler that cancels after the kill only ends the remaining processes.
+    kill does not explain the failure. A scheduler that cancels after the kill only ends the remaining
+    processes.
     Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: known by its signal only.
     """
     kill = now.tagged(SIGKILL)

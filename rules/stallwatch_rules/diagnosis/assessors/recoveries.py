@@ -73,10 +73,8 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make findings harmless that follow a stop by hand, or if the command ended well.
 
     Ranks that are interrupted one after the other lose each other, and report it: if the interrupt came
-    first,
-    the report is a symptom of the interrupt alone. If the interrupt is known to have ended the run, even
-    findings
-    that are causes elsewhere are harmless after it.
+    first, the report is a symptom of the interrupt alone. If the interrupt is known to have ended the run,
+    even findings that are causes elsewhere are harmless after it.
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
     ended_well = run.context.failed is False
@@ -126,12 +124,9 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make output during teardown harmless, if a failure or a signal explains it.
 
     Threads and children report that they lost the failed process, destructors and exit handlers fail, and
-    their
-    output may come long before that of the failure. If the main thread only reports such a loss, the last
-    thread
-    or child that died for another reason is the cause. A handled exception ended nothing, unless the run is
-    known
-    to have died and no other finding shows why.
+    their output may come long before that of the failure. If the main thread only reports such a loss, the
+    last thread or child that died for another reason is the cause. A handled exception ended nothing, unless
+    the run is known to have died and no other finding shows why.
     Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended it.
     """
     noise = [one for one in now.found if one.harm in ("fatal", "degrading") and one.shows_teardown]
@@ -156,8 +151,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge a failed start, by a shell's message or a usage text: the program may continue or fail later.
 
     Start scripts load modules that a machine lacks, and print programs' help. A start counts as failed only
-    if
-    this is the last output, and a requested help text is no failure.
+    if this is the last output, and a requested help text is no failure.
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
