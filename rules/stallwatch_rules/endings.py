@@ -90,7 +90,7 @@ class Ending(msgspec.Struct, frozen=True):
 
     kind: EndingKind
     exit_code: int | None  #: exit code as seen by the shell; 128 + n for signal n
-    signal: str | None = None  #: such as "SIGKILL"
+    signal: str | None = None  #: the signal's name, such as "SIGKILL"
     detail: Text = ""  #: the evidence for the kind
     seconds: float = 0.0  #: duration of the command
     left: list[Left] = []  #: ranks that ended by themselves, without an error, before the others

@@ -114,7 +114,7 @@ class RunReading:
         self.ranks_on: Mapping[int, str] = {}  #: rank → host named by the rank's source
         self._streams_of: dict[str, int] = {}  # source → number of its streams
         self.splits_starts = starts
-        self.starts = Starts()  #: completed starts
+        self.starts = Starts()  #: the completed starts of the source
         self._part: Part | None = None  # the part since the newest start
         self._before: _Before | None = None  # the state before a place where another start may begin
         self._replaying = False
@@ -211,7 +211,7 @@ class RunReading:
         return masked
 
     def _take_asides(self, waiting: deque[Aside], index: int) -> dict[str, int]:
-        """Take the asides before a line; return the further matches per rule that the line represents."""
+        """Record the asides before a line; return the further matches per rule that the line represents."""
         more: dict[str, int] = {}
         while waiting and waiting[0].before <= index:
             aside = waiting.popleft()

@@ -32,7 +32,8 @@ Verdict = Literal[
 ]
 #: The verdicts on a run that trained; other runs may be compared to such a run.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
-#: Who stopped a run from outside: Ctrl-C or SIGINT, ``scancel``, a scheduler, or another signal's sender.
+#: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or another
+#: signal's sender.
 Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
 Inferred = Literal["", "place", "words"]  # "words" appears only in reports of version 0.1
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
@@ -60,7 +61,7 @@ class Sample(msgspec.Struct, frozen=True):
 
     rank: int | None
     time: float | None
-    step: int | None = None  #: optimizer steps done
+    step: int | None = None  #: number of completed optimizer steps
     total_steps: int | None = None
     #: The numbers, which may be NaN: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
     #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the

@@ -161,7 +161,7 @@ class Recurrence(msgspec.Struct):
     is_later: bool = False  #: one of those lines names another epoch
 
     def see(self, key: bytes, line: Line) -> bool:
-        """Take a line; return True if it is the next line of the head."""
+        """Compare a line with the head; return True if it is the next line of the head."""
         known = self.head.lines.get(key)
         if known is None or key in self.met:
             return False
@@ -223,7 +223,7 @@ class Candidate:
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
-        """Take a line whose text, without digits, is in a head."""
+        """Compare a line, whose text without digits is in a head, with all heads."""
         for one in self._recurrences:
             if one.see(key, line):
                 self._met_at = len(self.lines)

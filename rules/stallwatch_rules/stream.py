@@ -120,7 +120,7 @@ class StreamReading:
         self.below_start: Below = ""  #: kind of output after the last match of these rules
         self.timeouts = timeouts  #: rules whose lines contain flight data
         self.rank = rank
-        self.index = 0  #: lines read
+        self.index = 0  #: number of lines read
         self.plain = 0  #: lines read outside of tracebacks
         self._gaps = gaps if gaps is not None else Gaps()
         self._left_out, self._losses = self._gaps.lines, self._gaps.losses

@@ -11,7 +11,7 @@ from typing import Literal
 
 from stallwatch_rules.records import Role
 
-#: What is known about the other findings that could also be the cause.
+#: The known order of the other findings that could also be the cause.
 Rivals = Literal["none", "later", "later-step", "unordered"]
 
 #: Confidence in a finding of a role, given what is known about its rivals.

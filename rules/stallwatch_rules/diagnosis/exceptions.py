@@ -25,7 +25,7 @@ SURVIVED_LINES = 1000  #: lines after an exception that show this in logs whose 
 SURVIVED_BUT_DIED = 10
 
 AT_ONCE = 60  #: lines outside of tracebacks within which parts that Ctrl-C ended report the end
-AT_ONCE_SECONDS = 2.0  #: the same limit in seconds, if the lines have times
+AT_ONCE_SECONDS = 2.0  #: seconds within which parts that Ctrl-C ended report the end, if the lines have times
 SHORTLY = 300.0  #: seconds before a run's last step within which an exception may be the reason for a stall
 #: steps that training may take with data prepared before the thread or process that prepares it died
 BUFFERED_STEPS = 100

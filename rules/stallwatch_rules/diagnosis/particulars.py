@@ -197,7 +197,7 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
         for limit, line in stream.summary.limits.items()
     }
     advice = message("diagnosis.oom-killed-first")
-    if len(limits) != 1:  # of several limits, it is unknown which one applied
+    if len(limits) != 1:  # it is unknown which of several limits applied
         return replace(primary, title=message("diagnosis.oom-killed"), fixes=[advice, *primary.fixes])
     ((limit, text),) = limits.items()
     return replace(

@@ -51,7 +51,7 @@ def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) ->
 def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Part) -> None:
     """Add the starts, and a note on how the earlier ones ended, to the diagnosis of the newest start."""
     if diagnosis.verdict == "no-training-log" and starts.is_of_training:
-        diagnosis.verdict = "no-evidence"  # the newest start began like the earlier ones
+        diagnosis.verdict = "no-evidence"  # the newest start began like the earlier starts
     newest = start_of(diagnosis, streams, part.first, part.last)
     newest.number, newest.reported = starts.count + 1, True
     diagnosis.starts = [newest, *reversed(list(starts))]

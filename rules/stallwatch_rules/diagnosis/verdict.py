@@ -19,7 +19,7 @@ WITH_STATUS = "left-with-status"  #: fact: a rank ended with an exit status and 
 AT_EXIT = "aborted-at-exit"  #: fact: the run aborted after it had finished
 ASKED = "asked-to-end"  #: fact: a signal requested the end of the run; also the key of its message
 
-#: Who stopped a run, by the tag of the rule that shows it.
+#: The actor that stopped a run, by the tag of the rule that shows it.
 _STOPPED_BY: Mapping[Tag, Interrupter] = {
     "time-limit": "time-limit",
     "preempted": "preempted",

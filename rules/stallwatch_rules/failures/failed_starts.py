@@ -25,7 +25,8 @@ _MEANT = lazy(
     r"|^[\w.+~/-]{1,200}[:：] ?(?:line |行 ?|第 ?)?\d+(?: ?行)?[:：]|^-?(?:ba|z|da|k)?sh: "
     r"|^(?:srun|sbatch|salloc|slurmstepd(?:-\S{1,60})?|mpirun|mpiexec|prterun|docker|make(?:\[\d+\])?"
     r"|conda|sudo|env|kubectl): |^ERROR conda\.cli\.|^Primary job +terminated|\bFAILED$"
-    r"|^Root Cause \(first|^\[\d+\]:$|\[launch\.py:\d+:sigkill_handler\] "  # from DeepSpeed
+    # the output of DeepSpeed's launcher
+    r"|^Root Cause \(first|^\[\d+\]:$|\[launch\.py:\d+:sigkill_handler\] "
     # References to further help.
     r"|^(?:Try|See|Run|Use|Type|To|Also|Please|For|You|It is also|IMPORTANT|The following module)\b"
     r".{0,120}(?:help|usage|`|conda|module|shell|spider|cache|information|documentation)"

@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RaisedIn, RulePage
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
-#: Where an exception was raised: in the main thread, another thread, a process of ``multiprocessing``, a task
-#: of
-#: asyncio, or where Python drops it (``__del__``, atexit, a generator that is closed). ``handled``: the
-#: program
-#: reports that it continues without the part that failed.
+#: The setting in which an exception was raised: the main thread, another thread, a process of
+#: ``multiprocessing``, a
+#: task of asyncio, or a place where Python drops it (``__del__``, atexit, a generator that is closed).
+#: ``handled``: the program reports that it continues without the part that failed.
 Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
@@ -52,7 +51,7 @@ class Frame(msgspec.Struct, frozen=True):
         return not self.line or bool(_LIBRARY.search(self.path))
 
     def __str__(self) -> str:
-        if not self.line:  # compiled code
+        if not self.line:  # a frame of compiled code has no line number
             return f"{self.name} ({self.path})"
         return f"{self.path}:{self.line} in {self.name}" if self.name else f"{self.path}:{self.line}"
 
@@ -345,7 +344,7 @@ Key = tuple[str, str, str]
 class Seen(msgspec.Struct):
     """One exception in one stream, with its number of occurrences."""
 
-    raised: Raised  #: the first occurrence
+    raised: Raised  #: the first occurrence of the exception
     count: int
     last: Raised
 

@@ -87,7 +87,7 @@ _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("handled", _HANDLED),
 )
 INTRODUCED = 3  #: maximum number of lines from an introduction to its traceback
-HANDLED = 1  #: the same from a message that the exception is handled
+HANDLED = 1  #: maximum lines from a message that an exception is handled to its traceback
 # The raising statement, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")

@@ -12,11 +12,11 @@ from stallwatch_rules.records import Harm, Phase
 from stallwatch_rules.text.digest import short_duration
 
 RECOVERED = 3  #: steps after a failure that show that the failure did not end the run
-#: the same limit for a run that is known to have failed: its output may be out of order
+#: steps that show this if the run is known to have failed: its output may be out of order
 RECOVERED_BUT_DIED = 10
 
 SERVED = 5  #: answers after a failure that show that the failure did not end an inference server
-#: the same limit for a run that is known to have failed: pending requests may still be answered
+#: answers that show this if the run is known to have failed: requests may be pending
 SERVED_BUT_DIED = 20
 
 

@@ -32,9 +32,10 @@ STAYED = 10  #: points for which a diverged loss must stay high; 3 in an excerpt
 GRADIENT = 5.0  #: a gradient norm above this multiple of the usual norm confirms a jump in few values
 BASELINE = 50  #: points before a jump with which the jump is compared
 ZEROS = 3  #: number of printed zeros that are not a coincidence
-ZEROS_LATER = 10  #: the same number if the gradients were not zero at first
+ZEROS_LATER = 10  #: number of printed zeros that count if the gradients were not zero at first
 ZEROS_NEVER = 5  #: number of zero losses from the start, each with a zero gradient
-ZEROS_AFTER_OVERFLOW = 50  #: the same number if steps overflowed: skipped steps print zeros, too
+#: number of printed zeros that count if steps overflowed: skipped steps print zeros
+ZEROS_AFTER_OVERFLOW = 50
 NO_MARGIN = 10  #: equal losses of preference learning with zero rewards: the model does not change
 COARSE = 20  #: a loss of fewer units of its last printed digit may change a lot and look the same
 REPEATED = 3  #: a loss that is computed rarely must repeat this many times as often as before
@@ -118,7 +119,7 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
         return None
     recent = losses[-width:]
     before = losses[:-width]
-    # the latest losses overlap the best ones, as in every run that still learns
+    # the latest losses overlap the best losses, as in every run that still learns
     if min(recent) <= ABOVE_ALL * min(before):
         return None
     starts = range(len(before) - width + 1)

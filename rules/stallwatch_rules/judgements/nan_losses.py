@@ -32,7 +32,7 @@ class NanLosses:
         self._losses = 0  # losses of all counters
 
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
-        """Count a loss; return `began` after ``SEVERAL`` bad losses, `over` after ``GOOD`` finite ones."""
+        """Count a loss; return `began` after ``SEVERAL`` bad losses, `over` after ``GOOD`` good losses."""
         self._losses += 1
         row = self._rows.setdefault(counter, _Row(self._losses))
         row.gap, row.seen = max(row.gap, self._losses - row.seen), self._losses

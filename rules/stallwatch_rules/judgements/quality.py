@@ -41,7 +41,7 @@ KL_STAYED, KL_RAMP = 10, 20
 EXACT = 3  #: number of digits that show that a rate is not rounded to 0
 STANDS = 0.97  #: a loss above this share of the first losses does not fall
 EVALUATIONS = 5  #: equal results of evaluations that are significant if printed with five digits
-EVALUATIONS_ROUNDED = 8  #: the same number for results with four digits
+EVALUATIONS_ROUNDED = 8  #: equal results of evaluations that are significant if printed with four digits
 
 
 class Quality(NamedTuple):

@@ -24,7 +24,7 @@ from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.stacks.spans import ranks_in
 
 WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: numbers of steps over which the mean deviation is judged
-OF_RANKS = WINDOWS[:4]  #: the same for single ranks, since there are many
+OF_RANKS = WINDOWS[:4]  #: numbers of steps for single ranks, of which there are many
 LEAST = math.log(1.065)  #: the least relevant mean deviation
 Z = 6.5  #: standard errors above zero that a mean needs: noise reaches that once in 2.5 × 10¹⁰
 #: share of steps that must deviate upwards; a smaller share in long windows, see `least_positive`
@@ -135,7 +135,7 @@ class Comparison(Generic[_Key]):
         self._usual: deque[float] = deque(maxlen=_USUAL_OF)  # median squared differences of all series
 
     def see(self, deviations: Mapping[_Key, float]) -> Lag[_Key] | None:
-        """Take the deviations of a step; return the key that lags most, if any lags."""
+        """Add the deviations of a step; return the key that lags most, if any lags."""
         if self._series.keys() != deviations.keys():
             self._series = {key: self._series.get(key) or _Series(self._windows[-1]) for key in deviations}
         self._learn(deviations)
@@ -288,7 +288,7 @@ class SlowHosts:
         self._at[rank], self._host[rank] = step, host
 
     def see(self, host: str, rank: int, step: int, own: Own) -> bool:
-        """Take a step of a rank; return whether the result in ``slow`` changed."""
+        """Add a step of a rank; return whether the result in ``slow`` changed."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
         if not (0 < own.own < math.inf and 0 < own.whole < math.inf and own.tokens >= 0):

@@ -18,8 +18,9 @@ from stallwatch_rules.text.lazy import lazy
 
 # A trailing blank belongs to the prefix; further blanks are the line's own indentation (tracebacks).
 _BRACKETED = lazy(
-    r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # torch, torchrun --tee
-    r"|\[(?:[\w.-]+@)?(?:\d+,)?(\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err)>: ?"  # mpirun, horovod
+    r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # prefixes of torch, and of torchrun --tee
+    # prefixes of mpirun and horovod
+    r"|\[(?:[\w.-]+@)?(?:\d+,)?(\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err)>: ?"
     r"|\[std(?:out|err)\] ?"  # Azure ML, Horovod on Spark
     r"|\[pod/[\w.-]+/[\w.-]+\] "  # kubectl logs --prefix
 )
@@ -53,7 +54,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
     for _ in range(4):  # launchers nest, but not endlessly
         first = text[:1]
         if first == "[":
-            if text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20":  # a date
+            if text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20":  # the text begins with a date
                 break
             found = _BRACKETED.match(text)
             if found is None:
@@ -80,7 +81,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
                 rank = int(found[1])
         elif first.isdigit():
             found = None
-            if text[4:5] != "-":  # no date
+            if text[4:5] != "-":  # the text does not begin with a date
                 found = _KAGGLE.match(text) or _HOST.match(text)
             elif "[rank" in text or "[default" in text:
                 found = _HOST.match(text)
@@ -108,8 +109,9 @@ def take_rank(text: str) -> tuple[int | None, str]:
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
 _SURE_NUMBERS = 12  # so many labeled lines in a row, by far fewer tasks, are no numbered list
-_SURE_TASKS = 4  # so many suffice if the tasks are counted from 0 and take turns
-_LABEL = lazy(r" {0,5}(\d{1,5}): ")  # the form that srun writes; the output of ``grep -n`` has no blank
+_SURE_TASKS = 4  # number of labeled lines in a row, by far fewer tasks, that are no numbered list
+# number of labeled lines that suffice if the tasks are counted from 0 and take turns
+_LABEL = lazy(r" {0,5}(\d{1,5}): ")
 # The start of a line with the label of a task or a host, in any frame of a pasted text, or of a container's
 # record, which has a time with T.
 _MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")
@@ -144,9 +146,9 @@ _LAUNCHER = lazy(
     r".*\s(?:\S*torchrun|\S*accelerate launch|-m torch\.distributed\.(?:run|launch))\s(?P<after>.*)"
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
-_LONGEST_COMMAND = 4000  # characters
+_LONGEST_COMMAND = 4000  # characters of a command that are searched
 _SURE_HOSTS = 20  # so many lines in a row, all labeled by a few hosts, are also a launcher's
-_BEGINNING = 64 * 1024  # bytes from which labels are learned
+_BEGINNING = 64 * 1024  # number of lines in a row, all labeled by a few hosts, that show a launcher's labels
 _FIRST_LINES = 1000  # lines that are searched: a launcher labels all lines or none
 
 

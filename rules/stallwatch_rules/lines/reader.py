@@ -36,7 +36,7 @@ _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of a prefix or a timestamp
 _LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))  # a timestamp may follow
 _MAY_QUOTE = "{>"  # a record with a string in it may follow
-_Partial = tuple[str, int, float | None]  # text, number, time
+_Partial = tuple[str, int, float | None]  # text, line number and time of an unfinished record
 
 
 class LineReader:
@@ -62,7 +62,7 @@ class LineReader:
         self.source = source
         self.rank = rank
         self.cut = 0  #: lines that were longer than MAX_LINE
-        self.bytes = 0  #: bytes fed
+        self.bytes = 0  #: number of bytes fed so far
         self._head: bytes | None = b""  # the first bytes, until the byte order mark is known
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it

@@ -75,7 +75,7 @@ _LABELLED = lazy(
 
 
 def as_pasted(head: bytes) -> bytes:
-    """Return the same text in UTF-8 with line feeds, from any encoding and line ends."""
+    """Return a text in UTF-8 with line feeds, from text in any encoding and with any line ends."""
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         head = head.decode("utf-16", "replace").encode("utf-8", "replace")
     return head.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").replace(b"\r\n", b"\n")

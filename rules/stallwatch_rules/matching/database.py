@@ -98,7 +98,7 @@ class BlockScanner:
         def on_counted(number: int, _start: int, end: int, _flags: int, _context: object) -> bool:
             add_number(number)
             add_end(end)
-            return len(ends) == most  # stop the scan
+            return len(ends) == most  # True stops the scan
 
         with contextlib.suppress(hyperscan.ScanTerminated):
             self._database.scan(

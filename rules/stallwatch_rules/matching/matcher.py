@@ -141,7 +141,7 @@ class Matcher:
         return self._confirmed(texts, sorted(self._candidates(texts)))
 
     def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
-        """Return the same as ``match``, for lines on which only these numbers of patterns can match."""
+        """Return the rules that fire, for lines on which only these numbers of patterns can match."""
         candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
         return self._confirmed(_looked_at(lines), candidates).matches
 
@@ -179,7 +179,7 @@ class Matcher:
         )
 
     def match_stream(self, lines: Sequence[Line]) -> list[Hit]:
-        """Return the same as ``match``, with ``requires`` applied to these lines, by source and rank."""
+        """Return the rules that fire, with ``requires`` applied to these lines, by source and rank."""
         matches, contexts = self.scan(lines)
         seen = {(lines[index].source, lines[index].rank, rule) for index, rule in contexts}
         return [

@@ -57,7 +57,7 @@ def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
     return re2.compile(pattern.encode() if encoded else pattern, options)
 
 
-cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: for repeated searches
+cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: compiled patterns for repeated searches
 
 
 @functools.lru_cache(maxsize=4096)
@@ -129,7 +129,7 @@ def hyperscan_flags() -> int:
 
 TOKEN = lazy(
     r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, named or numbered characters, escapes
-    r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # classes
+    r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # character classes
     r"|\{(?P<least>\d{1,8})(?P<range>,(?P<most>\d{0,8}))?\}|(?P<start>\^)|(?P<end>\$)"
 )
 _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")

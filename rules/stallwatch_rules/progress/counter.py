@@ -38,7 +38,7 @@ class Counter:
     durations: dict[Phase, deque[float]] = field(default_factory=dict)  #: phase → seconds between rises
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     _rose_at: float | None = None  # the trainer's clock at the last step
-    _delta: int | None = None  # the smallest rise
+    _delta: int | None = None  # the smallest rise so far, in steps
     _epoch: float | None = None
     _low: list[int] = field(default_factory=list)
     _offset: int = 0

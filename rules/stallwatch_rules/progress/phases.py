@@ -8,12 +8,13 @@ from typing import Literal
 from stallwatch_rules.records import Phase
 from stallwatch_rules.text.lazy import lazy
 
-#: What a line shows of a run: a phase, or one of five events. "announced": the bar of an evaluation follows.
-#: "finished": the training reports its end. "ended": a line that programs print at their end; it counts if
-#: steps
-#: were made and none follows. "left": a process ended with success, as all do at the end of a run.
-#: "restarted":
-#: the workers are started again.
+#: The sign in a line: a phase, or one of five events. "announced": the bar of an evaluation follows.
+#: "finished": the
+#: training reports its end. "ended": a line that programs print at their end; it counts if steps were made
+#: and
+#: none follows. "left": a process ended with success, as all do at the end of a run. "restarted": the workers
+#: are
+#: started again.
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
 ANNOUNCES = "***"  #: part of each line that announces an evaluation
 
@@ -113,7 +114,7 @@ _END_WORDS = (
     ),
     *("termin", "inaliz", "abgeschlossen", "beendet"),
 )
-_LONGEST_END = 200  # characters
+_LONGEST_END = 200  # maximum characters of a line that programs print at their end
 
 
 def _seems_over(text: str) -> bool:

@@ -81,7 +81,8 @@ class Timeline:
         self.backs: list[int] = []  #: numbers of the lines at which the steps went back
         self.left_out = 0  #: number of unread samples without a step number before the next sample
         self._time_anchor: tuple[float, int] | None = None  # time of a line, and the advances at that time
-        self._clock_anchor: tuple[float, int] | None = None  # the same, by the trainer's own clock
+        # trainer's clock in a sample, and the advances at that time
+        self._clock_anchor: tuple[float, int] | None = None
         self._width = 1  # intervals are joined until they span this many steps
 
     def hit(self, rule: str, count: int = 1) -> None:

@@ -55,7 +55,8 @@ class _Stream:
         self.rounds = 0  # number of rounds at that end: other counters may count the last round, too
         self.left = False  # a process of the stream ended with success
         self.seeming_ends: set[str] = set()  # lines since the last step that only look like an end
-        self.passed: set[str] = set()  # such lines before earlier steps: they occur between steps
+        # lines that only look like an end, before earlier steps: they occur between steps
+        self.passed: set[str] = set()
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 

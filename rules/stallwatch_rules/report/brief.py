@@ -16,7 +16,7 @@ def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSumma
     """Return the report in at most five lines, followed by one line for each of several `jobs`."""
     lines = [*_lines(phrases.shown(diagnosis, language), language)]
     if jobs:
-        from stallwatch_rules.report import jobtable  # rarely needed
+        from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
         found = jobtable.table(jobs, language)
         rows = [" · ".join(filter(None, row.cells[:5])) for row in found.rows]

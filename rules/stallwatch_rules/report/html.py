@@ -63,7 +63,7 @@ def to_html(
 def _jobs(jobs: Sequence[JobSummary], language: str) -> Table | None:
     if not jobs:
         return None
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     return jobtable.table(jobs, language, len(jobs))
 
@@ -71,7 +71,7 @@ def _jobs(jobs: Sequence[JobSummary], language: str) -> Table | None:
 def _starts(starts: Sequence[Start], language: str) -> Table | None:
     if not starts:
         return None
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     return jobtable.starts_table(starts, language, len(starts))
 

@@ -15,7 +15,7 @@ from stallwatch_rules.report.phrases import clock, word
 from stallwatch_rules.text.digest import shortened
 
 MAX_JOBS = 20  #: maximum number of lines; the reported job is always shown
-_MAX_CAUSE = 90  # characters
+_MAX_CAUSE = 90  # maximum characters of a cause
 _WELL: tuple[Verdict, ...] = ("finished", "healthy")
 OTHER = "other"  #: name for files of no known job
 
@@ -36,7 +36,7 @@ class Table:
     heads: list[str]
     rows: list[Row]
     more: str  #: number of older entries that are left out, if any
-    summary: str  #: number of all entries, and the one that is reported
+    summary: str  #: number of all entries, and the name of the reported entry
 
 
 def table(jobs: Sequence[JobSummary], language: str = "en", most: int = MAX_JOBS) -> Table:

@@ -52,7 +52,7 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSu
 
 
 def _jobs(jobs: Sequence[JobSummary], language: str) -> list[str]:
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     found = jobtable.table(jobs, language)
     blocks = [f"## {word('jobs', language)}", _table(found)]
@@ -60,7 +60,7 @@ def _jobs(jobs: Sequence[JobSummary], language: str) -> list[str]:
 
 
 def _starts(starts: Sequence[Start], language: str) -> list[str]:
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     found = jobtable.starts_table(starts, language)
     return [

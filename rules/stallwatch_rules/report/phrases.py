@@ -120,7 +120,7 @@ def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
         return one
     first = finding.first
     if (first.rank, first.file, first.line) != (primary.rank, primary.file, primary.line):
-        return one  # the rank was chosen among them: the last, or the one that the other ranks waited for
+        return one  # the rank was chosen among them: the last rank, or the rank that the others waited for
     ranks = ranks_of(finding.ranks, language)
     if primary.rank == min(finding.ranks):
         return ranks

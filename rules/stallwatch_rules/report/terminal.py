@@ -105,7 +105,7 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
 
 
 def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
-    from stallwatch_rules.report.explanation import explanation  # rarely needed
+    from stallwatch_rules.report.explanation import explanation  # imported here, because it is rarely needed
 
     lines = Table.grid(padding=(0, 2))
     shown = ""
@@ -117,7 +117,7 @@ def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
 
 def render_jobs(jobs: Sequence[JobSummary], language: str = "en") -> RenderableType:
     """Return a table of several jobs, to be printed above the report of one of them."""
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     shown = jobtable.table(jobs, language)
     return Group(*_table(shown), Text(), Text(shown.summary))
@@ -126,7 +126,7 @@ def render_jobs(jobs: Sequence[JobSummary], language: str = "en") -> RenderableT
 def _starts(starts: Sequence[Start], language: str) -> list[RenderableType]:
     if not starts:
         return []
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     shown = jobtable.starts_table(starts, language)
     return _section("starts", [Text(shown.summary), *_table(shown)], language)

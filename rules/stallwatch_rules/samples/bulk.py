@@ -40,10 +40,10 @@ _STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: the hours follow no letter e
 # contain its own timestamp.
 _CLOCK = lazy(rb"\[?--(?: |T(?!.*\]: ))::(?!.*(?:ank|ANK|\[default|\]<std|\[trainer|\[worker))")
 _BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # text was printed after a bar's end
-_WORTH_LEARNING = 6  # lines
+_WORTH_LEARNING = 6  # lines of a kind after which a template is learned
 _MOST_TEMPLATES = 20_000
 _MOST_KEYS = 100_000
-_LONGEST_KEY = 1000  # bytes
+_LONGEST_KEY = 1000  # maximum bytes of a key
 
 
 @dataclass

@@ -114,7 +114,7 @@ GIB = 1024.0**3
 
 _LOSSES = ("loss", "loss_step", "loss train")
 _WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name contains one of these words
-# These expressions search lower case. A pattern that begins with letters is fast; the text before them is
+# The expressions below search lower case. A pattern that begins with letters is fast; the text before it is
 # examined only at a match.
 _KEYED = lazy(
     r"(loss(?:_step| train)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"

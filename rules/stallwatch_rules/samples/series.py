@@ -77,7 +77,7 @@ _FAILS = lazy(
 )
 _DIGIT = lazy(r"\d")
 _FINE = lazy(r"\.\d{3}")  # tables of scores for people have fewer digits
-_HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # names of columns
+_HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # a line with the names of columns
 _FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # the word after the counter, by itself
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
 _BATCHES = frozenset(("batch", "minibatch"))
@@ -113,7 +113,7 @@ class _Kind:
         self.rounds = False  #: the counter counts epochs, episodes or games
         self.evaluates = False
         self.rows: list[list[float]] = []  #: rows of numbers until the template is accepted or rejected
-        self.last: int | None = None  #: the last count
+        self.last: int | None = None  #: the last count of the series
         self.falls = 0  #: number of lines with a lower count than the line before
         self.repeats = 0  #: number of lines with the same count as the line before
         self.series = ""  #: name of the series, once it is accepted
@@ -155,13 +155,13 @@ class _Stream:
         self.once: set[int] = set()  #: hashes of templates that occurred once, after many others
         self.tried = 0  #: number of examined templates
         self.trains = False  #: a line mentions a training
-        self.heading: _Heading | None = None  #: the last heading
+        self.heading: _Heading | None = None  #: the last heading of the stream
         self.below: dict[str, _Below] = {}  #: name of a series below headings → its counts
         self.head: list[str] | None = None  #: names of columns, the first of which is a counter's
         self.head_at = 0  #: line of these names
         self.metric_at = 0  #: the last line with a loss, a score or the like
         self.block: Sample | None = None  #: the latest counter in a line of its own
-        self.based = False  #: such counters begin at zero
+        self.based = False  #: True if counters in a line of their own begin at zero
         self.closed = False  #: a measure followed the latest counter
         #: hash of a template → its lines with a measure since the first counter
         self.metrics: dict[int, int] = {}
@@ -303,7 +303,7 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
 
 
 def _of_none(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
-    """Handle a line with a loss, a score or the like that is no row of a series."""
+    """Record a line with a loss, a score or the like that is no row of a series."""
     stream.metric_at = line.number
     return None if stream.block is None else _measured(stream, hash(key), line, sample)
 
@@ -467,7 +467,7 @@ def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Samp
 
 
 def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> Sample | None:
-    """Handle a line with a loss or a score but no count, below the last epoch's count: it ends that epoch."""
+    """End the last epoch at a line with a loss or a score but no count; return its sample."""
     block = stream.block
     assert block is not None
     seen = stream.metrics.get(key, 0)
@@ -477,7 +477,7 @@ def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> S
     if stream.closed or done != block.total_steps:
         return None
     if seen + 1 > done:
-        return None  # such lines occur several times per epoch
+        return None  # lines of this template occur several times per epoch
     stream.closed = True
     values = sample.values if sample is not None else {}
     return replace(block, time=line.time, values={**values, "epoch": float(block.step or 0)})

@@ -75,7 +75,7 @@ def may_count(text: str) -> bool:
 def counted_by(words: Sequence[str]) -> str:
     """Return the unit that a number of this name counts: ``steps``, ``rounds``, or an empty string."""
     if not _MEASURES.isdisjoint(words) or not WORDS["sizes"].isdisjoint(words):
-        return ""  # such as an episode's length, or the mean reward of episodes
+        return ""  # the number is an episode's length, or the mean reward of episodes
     if is_of("steps", words):
         return "steps"
     return "rounds" if is_of("rounds", words) or any(map(_EPOCH.match, words)) else ""

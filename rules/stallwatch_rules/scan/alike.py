@@ -20,10 +20,10 @@ from stallwatch_rules.scan.segments import Segments, view_of
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 
-MANY = 512  #: with fewer small sources than this, all are read
+MANY = 512  #: with fewer small sources than this, all sources are read
 MOST_FAILED, OF_FAILED = 3072, 1024  #: possibly failed sources that are read: in all, and of one kind
-MOST_HEALTHY, OF_HEALTHY = 1024, 64  #: the same limits for all other sources
-_TEXTS = 24  # of `OF_HEALTHY`, the number of sources whose templates differ from those of the others
+MOST_HEALTHY, OF_HEALTHY = 1024, 64  #: healthy-looking sources that are read: in all, and of one kind
+_TEXTS = 24  # number, within `OF_HEALTHY`, of sources whose templates differ from those of the others
 _EXTREMES = 12  # number of sources with the fewest lines, and with the most
 _FAILED = ("traceback", "frame", "crash", "launcher")  # watches for signs of a failure
 _LAST = 4096  # bytes at the end that contain the last line

@@ -36,7 +36,7 @@ class Match(NamedTuple):
     """A place where a rule fired."""
 
     rule: str
-    line: Line  #: with its own time, or that of a line shortly before, or the last known time
+    line: Line  #: the line, with its own time, or that of a line shortly before, or the last known time
     captures: dict[str, str]
 
     def masked(self) -> Match:
@@ -140,7 +140,7 @@ class MatchScan:
             hit = _Waiting(
                 raw, number + segments.line_ends(0, unit), self._seen_before(data, start), patterns
             )
-            if begun is not None and not unit:  # of an over-long line, the beginning and the end are read
+            if begun is not None and not unit:  # the beginning and the end of an over-long line are read
                 rest = b"" if is_open and unit == last else raw[-TAIL:]
                 hit = begun._replace(raw=begun.raw + rest, patterns=begun.patterns | patterns)
             if is_open and unit == last:

@@ -412,7 +412,7 @@ class _Traceback(NamedTuple):
     """A traceback, or a chain of tracebacks."""
 
     behind: int  #: the first segment after the final line
-    final: bytes  #: the final line
+    final: bytes  #: the final line of the traceback
     naming: tuple[int, ...]  #: the lines that identify the traceback: head, innermost user frame, final line
     whole: bool  #: True if the traceback is complete, without other lines in it
 

@@ -145,7 +145,7 @@ class Segments:
         Ascending offsets are the fastest: most are in the segment of the previous offset.
         """
         units: list[int] = []
-        # of the last offset: its segment, and the range of match ends in that segment
+        # segment of the last offset, and the range of match ends in that segment
         unit, start, end = 0, 1, 0
         for offset in offsets:
             if not start <= offset <= end:

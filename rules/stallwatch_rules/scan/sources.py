@@ -69,7 +69,7 @@ class SourceReading:
         return self._lines.cut
 
     def feed(self, data: bytes) -> None:
-        """Take the next portion of the source's bytes."""
+        """Read the next portion of the source's bytes."""
         self.bytes += len(data)
         data = self._decoded(data)
         if (missing := min(REACH, self._sizes.chunk) - len(self._first)) > 0:

@@ -27,7 +27,7 @@ class ScanSizes:
     tail: int = 96 * 1024  #: bytes at a source's end that are all read
     section: int = 32  #: number of chunks in a section
     dense: int = 4  #: number of chunks at a section's start that are searched for everything
-    dense_every: int = 8  #: of the later chunks, one in this many is searched for everything
+    dense_every: int = 8  #: one in this many of the later chunks is searched for everything
     novel: tuple[int, int] = (4, 20)  #: segments before and after a rule's first match in a section
     novel_windows: int = 20  #: number of such windows; later new rules get the small window
     known: tuple[int, int] = (1, 4)  #: segments before and after a rule's next matches

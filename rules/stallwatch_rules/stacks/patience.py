@@ -27,7 +27,7 @@ FOREVER = 1e12  #: limit of a pause, in seconds: JSON, in which hosts exchange t
 CRITICAL = LONG  #: floors after which "busy without progress" is critical
 _WORKS = 0.3  # share of a processor above which a thread or a child process counts as working
 _FLOWS = 1024  # bytes per second that a save, a load or a download moves: more than messages
-_WORKS_ON_FILES = 64 * 1024  # the same limit for user code, which may print a lot
+_WORKS_ON_FILES = 64 * 1024  # bytes per second above which user code works on files; printing moves fewer
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
 
@@ -70,7 +70,7 @@ class Ruling(msgspec.Struct, frozen=True):
     limit: float  #: seconds of quiet after which the stall is reported; `FOREVER` for a pause
     reason: Reason = ""
     rank: int | None = None  #: the rank at the call site, for which to wait
-    place: str = ""  #: such as ``train.py:42 in step``
+    place: str = ""  #: place in the code, such as ``train.py:42 in step``
     site: str = ""  #: key under which the length of the wait is remembered; empty if it is not remembered
 
     def usual(self, spell: Spell) -> float:

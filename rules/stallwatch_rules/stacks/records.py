@@ -53,7 +53,8 @@ Why = Literal[
     "frozen",
 ]
 
-#: What the ranks of a group share: data, tensor, pipeline, expert or context parallel; all ranks ("world").
+#: The relation of the ranks of a group: data, tensor, pipeline, expert or context parallel; all ranks
+#: ("world").
 Axis = Literal["", "world", "dp", "tp", "pp", "ep", "cp"]
 
 
@@ -82,7 +83,7 @@ class Waiting(msgspec.Struct, frozen=True):
     group: int  #: number of the process group in this rank
     name: str  #: name of the process group
     number: int  #: number of the collective in that group
-    operation: str  #: such as ``all_reduce``
+    operation: str  #: the operation's name, such as ``all_reduce``
 
 
 class Counts(msgspec.Struct, frozen=True):

@@ -1,1 +1,1 @@
-"""Handle text itself: encodings, numbers, secrets, and removal of text that must not be shown."""
+"""Process text: detect encodings, parse numbers, redact secrets, remove control characters."""

@@ -101,7 +101,7 @@ def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
     summaries = [stream.summary for stream in run.streams.values()]
     killed = {rank for each in summaries for rank, code in each.codes.items() if code in BY_SIGKILL}
     known = set(memory.ranks)
-    if run.hosts and killed:  # of several watched hosts, the ending belongs to one
+    if run.hosts and killed:  # the ending belongs to one of several watched hosts
         hosts = set(run.hosts.of(killed))
         ranks = {rank for rank in ranks if run.hosts.host(rank) in hosts}
     if known and not known.issuperset((*ranks, *killed)):
