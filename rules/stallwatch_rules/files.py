@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # without it, opening a pipe would wait for a writer
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # flag without which opening a pipe would wait for a writer
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 
 

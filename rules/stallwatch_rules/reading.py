@@ -140,7 +140,8 @@ class RunReading:
             return observed
         text = "\n".join([line.text for line in lines])
         scan = self.matcher.scan(lines)
-        raw, lines = lines, self._masked(lines, text)  # only the matcher may see the secrets
+        # secrets are removed here, since only the matcher may see them
+        raw, lines = lines, self._masked(lines, text)
         hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
         for index, rule, captures in scan.matches:
             if captures and lines[index] is not raw[index]:

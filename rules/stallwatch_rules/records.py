@@ -44,11 +44,12 @@ SCHEMA = 2  #: version of these records; reports are also written in schema 1
 class Line(msgspec.Struct, frozen=True):
     """One line of a log, without its prefixes."""
 
-    text: str  #: without rank prefix, ANSI codes, container prefix and line end
+    text: str  #: text without rank prefix, ANSI codes, container prefix and line end
     source: str  #: the file (or pipe) of the line, named for the user
     number: int  #: 1-based line in that source
     rank: int | None = None  #: global rank, if the prefix or the file's name contains it
-    time: float | None = None  #: from the line's own timestamp, or else when the line was read live
+    #: Unix seconds from the line's own timestamp, or else when the line was read live
+    time: float | None = None
     #: True if the time's zone is known; otherwise the time is read as UTC, but not labeled UTC in reports
     zoned: bool = False
 
@@ -266,7 +267,7 @@ class Start(msgspec.Struct):
     began: str | None = None  #: ISO 8601
     ended: str | None = None
     reported: bool = False  #: True if this report is on this start
-    interrupted_by: Interrupter | None = None  #: as in the diagnosis
+    interrupted_by: Interrupter | None = None  #: who stopped the start from outside, if it was stopped so
 
 
 class Diagnosis(msgspec.Struct):
@@ -287,7 +288,7 @@ class Diagnosis(msgspec.Struct):
     new_lines: list[NewLines] = []
     schema: int = SCHEMA
     explained: list[Contribution] = []  #: how the findings were derived; in the JSON report on request
-    series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.
+    series: list[Series] = []  #: curves for charts; not in the JSON report, and empty while a run is watched
     interrupted_by: Interrupter | None = None  #: who stopped the run, if it was stopped from outside
     starts: list[Start] = []  #: starts in the log if it contains several, the newest first
     hosts: list[HostRanks] = []  #: hosts of a run over several hosts, if known

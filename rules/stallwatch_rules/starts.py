@@ -89,7 +89,7 @@ class Head:
         if key in self.lines:
             self.doubled.add(key)
             return False
-        if len(key) >= _LEAST and key.lower() != key.upper():  # not a separator such as a row of dashes
+        if len(key) >= _LEAST and key.lower() != key.upper():  # skip separators, such as a row of dashes
             self.lines[key] = HeadLine(len(self.lines), line.text)
             self.first, self.last = self.first or line.number, line.number
             self.is_open = self.is_open and len(self.lines) < HEAD_LINES

@@ -30,7 +30,7 @@ from stallwatch_rules.text.masking import masked
 MAX_EXEMPLARS = 3
 MAX_WORDINGS = 8  #: includes exemplars of other templates: one of them may be the proof
 MAX_ACTIVITY = 4096
-#: after this many steps or lines, the last line's time no longer applies to later lines
+#: steps and lines after which the last line's time no longer applies to later lines
 AGED_STEPS, AGED_LINES = 3, 100
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
 #: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); other programs skip
@@ -212,7 +212,7 @@ class StreamReading:
         before = self.last_time
         self.clock(line)
         self._undated += 1
-        # also if no number beside the word is parsed as the loss
+        # also if the number beside the word is not parsed as a loss
         if "loss" in line.text and _LOSS.search(line.text):
             self._logged, self._lossy = self.timelines.trained, True
         if sample is not None:

@@ -166,7 +166,7 @@ def draft(
     package, module = origin_of(failure)
     title = _title(failure)
     seen = f"  # seen with {versions[package]}" if package in versions else ""
-    single = pattern.replace("'", "''")  # in the form that YAML uses in single quotes
+    single = pattern.replace("'", "''")  # YAML doubles single quotes in single-quoted text
     return _PAGE.format(
         rule=rule,
         title=title,

@@ -55,7 +55,7 @@ class Found(msgspec.Struct, frozen=True):
     count: int = 0
     facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
     proof: tuple[str, ...] = ()  #: lines that prove the cause if other lines leave it open
-    where: Line | None = None  #: for a concluded finding: the line to point to
+    where: Line | None = None  #: the line to point to, for a concluded finding
     step: int | None = None
 
     def tagged(self, tag: Tag) -> bool:

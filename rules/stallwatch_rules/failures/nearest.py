@@ -24,7 +24,7 @@ COMMON = _WORDS["common"]  #: words of any failure, and of English, which distin
 #: other words already suggest, but suggest no page themselves.
 OF_PYTHON = _WORDS["python"]
 
-THRESHOLD = 0.25  #: below this score, the words that two texts share are common to all texts
+THRESHOLD = 0.25  #: minimum score; below it, the words that two texts share are common to all texts
 LEAST_WORDS = 3  #: minimum number of shared words for a meaningful score
 #: minimum total rarity of these words (natural logarithms), unless they are a page's whole title: words of
 #: many pages are no evidence

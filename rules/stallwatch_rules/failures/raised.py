@@ -199,7 +199,7 @@ def kind_of(raised: Raised) -> Kind:
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        return "ignored"  # for a destructor, even if the text above it was truncated
+        return "ignored"  # a destructor's exception is ignored, even if the text above it was truncated
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's feeding thread, after the end of the session that it fed
     if last in _LAUNCHER_NAMES:

@@ -50,7 +50,7 @@ def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
 def _drain() -> Any:
     """Return a factory of Drain3 trees; ``None`` without Drain3."""
     try:
-        from drain3.drain import Drain  # slow to import, and most diagnoses do not need it
+        from drain3.drain import Drain  # Drain3 is slow to import, and most diagnoses do not need it
     except ImportError:
         return None
     return lambda: Drain(depth=DEPTH, sim_th=ALIKE, param_str="<*>")

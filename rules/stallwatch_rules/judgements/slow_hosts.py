@@ -346,7 +346,8 @@ class SlowHosts:
             slope = self._slope(raw, tokens)
             values = {rank: raw[rank] - slope * tokens[rank] for rank in raw}
         lags: list[Lag[str] | Lag[int] | None] = [self._hosts.see(self._of_hosts(values))]
-        if len(set(self._host.values())) < len(step):  # otherwise each host has one rank
+        # the test of single ranks adds nothing if each host has one rank
+        if len(set(self._host.values())) < len(step):
             lags.append(self._ranks.see(self._of_ranks(values)))
         imbalance = self._raw.see(self._of_hosts(raw)) if counted else None
         self._since += 1
@@ -412,7 +413,7 @@ class SlowHosts:
         whole = median(self._whole.values())
         alone = (
             median(self._whole[number] for number in self._who(slow)) - whole
-        )  # no rank waits for this part
+        )  # time for which no rank waits
         if alone < slow.cost * whole / 2 and self._matters(slow.cost):
             self._since = 0
             self.slow = slow
@@ -438,7 +439,7 @@ class SlowHosts:
 
     def _look_again(self, slow: SlowHost) -> None:
         """Check whether the slow host has caught up, or has become much slower."""
-        steps = max(OVER, 2 * slow.steps)  # in noisy runs, a short time is weak evidence
+        steps = max(OVER, 2 * slow.steps)  # a short time is weak evidence in noisy runs
         lag = self._lag_of(slow, steps) or 0.0
         now = self._sized(slow.host, slow.rank, lag, slow.steps, slow.kind)
         if lag < LEAST / 2 or not self._matters(2 * now.cost):

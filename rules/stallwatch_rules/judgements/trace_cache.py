@@ -63,7 +63,7 @@ def rose(trace: Trace) -> bool:
 def _rare(trace: Trace) -> bool:
     """Return whether there were few matches, many steps apart, each followed by steps, as is common."""
     if trace.tail or trace.count > _FEW or rose(trace):
-        return False  # no step followed a match after the last step
+        return False  # a match after the last step was followed by no step
     first = trace.first or 0
     steps = sum(interval.span for interval, _ in trace.intervals[first:])
     return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _SELDOM)

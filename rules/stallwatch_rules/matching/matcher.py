@@ -86,7 +86,7 @@ Hit = tuple[int, str, dict[str, str]]  #: index into the lines, rule id, capture
 class Scan(NamedTuple):
     """The matches and contexts in one portion of lines."""
 
-    matches: list[Hit]  #: in the lines' order, then the catalogue's; at most one per line and rule
+    matches: list[Hit]  #: hits in the order of lines, then of the catalogue; at most one per line and rule
     #: index into the lines, and id of the rule whose ``requires`` is met on that line
     contexts: list[tuple[int, str]]
 

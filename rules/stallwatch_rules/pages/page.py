@@ -100,7 +100,7 @@ class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     functions: list[str] = []  #: functions of the file; empty: any
     exceptions: list[str] = []  #: class names, with their modules if needed; empty: any
     message: str = ""  #: a pattern that must be found in the exception's message
-    #: also exceptions from functions that it calls; otherwise it must be the innermost call
+    #: True if exceptions from functions that it calls count, too; otherwise it must be the innermost call
     below: bool = False
 
 
@@ -172,7 +172,7 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
 
     sections: Sections
     path: str
-    fires: list[str]  #: as in an ``Extension``, like the following fields
+    fires: list[str]  #: samples that must fire the rule
     quiet: list[str]
     fires_at: list[int] = []
     quiet_at: list[int] = []

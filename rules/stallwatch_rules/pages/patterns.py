@@ -33,7 +33,7 @@ __all__ = [
 
 try:
     import hyperscan
-except ImportError:  # no wheel for this platform: google-re2 does all searches
+except ImportError:  # hyperscan has no wheel for this platform: google-re2 does all searches
     hyperscan = None  # type: ignore[assignment]
 
 _LEADING = lazy(r"\^?\(*(?:\?:|\?P<\w+>)?\.[*+]\??")
@@ -185,7 +185,7 @@ class FragmentError(ValueError):
 @functools.cache
 def shared_fragments() -> Mapping[str, Fragment]:
     """Return the packaged fragments by name."""
-    import yaml  # not needed if the pages are cached
+    import yaml  # imported here, because YAML is not needed if the pages are cached
 
     found: dict[str, Fragment] = {}
     for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):

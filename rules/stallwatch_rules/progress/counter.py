@@ -22,7 +22,7 @@ class Counter:
     attempt of the run.
     """
 
-    counts_steps: bool  #: otherwise the counter only counts signs of life
+    counts_steps: bool  #: True if the counter counts steps; False if it only shows signs of life
     attempt: int = 1
     rounds: bool = False  #: counts epochs, episodes or games: the run's steps if no finer unit is counted
     nested: bool = False  #: belongs to an evaluation, such as a bar inside the training's bar
@@ -168,7 +168,7 @@ class Counter:
         self.rises += 1
         elapsed = sample.values.get("elapsed_seconds")
         if self._since is None and sample.time is None and elapsed is None and not sample.from_bar:
-            printed = sample.values.get("step_seconds")  # no clock times this step
+            printed = sample.values.get("step_seconds")  # no clock measures the duration of this step
             if printed is not None and phase == "train":
                 self.step_seconds.append(printed)
         if self._since is not None:

@@ -20,7 +20,7 @@ from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.reported import latest
 
 ALIVE = 5  #: number of lines after a silence that show that the run only worked without a message
-NOTIFIED = 3.0  #: without enough waits, a wait up to this multiple of the printed step time is no stall
+NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is no stall if few waits are known
 STANDING = 1200.0  #: seconds that a bar may stay at a step: saves and evaluations take a while
 FIRST_LINES = 3  #: number of first lines of a log that a program prints at its start
 MID_RUN = 10  #: a first step beyond this many steps was not the run's first step

@@ -186,7 +186,7 @@ class StallThresholds:
 
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
-        self.log_only = False  #: only a log shows progress, and may omit activities
+        self.log_only = False  #: True if only a log shows progress, which may omit activities
         self._stride = 1  # steps from one sign of progress to the next: a log may show every tenth step
         self._warm_up = _WARM_UP
         self._warmed = 0.0  # the longest wait of the warm-up
@@ -253,7 +253,8 @@ class StallThresholds:
         for phase, seconds in durations.items():
             self._outdated.add(phase)
             for waited in seconds:
-                least = max(self._limits.floor, self.of(phase).longest)  # no threshold is lower than this
+                # lower bound of the threshold, whatever was learned
+                least = max(self._limits.floor, self.of(phase).longest)
                 stalled = waited > least and waited > self.alone[phase]
                 self.observe(waited, phase, "train", stalled=stalled)
                 self.step_by(stride)
@@ -319,7 +320,7 @@ class StallThresholds:
             waits.paused(waited)
         elif phase == following and waited > self._usual.get(phase, math.inf):
             waits.paused(waited)  # the pause is not reported a second time, but is not usual either
-        else:  # also for a silent evaluation that is reported only at its end
+        else:  # the wait ended the phase, or was a silent evaluation that is reported only at its end
             waits.learn(waited, over=phase != following)
 
     def _threshold(self, phase: Phase, *, ended: bool = False) -> float:
@@ -382,7 +383,7 @@ def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float)
     """
     if not waits:
         return 0.0
-    waits = sorted(waits)  # cheap if the waits are in order
+    waits = sorted(waits)  # sorting is cheap if the waits are in order
     longest = waits[-1]
     if len(waits) < ENOUGH:
         return factor * longest
@@ -391,7 +392,7 @@ def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float)
         varied = rare(waits)
     else:
         varied = _BENEFIT * factor * slow_at_most(waits)
-        if varied > floor:  # otherwise the steps are so fast that the floor is enough
+        if varied > floor:  # if steps are so fast that the limit is below the floor, the floor is enough
             varied = max(varied, _BENEFIT * floor)
     return max(plain, _ONCE_MORE * longest, min(cap, varied))
 
@@ -452,7 +453,7 @@ def _beyond_tail(ordered: Sequence[float]) -> float:
     first, second = sum(above) / count, sum(log * log for log in above) / count
     if second <= first * first or first <= 0:  # all waits are alike
         return ordered[-1]
-    bounded = 1 - 0.5 / (1 - first * first / second)  # below zero if the tail is bounded
+    bounded = 1 - 0.5 / (1 - first * first / second)  # the estimate is below zero if the tail is bounded
     index = max(first + bounded + _DOUBT_OF_TAIL / math.sqrt(count), 1e-6)
     scale = edge * first * (1 - min(0.0, bounded))
     times = count / (len(ordered) * RARE)

@@ -191,7 +191,7 @@ class ProgressTracker:
         return all(counter.goes_back(sample) for counter in known) if known else None
 
     def skip(self, source: str, kinds: Collection[str]) -> None:
-        """Record that metrics of these kinds (``watched.METRICS``) were skipped in a source."""
+        """Record that metrics of these kinds (``scan.patterns.METRICS``) were skipped in a source."""
         gaps = self._gaps.setdefault(source, {})
         for kind in kinds:
             gaps[kind] = gaps.get(kind, 0) + 1
@@ -390,7 +390,8 @@ class ProgressTracker:
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
             elif last is None and self.last_progress_time is None and stream.counters:
-                return stream.phase  # without steps or times, the order of the stream's own lines counts
+                # the order of the stream's own lines counts if the run shows no steps or times
+                return stream.phase
         return "train"
 
     @property

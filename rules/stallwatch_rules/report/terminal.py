@@ -62,7 +62,7 @@ def print_report(
 def print_jobs(jobs: Sequence[JobSummary], console: Console, language: str = "en", another: str = "") -> None:
     """Print the table of several jobs, above the report of one of them."""
     _print(render_jobs(jobs, language), console)
-    if another:  # on one line of any length, so that it can be copied
+    if another:  # the command is on one line of any length, so that it can be copied
         line = Text(word("jobs-another", language, command=another))
         console.print(line, highlight=False, emoji=False, soft_wrap=True)
     console.print()

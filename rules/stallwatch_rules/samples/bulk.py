@@ -84,7 +84,8 @@ class BulkReader:
     @_uncollected()
     def read(self, data: bytes) -> None:
         """Read a block of whole lines and add their rows."""
-        data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # like the line reader
+        # the line reader also removes NUL and replaces backspaces
+        data = data.replace(b"\0", b"").replace(b"\b", b"\r")
         lines, keys = data.split(b"\n"), data.translate(None, _DIGITS).split(b"\n")
         lines.pop()
         known = self._keys.get

@@ -119,7 +119,7 @@ class _Kind:
         self.series = ""  #: name of the series, once it is accepted
         self.names: list[str] | None = None  #: names of the columns
         self.fields: list[tuple[str, int]] | None = None  #: fields of the numbers, with their indexes
-        self.weak = False  #: no word in the lines marks them as a training's
+        self.weak = False  #: True if no word in the lines marks them as a training's
 
 
 class _Heading(NamedTuple):
@@ -240,7 +240,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     count = int(numbers[kind.at])
     if not kind.series:
         if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
-            kind.rows.clear()  # no value was measured between two counts
+            kind.rows.clear()  # restart the rows, because no value was measured between two counts
         kind.rows.append([*numbers, float(line.number)])
         if kind.alone and _series_name(kind).startswith(ROUNDS) and _NO_HEADING.search(text) is None:
             epochs = numbers[kind.total] if kind.total is not None else None

@@ -31,7 +31,8 @@ _CAMEL = lazy(r"(?<=[a-z])(?=[A-Z])")
 _EPOCH = lazy(r"\b[eé]po[ckq]")  # start of "epoch" in most languages written in Latin letters
 _MEASURES = WORDS["metrics"] - WORDS["evaluations"] - {"train", "training", "learn"}
 _BEHIND_NAME = " \t:=：#|([{,.'\"-<>"
-_NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))  # as in "epoch number 3"
+# words between a counter's name and its number, as in "epoch number 3"
+_NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))
 _NO_COUNT = lazy(r"\d{1,15}|\d{1,3}(?:,\d{3})+")
 _UNIT = lazy(
     r"\s?(?:s|secs?|seconds?|ms|us|min(?:utes)?|h|hours?|d|[kKMGT]i?B?|B|bytes|W|°C|Hz|x)(?![\w/])"

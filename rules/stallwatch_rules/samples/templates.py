@@ -216,7 +216,7 @@ def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], floa
 def _shape_of(token: bytes) -> bytes:
     """Return the expression for numbers of the same form."""
     first, *others = (re.escape(part) for part in _DIGITS.split(token))
-    # after a decimal point, as many digits as a float has
+    # a number may have any number of digits after the decimal point
     return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)
 
 

@@ -91,7 +91,7 @@ _STEP = lazy(
     + r")(?:\s{0,4}/\s{0,9}("
     + _INTEGER
     + r"))?(?![\w%]|[.:]\d)"
-)  # in lower case, and not part of a longer name
+)  # expression for lower-case text; the name is not part of a longer name
 _DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = lazy(
     r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"

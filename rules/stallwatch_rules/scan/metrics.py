@@ -16,9 +16,9 @@ from stallwatch_rules.text.lazy import lazy
 
 _WHOLE_EVERY = 8  # one chunk of this many is searched for kinds that were not found yet
 _MOST_BETWEEN = 300  # metrics between a chunk's two ends after which the search stops
-# Launchers' prefixes of the lines of a rank (``lines.prefixes`` knows more prefixes, which few logs have).
-# The
-# last of several counts.
+# Launchers' prefixes of the lines of a rank (``lines.ranks`` knows more prefixes, which few logs have). The
+# last
+# of several counts.
 _RANK_PREFIX = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
 _NEAREST = 4  # divisor of the probe size for the range that is searched first
 _FARTHEST = 8  # multiple of the probe size that is searched if the probe contains no metric

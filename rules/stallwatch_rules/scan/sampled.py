@@ -226,7 +226,7 @@ class _Selection:
 
     def _rule(self, number: int, units: list[int]) -> list[int]:
         target = self._engine.targets[number]
-        if target.is_context:  # only the occurrence of a context matters
+        if target.is_context:  # only the occurrence of a context matters, so few of its lines are read
             allowed = self._state.allowed(number, self._sizes.contexts, len(units))
             self._mark_each(units[:allowed])
             return units
@@ -432,7 +432,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
             text = segments.text(at)
             if not text.startswith(prefix):
                 if at == head + 1 and text.startswith(b"  File "):
-                    prefix = b""  # only the first line of a message has the logger's prefix
+                    prefix = b""  # a logger's prefix is only on the first line of a message
                 else:
                     return _Traceback(at, b"", (), False)
             if text[len(prefix) : len(prefix) + 1] not in (b" ", b"\t", b""):

@@ -73,7 +73,7 @@ class ThreadStack(msgspec.Struct, frozen=True):
     frames: tuple[Frame, ...]
     name: str = ""
     main: bool = False
-    #: for a task of an event loop: whether its thread waits for it
+    #: "awaited" or "other" for a task of an event loop: whether its thread waits for it
     task: Literal["", "awaited", "other"] = ""
 
 
@@ -115,7 +115,7 @@ class RankAnswer(msgspec.Struct):
     recorded: Recorded = Recorded()
     lock_holder: str = ""  #: holder of the file lock that the process waits for, such as ``process 4711``
     kernel: str = ""  #: kernel function in which the process waits, if readable
-    #: no thread of the rank was able to answer, because other code holds the interpreter lock
+    #: True if no thread of the rank was able to answer: other code holds the interpreter lock
     locked_out: bool = False
     counters: dict[str, float] = {}  #: totals that the probe counts, such as ``batches`` and ``forwards``
     saves: dict[str, float] = {}  #: user's function that called a save → seconds of its longest save

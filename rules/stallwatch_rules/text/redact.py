@@ -32,7 +32,8 @@ _SCHEMES = msgspec.json.decode(
 # that earlier versions had. ``also_schemes`` adds those of a later version, once Apprise is loaded.
 SECRET_SCHEMES = _SCHEMES["secret"]  #: all text that follows is hidden: a token may be in the place of a host
 HOST_SCHEMES = _SCHEMES["host"]  #: the user's own server: its address stays, the path may be a token
-OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret in them, or not only chats use them
+#: schemes in which only a user's password is secret, or that not only chats use
+OPEN_SCHEMES = _SCHEMES["open"]
 _chat_schemes = SECRET_SCHEMES
 
 
@@ -246,7 +247,7 @@ def _either(names: Iterable[str]) -> str:
 
 def _options(*, lines: bool = False, groups: bool = True) -> Any:
     options = re2.Options()
-    options.never_nl = not lines  # no match crosses a line's end
+    options.never_nl = not lines  # a match never crosses a line's end, unless the pattern needs several lines
     options.never_capture = not groups
     options.encoding = re2.Options.Encoding.LATIN1  # raw bytes, even if not UTF-8
     options.log_errors = False

@@ -224,7 +224,8 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         points = lead[0].points
         metrics["loss"] = [point.loss for point in points if point.loss is not None]
         metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
-        if lead[0].exact and now.tagged("no-gradient") is None:  # otherwise a small rate may be printed as 0
+        # if numbers are rounded, a small rate may be printed as 0
+        if lead[0].exact and now.tagged("no-gradient") is None:
             rates = [point.learning_rate for point in points if point.learning_rate is not None]
             metrics["learning_rate"] = rates
     last, total = run.tracker.last_step, run.tracker.total_steps

@@ -162,7 +162,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if one.tagged("start-failed") and one.hits and one.rule not in now.exceptions.ended_in:
             if trained or otherwise or _started(one, streams, context):
                 yield LeftOut(one.rule)
-            # otherwise the run's next line may show that it continued
+            # a running run's next line may show that it continued
             elif context.now is None or context.failed:
                 yield replace(one, harm="fatal")
 
@@ -217,7 +217,7 @@ def _remembered(one: Found, streams: Streams) -> bool:
             continue
         if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
             return True
-        whole = not stream.templates.partial  # otherwise matches are counted, but losses are not
+        whole = not stream.templates.partial  # in a partial table, matches are counted, but losses are not
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
