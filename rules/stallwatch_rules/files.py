@@ -37,8 +37,8 @@ def foreign_part(path: Path) -> Path | None:
     """
     for real in (False, True):  # check the links, then their targets
         with contextlib.suppress(OSError):  # a missing part has no owner
-            way = Path(os.path.realpath(path)) if real else path
-            for part in (*reversed(way.parents), way):
+            full = Path(os.path.realpath(path)) if real else path
+            for part in (*reversed(full.parents), full):
                 if not is_own(part.lstat(), or_root=True):
                     return part
     return None

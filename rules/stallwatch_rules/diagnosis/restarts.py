@@ -96,15 +96,15 @@ def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
 
     A cause is preferred to a symptom, and a symptom to an unknown exception.
     """
-    told: list[tuple[str, Line]] = []
+    found: list[tuple[str, Line]] = []
     for one in now.found:
         if one.role in ("cause", "symptom"):
             matches = [match for hits in one.hits.values() for match in (hits.first, hits.last)]
-            told += [(one.role, match.line) for match in matches]
-    told += [("unknown", one.seen.last.line) for one in now.exceptions.unknown]
-    own = [(role, line) for role, line in told if next_restart(line, restarts) is last]
+            found += [(one.role, match.line) for match in matches]
+    found += [("unknown", one.seen.last.line) for one in now.exceptions.unknown]
+    own = [(role, line) for role, line in found if next_restart(line, restarts) is last]
     if not own:
         return ""
-    _, line = min(own, key=lambda told: (told[0], -told[1].number))
+    _, line = min(own, key=lambda found: (found[0], -found[1].number))
     text = shortened(shown(line.text))
     return f"{text} (rank {line.rank})" if line.rank is not None else text

@@ -113,13 +113,13 @@ def departures_sentence(left: Sequence[Left], *, stepped: bool) -> Message:
     """Return ``Rank 2 left without an error at step 40; …``. ``stepped``: the run showed steps."""
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
-    who = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
+    subject = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
     key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
-    return message(f"diagnosis.{key}", who=who, step=min(steps, default=0))
+    return message(f"diagnosis.{key}", who=subject, step=min(steps, default=0))
 
 
 def _missed_sentence(missed: Sequence[Left]) -> Message:
     """Return ``Rank 2 left without an error at step 40; …`` for a run that ended well."""
-    who = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
+    subject = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
     step = min((one.step for one in missed if one.step is not None), default=0)
-    return message("diagnosis.left-behind", who=who, step=step, more=max(one.behind for one in missed))
+    return message("diagnosis.left-behind", who=subject, step=step, more=max(one.behind for one in missed))

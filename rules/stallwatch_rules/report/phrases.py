@@ -101,8 +101,8 @@ def where(diagnosis: Diagnosis, language: str) -> str:
         return ""
     parts = []
     if primary.rank is not None:
-        whose = _whose(primary, diagnosis, language)
-        parts.append(word("on-host", language, ranks=whose, host=primary.host) if primary.host else whose)
+        ranks = _whose(primary, diagnosis, language)
+        parts.append(word("on-host", language, ranks=ranks, host=primary.host) if primary.host else ranks)
     if primary.file:
         parts.append(f"{primary.file}:{primary.line}" if primary.line else primary.file)
     if primary.step is not None:
