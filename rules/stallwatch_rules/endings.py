@@ -12,8 +12,7 @@ import msgspec
 from stallwatch_rules.messages import Text
 
 GONE_ON = 5  #: if the other ranks continue for this many steps, a rank left the run early
-#: shares of the memory limit: above NEAR, memory was nearly used up; below FAR, it was not
-NEAR, FAR = 0.9, 0.7
+NEAR, FAR = 0.9, 0.7  #: shares of the memory limit: above NEAR, memory ran out; below FAR, it did not
 
 Speaks = Literal["for", "against", "far", ""]
 EndingKind = Literal["finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown"]
@@ -95,11 +94,9 @@ class Ending(msgspec.Struct, frozen=True):
     seconds: float = 0.0  #: duration of the command
     left: list[Left] = []  #: ranks that ended by themselves, without an error, before the others
     memory: MemoryKnown | None = None  #: observed memory, if a process was killed
-    #: seconds without a step when the command received the request to end, if known
-    quiet: float | None = None
+    quiet: float | None = None  #: seconds without a step when the command was requested to end, if known
     crash: Crash | None = None  #: the process that failed although the command returned 0
-    #: rank → exit code of failed ranks, the first failure first; ``None``: not observed
-    codes: dict[int, int | None] = {}
+    codes: dict[int, int | None] = {}  #: rank → exit code of failed ranks, first failure first, if observed
     running: list[Running] = []  #: ranks that were still alive when the command had ended
 
     @property

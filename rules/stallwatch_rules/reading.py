@@ -67,8 +67,7 @@ class Aside(NamedTuple):
     segments: int = 0  #: number of skipped lines and progress bar updates
     kinds: Collection[str] = ()  #: kinds of metrics that the skipped lines may contain
     losses: int = 0  #: skipped metrics lines with a loss and without a step
-    #: rule → further matches like the line's own; "" for lines that match no rule
-    more: Sequence[tuple[str, int]] = ()
+    more: Sequence[tuple[str, int]] = ()  #: rule → further matches; "" for lines that match no rule
 
 
 class Parted(NamedTuple):
@@ -103,13 +102,11 @@ class RunReading:
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:
         self.catalogue = catalogue
         self.matcher = matcher if matcher is not None else Matcher(catalogue)
-        #: lines of a healthy run, against which this run's new lines are found
-        self.baseline: Baseline | None = None
+        self.baseline: Baseline | None = None  #: lines of a healthy run, to find this run's new lines
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources that were not read, because there are too many
-        #: source → ranks of unread sources that print the same lines
-        self.alike: Mapping[str, Sequence[int]] = {}
+        self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources like it
         self.hosts: Mapping[str, str] = {}  #: source → host named by the source
         self.ranks_on: Mapping[int, str] = {}  #: rank → host named by the rank's source
         self._streams_of: dict[str, int] = {}  # source → number of its streams
@@ -140,8 +137,7 @@ class RunReading:
             return observed
         text = "\n".join([line.text for line in lines])
         scan = self.matcher.scan(lines)
-        # secrets are removed here, since only the matcher may see them
-        raw, lines = lines, self._masked(lines, text)
+        raw, lines = lines, self._masked(lines, text)  # only the matcher may see the secrets
         hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
         for index, rule, captures in scan.matches:
             if captures and lines[index] is not raw[index]:

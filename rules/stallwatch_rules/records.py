@@ -48,8 +48,7 @@ class Line(msgspec.Struct, frozen=True):
     source: str  #: the file (or pipe) of the line, named for the user
     number: int  #: 1-based line in that source
     rank: int | None = None  #: global rank, if the prefix or the file's name contains it
-    #: Unix seconds from the line's own timestamp, or else when the line was read live
-    time: float | None = None
+    time: float | None = None  #: Unix seconds from the line's timestamp, else when it was read live
     #: True if the time's zone is known; otherwise the time is read as UTC, but not labeled UTC in reports
     zoned: bool = False
 
@@ -138,8 +137,7 @@ class Finding(msgspec.Struct):
     first: Place
     last: Place
     note: Text = ""  #: the evidence for the harm
-    #: files that print the same lines were not read: `count` and `ranks` are lower bounds
-    at_least: bool = False
+    at_least: bool = False  #: files with equal lines were not read: `count` and `ranks` are lower bounds
 
 
 class NearPage(msgspec.Struct):

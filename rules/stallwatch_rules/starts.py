@@ -262,8 +262,7 @@ class Part(msgspec.Struct):
     programs: set[str] = set()  #: programs named by marks of starts
     rank: int | None = None  #: the one rank whose lines are examined, in addition to lines without a rank
     busy: bool = True  #: True while the head is open, or while a start may have begun
-    #: True if the part began with a usage text: lines of the next usage text resemble it
-    refused: bool = False
+    refused: bool = False  #: True if the part began with a usage text, which the next one resembles
     candidate: Candidate | None = None
 
     @property

@@ -30,15 +30,13 @@ from stallwatch_rules.text.masking import masked
 MAX_EXEMPLARS = 3
 MAX_WORDINGS = 8  #: includes exemplars of other templates: one of them may be the proof
 MAX_ACTIVITY = 4096
-#: steps and lines after which the last line's time no longer applies to later lines
-AGED_STEPS, AGED_LINES = 3, 100
+AGED_STEPS, AGED_LINES = 3, 100  #: steps and lines after which a line's time no longer applies
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
 #: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); other programs skip
 #: samples, too.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
-# zones differ by quarters of an hour; timestamps have milliseconds
-_ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001
+_ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001  # zones differ by quarters of an hour; stamps have milliseconds
 VERSION_LINES = 20_000  #: programs print their versions at startup
 
 
@@ -148,8 +146,7 @@ class StreamReading:
         self._steps_then = 0  # value of `Gaps.steps` at the last line with a time
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time in a line after the last step
-        #: lines since the last step, keyed by time in units of ACTIVITY_SECONDS
-        self.activity: dict[int, int] = {}
+        self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
         self.activity_now: Activity | None = None  #: the latest activity since the last step
         self.timed = False  #: True if every line's time comes from outside the text
         self.of_a_run = False  #: True if a line belonged to a training, although the line had no step
@@ -157,10 +154,8 @@ class StreamReading:
         self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed
         #: the trainer's count of skipped steps, and the step at which it was printed
         self.skipped: tuple[float, int] | None = None
-        #: the first such count that DeepSpeed's engine printed
-        self.skipped_first: tuple[float, int] | None = None
-        #: the last such count of the engine since the steps began
-        self.skipped_last: tuple[float, int] | None = None
+        self.skipped_first: tuple[float, int] | None = None  #: DeepSpeed's own first count, and its step
+        self.skipped_last: tuple[float, int] | None = None  #: DeepSpeed's last count since the steps began
 
     @property
     def in_part(self) -> bool:

@@ -82,8 +82,7 @@ def _needs_run(page: RulePage) -> bool:
 
 def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
     """Return the rules that the diagnosis of the sample finds."""
-    # imported here, because only judged rules need the whole engine
-    from stallwatch_rules.reading import RunReading
+    from stallwatch_rules.reading import RunReading  # imported here: only judged rules need the engine
 
     reading = RunReading(catalogue, matcher)
     reading.feed(lines_of(sample))

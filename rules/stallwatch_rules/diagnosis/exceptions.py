@@ -21,8 +21,7 @@ from stallwatch_rules.text.reported import shown
 
 SURVIVED = 2  #: steps after an exception that show that it did not end the run
 SURVIVED_LINES = 1000  #: lines after an exception that show this in logs whose steps are not recognized
-#: steps that show this if the run is known to have failed: its output may be out of order
-SURVIVED_BUT_DIED = 10
+SURVIVED_BUT_DIED = 10  #: steps that show this if the run is known to have failed: output may be unordered
 
 AT_ONCE = 60  #: lines outside of tracebacks within which parts that Ctrl-C ended report the end
 AT_ONCE_SECONDS = 2.0  #: seconds within which parts that Ctrl-C ended report the end, if the lines have times
@@ -79,8 +78,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     unknown: Sequence[Unknown] = ()
     any: bool = False  #: True if the run raised any exception, known or unknown
     interrupted: bool = False  #: True if a user stopped the run with Ctrl-C
-    #: Unix seconds of the first rank's interrupt; None if training continued
-    interrupted_at: float | None = None
+    interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in threads of helpers
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
 

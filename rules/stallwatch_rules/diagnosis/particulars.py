@@ -68,8 +68,7 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
     if rank is None:
         rank = rank_of_end(one, run.streams)
     if len(failed) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
-        # the output of all ranks in one file names no ranks, but its launcher reports the failed rank
-        rank = failed[0]
+        rank = failed[0]  # all ranks print into one file without ranks; the launcher names the failed rank
     served = line is not None and line.rank is None and _is_vllm_server(line.source, run.streams)
     if served:
         rank = None

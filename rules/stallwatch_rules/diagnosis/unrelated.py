@@ -81,8 +81,7 @@ def _named(text: str) -> str:
     return next(filter(None, match.groups()), "") if match else ""
 
 
-#: string literals in code, which may contain the searched words: row["RANK"]
-_STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")
+_STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: string literals in code may contain the searched words: row["RANK"]
 
 
 def without_others(found: list[Found], streams: Streams) -> list[Found]:

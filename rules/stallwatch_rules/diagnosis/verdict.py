@@ -13,8 +13,7 @@ from stallwatch_rules.judgements.facts import SERVED, RunFacts
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
 
-#: number of last lines in which an error decides the verdict on a log without other recognized text
-LAST_LINES = 3
+LAST_LINES = 3  #: last lines in which an error decides the verdict on a log without recognized text
 WITH_STATUS = "left-with-status"  #: fact: a rank ended with an exit status and without a message
 AT_EXIT = "aborted-at-exit"  #: fact: the run aborted after it had finished
 ASKED = "asked-to-end"  #: fact: a signal requested the end of the run; also the key of its message

@@ -91,8 +91,7 @@ class Raised(msgspec.Struct):
     root: str = ""  #: the chain's first exception with its message, if there is a chain
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched in the chain
-    #: rules that matched in the text before the header, which gives the reason of the exception
-    heading: set[str] = set()
+    heading: set[str] = set()  #: rules that matched in the text above the header: the reason
     group: bool = False  #: True for an exception group, whose parts follow, indented by a margin
     setting: Setting = "main"
     warned: bool = False  #: True if logged at the level of a warning
@@ -334,8 +333,7 @@ def found_in(pattern: str, text: str) -> bool:
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 
-#: maximum number of different exceptions per stream; a log may contain millions of tracebacks
-MAX_KINDS = 200
+MAX_KINDS = 200  #: maximum number of different exceptions per stream: a log may contain many tracebacks
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
 
 Key = tuple[str, str, str]

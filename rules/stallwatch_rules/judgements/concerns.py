@@ -16,8 +16,7 @@ from stallwatch_rules.text.digest import counted
 
 SEEN = "seen"  #: the capture that names the warning, a key of ``CONCERNS``
 CHECKPOINT = "checkpoint"  #: the key of the warning about broken checkpoints
-#: the keys of the warnings about a rank that the other ranks wait for
-SLOW_RANKS = ("slow-rank", "imbalance-rank")
+SLOW_RANKS = ("slow-rank", "imbalance-rank")  #: keys of the warnings about a rank that delays all others
 NAN_LOSSES = "nan-losses"  #: the key of the warning about several NaN or infinite losses in a row
 
 

@@ -12,12 +12,10 @@ from stallwatch_rules.records import Harm, Phase
 from stallwatch_rules.text.digest import short_duration
 
 RECOVERED = 3  #: steps after a failure that show that the failure did not end the run
-#: steps that show this if the run is known to have failed: its output may be out of order
-RECOVERED_BUT_DIED = 10
+RECOVERED_BUT_DIED = 10  #: steps that show this if the run failed: its output may be out of order
 
 SERVED = 5  #: answers after a failure that show that the failure did not end an inference server
-#: answers that show this if the run is known to have failed: requests may be pending
-SERVED_BUT_DIED = 20
+SERVED_BUT_DIED = 20  #: answers that show this if the run failed: requests may be pending
 
 
 class RunFacts(msgspec.Struct, frozen=True):
@@ -68,8 +66,7 @@ class Judgement(msgspec.Struct, frozen=True):
 class Trace(msgspec.Struct, frozen=True):
     """The number of matches of one rule between the steps of a run."""
 
-    #: the intervals between steps, each with the rule's matches in it
-    intervals: Sequence[tuple[Interval, int]]
+    intervals: Sequence[tuple[Interval, int]]  #: intervals between steps, each with its matches of the rule
     tail: int  #: matches after the last step
     counted: int = 0  #: number of all matches, if the intervals do not contain every match
 

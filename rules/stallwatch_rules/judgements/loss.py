@@ -34,8 +34,7 @@ BASELINE = 50  #: points before a jump with which the jump is compared
 ZEROS = 3  #: number of printed zeros that are not a coincidence
 ZEROS_LATER = 10  #: number of printed zeros that count if the gradients were not zero at first
 ZEROS_NEVER = 5  #: number of zero losses from the start, each with a zero gradient
-#: number of printed zeros that count if steps overflowed: skipped steps print zeros
-ZEROS_AFTER_OVERFLOW = 50
+ZEROS_AFTER_OVERFLOW = 50  #: printed zeros that count if steps overflowed: skipped steps print zeros
 NO_MARGIN = 10  #: equal losses of preference learning with zero rewards: the model does not change
 COARSE = 20  #: a loss of fewer units of its last printed digit may change a lot and look the same
 REPEATED = 3  #: a loss that is computed rarely must repeat this many times as often as before
@@ -273,8 +272,7 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200
     if run[-1].step is not None:
         return enough
-    # Several ranks may print the loss of each step.
-    return max(enough, ALL_EQUAL) if never_else else 4 * enough
+    return max(enough, ALL_EQUAL) if never_else else 4 * enough  # several ranks may print each step's loss
 
 
 def _longest_equal(known: Sequence[Point]) -> int:

@@ -36,8 +36,7 @@ GONE = 0.05  #: a metric below this share of its first values has vanished
 OUTLIERS = 20  #: one reward in this many may be an outlier above the level that a run reaches
 NEAR_BEST = 0.1  #: values within this share of a reward's range below its best value are at its best
 KL_TIMES, KL_LEAST = 20.0, 50.0  #: ratio of an exploded KL to all values before, and its minimum value
-#: number of values for which an exploded KL must stay high, and of values of its rise
-KL_STAYED, KL_RAMP = 10, 20
+KL_STAYED, KL_RAMP = 10, 20  #: values for which an exploded KL must stay high, and values of its rise
 EXACT = 3  #: number of digits that show that a rate is not rounded to 0
 STANDS = 0.97  #: a loss above this share of the first losses does not fall
 EVALUATIONS = 5  #: equal results of evaluations that are significant if printed with five digits

@@ -27,8 +27,7 @@ WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: numbers of steps over which the me
 OF_RANKS = WINDOWS[:4]  #: numbers of steps for single ranks, of which there are many
 LEAST = math.log(1.065)  #: the least relevant mean deviation
 Z = 6.5  #: standard errors above zero that a mean needs: noise reaches that once in 2.5 × 10¹⁰
-#: share of steps that must deviate upwards; a smaller share in long windows, see `least_positive`
-POSITIVE = 0.8
+POSITIVE = 0.8  #: share of steps that must deviate upwards; less in long windows, see `least_positive`
 LEAST_COST = 0.01  #: the least relevant cost, as a share of the throughput
 _WARM_UP = 2  # steps at the start that compile, allocate and record
 FIRST = 16  #: steps before the first verdict
@@ -38,8 +37,7 @@ _CLIP = 4.0  # maximum standard deviations that one step counts for
 _LEAST_CLIP = 2 * LEAST  # lower bound of that maximum: twice the least relevant deviation
 _MEMORY = 64  # minimum number of steps for the noise of all hosts
 _VALUES = 1024  # number of values for a good estimate: with few hosts, they come from more steps
-# number of values for a rough estimate, such as when a run becomes noisier: few steps of many hosts
-_QUICK = 512
+_QUICK = 512  # number of values for a rough estimate, as when a run becomes noisier: few steps
 _LEAST_QUICK = 5
 _USUAL_OF = 3  # steps; among two or three hosts, one host that becomes slow changes the median, but only once
 _OWN_MEMORY = 256  # steps for the noise of one series
@@ -90,8 +88,7 @@ class _Series:
     def __init__(self, most: int) -> None:
         self.steps = 0
         self._sums = array("d", bytes(8 * (most + 1)))  # cumulative sums of clipped deviations, by step
-        # cumulative counts of deviations above zero, by step
-        self._positive = array("q", bytes(8 * (most + 1)))
+        self._positive = array("q", bytes(8 * (most + 1)))  # cumulative counts of positive deviations
         self.recent: deque[float] = deque(maxlen=_RECENT)
         self.last: float | None = None
         self.before: float | None = None  # the last difference of successive deviations, clipped

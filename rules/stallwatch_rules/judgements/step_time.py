@@ -21,8 +21,7 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.text.digest import short_duration
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
-#: the last third of the slow steps must be above this multiple: otherwise the run recovered
-STILL_SLOWER = 1.3
+STILL_SLOWER = 1.3  #: the last third of the slow steps must exceed this multiple: else the run recovered
 AS_QUICK = 0.9  #: share of the tokens per second in the first third of the run
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline

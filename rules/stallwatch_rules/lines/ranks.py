@@ -110,8 +110,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
 _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
 _SURE_NUMBERS = 12  # so many labeled lines in a row, by far fewer tasks, are no numbered list
 _SURE_TASKS = 4  # number of labeled lines in a row, by far fewer tasks, that are no numbered list
-# number of labeled lines that suffice if the tasks are counted from 0 and take turns
-_LABEL = lazy(r" {0,5}(\d{1,5}): ")
+_LABEL = lazy(r" {0,5}(\d{1,5}): ")  # labeled lines that suffice if the tasks count from 0 and take turns
 # The start of a line with the label of a task or a host, in any frame of a pasted text, or of a container's
 # record, which has a time with T.
 _MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")

@@ -73,8 +73,7 @@ class LineReader:
         self._record: Record | None = None  # the container record in this physical line
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
-        # the last time of any rank, for the year of timestamps without a year
-        self._near: float | None = None
+        self._near: float | None = None  # the last time of any rank, for timestamps without a year
         self._zoned = False  # the last timestamp in a line had a zone
         self.contained = False  #: True if container records were among the lines
         self._joiner = Joiner(width, spaced) if width else None

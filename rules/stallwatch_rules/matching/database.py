@@ -74,8 +74,7 @@ def _processor() -> str:
     return platform.processor()
 
 
-#: numbers of patterns, and the ends of their matches, in the order of the ends
-Hits = tuple[list[int], list[int]]
+Hits = tuple[list[int], list[int]]  #: numbers of patterns and the ends of their matches, in order of ends
 
 
 class BlockScanner:

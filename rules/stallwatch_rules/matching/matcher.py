@@ -87,8 +87,7 @@ class Scan(NamedTuple):
     """The matches and contexts in one portion of lines."""
 
     matches: list[Hit]  #: hits in the order of lines, then of the catalogue; at most one per line and rule
-    #: index into the lines, and id of the rule whose ``requires`` is met on that line
-    contexts: list[tuple[int, str]]
+    contexts: list[tuple[int, str]]  #: index into the lines, and rule whose ``requires`` is met there
 
 
 class Matcher:

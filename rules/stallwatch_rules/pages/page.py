@@ -127,8 +127,7 @@ class Sections(msgspec.Struct, frozen=True):
 class _Front(msgspec.Struct, frozen=True, kw_only=True):
     """The common part of the front matter of a page and of an extension."""
 
-    #: the rule fires if any of them matches; empty: a judged rule, concluded from the whole run
-    patterns: list[str]
+    patterns: list[str]  #: any of them fires the rule; empty: a judged rule, concluded from the run
     fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the page's patterns
     unless: list[str] = []  #: the rule does not fire if one of these matches the line
     emitted_by: list[EmittedBy] = []

@@ -52,8 +52,7 @@ class Fault(msgspec.Struct, frozen=True):
 def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
     """Return a google-re2 pattern over UTF-8 bytes (or text); raises ``re2.error``."""
     options = re2.Options()
-    # Stallwatch reports a refused pattern, so the library must not print it on stderr
-    options.log_errors = False
+    options.log_errors = False  # Stallwatch reports a refused pattern itself, not the library on stderr
     return re2.compile(pattern.encode() if encoded else pattern, options)
 
 

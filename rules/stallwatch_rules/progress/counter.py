@@ -45,8 +45,7 @@ class Counter:
     _ended: bool = False  # the counter is at the end of the last epoch
     _from_epoch: float | None = None  # the first epoch in the log
     _epochs: float | None = None
-    # step, time and trainer's clock of the last rise
-    _since: tuple[int, float | None, float | None] | None = None
+    _since: tuple[int, float | None, float | None] | None = None  # step, time and clock at the last rise
 
     @property
     def complete(self) -> bool:

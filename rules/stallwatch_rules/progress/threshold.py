@@ -67,8 +67,7 @@ ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")  #: ph
 ENOUGH = 5  #: number of waits after which the threshold of a phase is learned
 _WARM_UP = 2  # steps after the first one that may still compile, allocate and record
 _MOST_STEPS = 4  # waits for several steps may be longer, up to this multiple
-# patience with a log's first interval, which may contain a rollout that the log does not mention
-_UNSEEN_PATIENCE = 4
+_UNSEEN_PATIENCE = 4  # patience with a log's first interval, which may contain an unmentioned rollout
 _BRIEF = 2.8  # patience in floors while a log has shown few steps, so that a stall is reported within 90 s
 REMEMBERED = 2000  #: number of waits kept: a run whose rhythm changes is learned again
 KNOWN_TAIL = 600  #: with this many waits, the slowest waits show how slow rare waits are
@@ -351,8 +350,7 @@ class StallThresholds:
         if self.log_only and phase in ANNOUNCED:
             steps = self._threshold("train", ended=True) if ended else self._known.get("train", 0.0)
         learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=phase == "train")
-        # the allowance while little is known
-        allowed = max(start_seconds if ended else start, factor * usual)
+        allowed = max(start_seconds if ended else start, factor * usual)  # allowance while little is known
         own = max(learned, floor if known else allowed)
         if self.log_only and phase == "train" and self._rounds.due:
             # The run may be in an evaluation, whose waits then count as if it were announced.

@@ -69,8 +69,7 @@ class Timeline:
     def __init__(self) -> None:
         self.source = ""  #: source of the last sample
         self.rank: int | None = None  #: rank that the last sample's line names
-        #: number of steps that followed one another; without step numbers, of logged losses
-        self.advances = 0
+        self.advances = 0  #: steps that followed one another; without step numbers, logged losses
         self.total: int | None = None
         self.nested = False  #: belongs to a bar inside the training's bar
         self.intervals: list[Interval] = []
@@ -81,8 +80,7 @@ class Timeline:
         self.backs: list[int] = []  #: numbers of the lines at which the steps went back
         self.left_out = 0  #: number of unread samples without a step number before the next sample
         self._time_anchor: tuple[float, int] | None = None  # time of a line, and the advances at that time
-        # trainer's clock in a sample, and the advances at that time
-        self._clock_anchor: tuple[float, int] | None = None
+        self._clock_anchor: tuple[float, int] | None = None  # trainer's clock and the advances then
         self._width = 1  # intervals are joined until they span this many steps
 
     def hit(self, rule: str, count: int = 1) -> None:

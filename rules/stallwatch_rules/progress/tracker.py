@@ -55,8 +55,7 @@ class _Stream:
         self.rounds = 0  # number of rounds at that end: other counters may count the last round, too
         self.left = False  # a process of the stream ended with success
         self.seeming_ends: set[str] = set()  # lines since the last step that only look like an end
-        # lines that only look like an end, before earlier steps: they occur between steps
-        self.passed: set[str] = set()
+        self.passed: set[str] = set()  # such lines before earlier steps: they are no end of the run
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 
@@ -390,8 +389,7 @@ class ProgressTracker:
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
             elif last is None and self.last_progress_time is None and stream.counters:
-                # the order of the stream's own lines counts if the run shows no steps or times
-                return stream.phase
+                return stream.phase  # without steps or times, the order of the stream's lines counts
         return "train"
 
     @property

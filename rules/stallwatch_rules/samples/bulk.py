@@ -75,8 +75,7 @@ class BulkReader:
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader
         self._rows = rows
-        # lines of the current block, with their numbers
-        self._waiting: list[tuple[int, bytes, Template | None]] = []
+        self._waiting: list[tuple[int, bytes, Template | None]] = []  # numbered lines of the current block
         self._keys: dict[bytes, _Kind] = {}
         self._kinds: dict[bytes, _Kind] = {}
         self._clock = _Kind(_WORTH_LEARNING, clock(reader.rank))
@@ -84,8 +83,7 @@ class BulkReader:
     @_uncollected()
     def read(self, data: bytes) -> None:
         """Read a block of whole lines and add their rows."""
-        # the line reader also removes NUL and replaces backspaces
-        data = data.replace(b"\0", b"").replace(b"\b", b"\r")
+        data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # NULs and backspaces, as the line reader does
         lines, keys = data.split(b"\n"), data.translate(None, _DIGITS).split(b"\n")
         lines.pop()
         known = self._keys.get

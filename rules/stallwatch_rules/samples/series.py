@@ -150,8 +150,7 @@ class _Stream:
 
     def __init__(self) -> None:
         self.kinds: dict[bytes, _Kind] = {}  #: template → its kind, oldest first
-        #: hash of a template that is no series → whether the template contains a metric
-        self.none: dict[int, bool] = {}
+        self.none: dict[int, bool] = {}  #: hash of a rejected template → whether it contains a metric
         self.once: set[int] = set()  #: hashes of templates that occurred once, after many others
         self.tried = 0  #: number of examined templates
         self.trains = False  #: a line mentions a training
@@ -163,8 +162,7 @@ class _Stream:
         self.block: Sample | None = None  #: the latest counter in a line of its own
         self.based = False  #: True if counters in a line of their own begin at zero
         self.closed = False  #: a measure followed the latest counter
-        #: hash of a template → its lines with a measure since the first counter
-        self.metrics: dict[int, int] = {}
+        self.metrics: dict[int, int] = {}  #: hash of a template → its measures since the first counter
 
 
 Learning = dict[int | None, _Stream]  #: the learned state of one source, by rank

@@ -39,10 +39,12 @@ def from_loss_scaler(text: str) -> Found | None:
 
 
 _ZH_COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
-# the number is between the two words
-_ZH_STEP = lazy(r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")
-# text before the step, which adds no information
-_ZH_LEAD = lazy(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")
+_ZH_STEP = lazy(
+    r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)"
+)  # the number is between two words
+_ZH_LEAD = lazy(
+    r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)"
+)  # text before the step, without information
 _ZH_UNIT = lazy(r"(?<=\d)\s?步(?!\w)")
 _ZH_NAMES = {
     "验证损失": "val loss",
@@ -166,7 +168,7 @@ def from_text(text: str) -> Found | None:
     stated = _LOSS_IS.match(lower, found.end()) if ", loss is " in lower else None
     if stated is not None:
         values["loss"] = number(stated[1])
-    if "loss" not in values and "loss" in lower[: found.start()]:  # the step comes last
+    if "loss" not in values and "loss" in lower[: found.start()]:  # the step may follow the loss
         values = {**keyed(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
         return None  # an argument list with the planned number of steps

@@ -29,7 +29,7 @@ CHUNK = 256 * 1024  #: bytes of a chunk: a processor's cache holds them until th
 _BACK = 8  # number of preceding segments that are searched for the time, if the line has none
 _BEFORE = 2048  # maximum bytes of these segments
 _AT_ONCE = 128  # segments that are read together
-_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # a line without this has no time
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # a line without a clock has no time
 
 
 class Match(NamedTuple):

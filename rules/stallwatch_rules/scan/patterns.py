@@ -62,8 +62,7 @@ _signs = msgspec.json.decode(Path(__file__).with_name("signs.json").read_bytes()
 WATCHES, METRICS = _signs.watches, _signs.metrics
 TRACEBACK = WATCHES[0]
 KINDS = tuple(one.kind for one in METRICS)
-#: number of a metric pattern → its kind
-KIND_OF = tuple(kind for kind, one in enumerate(METRICS) for _ in one.patterns)
+KIND_OF = tuple(kind for kind, one in enumerate(METRICS) for _ in one.patterns)  #: metric pattern → kind
 #: The kinds of metrics by which steps are counted.
 COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
 

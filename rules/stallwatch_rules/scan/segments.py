@@ -45,8 +45,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
     numpy counts seven times as fast as Python, but takes as long to load as Python takes for ``_PAYS`` bytes.
     """
-    # bytes in this process: the amount read so far is the best estimate of the amount to come
-    global _counted
+    global _counted  # bytes so far in this process: the best estimate of the amount to come
     _counted += end - start
     if end - start < _SHORT or _counted < _PAYS:
         return data.count(value, start, end)
@@ -145,8 +144,7 @@ class Segments:
         Ascending offsets are the fastest: most are in the segment of the previous offset.
         """
         units: list[int] = []
-        # segment of the last offset, and the range of match ends in that segment
-        unit, start, end = 0, 1, 0
+        unit, start, end = 0, 1, 0  # last offset's segment, and the range of match ends in it
         for offset in offsets:
             if not start <= offset <= end:
                 # A match that ends at the very start, as an empty match may, is in the first segment.

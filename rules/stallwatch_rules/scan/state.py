@@ -35,11 +35,9 @@ class ScanSizes:
     neighbours: int = 3  #: lines of one template around matches that are read
     ends: int = 256  #: lines of a rule at both ends of a chunk, split by rank
     ranks: int = 65_536  #: ranks times rules distinguished in a section
-    #: lines of a rule that are read; others are only counted, except a chunk's first and last
-    rule_lines: int = 200
+    rule_lines: int = 200  #: lines of a rule that are read; of others, only a chunk's first and last
     contexts: int = 64  #: lines read that meet another rule's requirement
-    #: tracebacks with one final line that are all read; of others, only the naming lines are
-    tracebacks: int = 6
+    tracebacks: int = 6  #: tracebacks with one final line that are all read; of others, only naming lines
     torn_tracebacks: int = 20  #: tracebacks with other lines in them, around which many lines are read
     tracebacks_after: int = 16  #: segments after a traceback, where its message may continue
     templates: int = 400  #: templates of lines that report a problem
@@ -92,8 +90,7 @@ class ScanState:
     finals: dict[bytes, int] = field(default_factory=dict)  #: final line → its tracebacks
     templates: dict[bytes, int] = field(default_factory=dict)
     neighbours: dict[bytes, int] = field(default_factory=dict)  #: template → lines read around matches
-    #: rules that fired, each with the name of a rank
-    ranks: set[tuple[int, bytes]] = field(default_factory=set)
+    ranks: set[tuple[int, bytes]] = field(default_factory=set)  #: rules that fired, with a rank's name
     kinds: set[int] = field(default_factory=set)  #: kinds of metrics found
     carry: int = 0  #: segments of the next chunk that belong to a window of the last chunk
 

@@ -20,8 +20,7 @@ from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph
 
 AGREED = 0.97  #: confidence if the ranks' counters and stacks agree, or the kernel reports the cause
 COUNTED = 0.92  #: confidence if only the ranks' counters show the cause
-#: confidence for stacks of a small minority, completed collectives, or a cycle of ranks with counters
-STACKS = 0.8
+STACKS = 0.8  #: confidence for stacks of a small minority, completed collectives, or a cycle of ranks
 SILENT = 0.85  #: maximum confidence if a host is silent
 UNSURE = 0.6  #: maximum confidence if two sides have equally many ranks, or if ranks are unknown
 _ONE_HOST = 16  # more ranks than this rarely belong to a single parallel group

@@ -282,8 +282,7 @@ def _patience(
 
     If the length `varies` between calls, a short earlier call is no evidence.
     """
-    # the length of a step at this site is not known yet
-    site = "" if reason == "first-steps" else _site(doing)
+    site = "" if reason == "first-steps" else _site(doing)  # a step's length is not known yet
     seen = [length for length in (spell.sites.get(site), known) if length is not None]
     least = floors * spell.floor if varies or not seen else spell.floor
     limit = max(least, spell.factor * max(seen, default=0.0), spell.suspicion)

@@ -115,8 +115,7 @@ class RankAnswer(msgspec.Struct):
     recorded: Recorded = Recorded()
     lock_holder: str = ""  #: holder of the file lock that the process waits for, such as ``process 4711``
     kernel: str = ""  #: kernel function in which the process waits, if readable
-    #: True if no thread of the rank was able to answer: other code holds the interpreter lock
-    locked_out: bool = False
+    locked_out: bool = False  #: True if no thread was able to answer: other code holds the GIL
     counters: dict[str, float] = {}  #: totals that the probe counts, such as ``batches`` and ``forwards``
     saves: dict[str, float] = {}  #: user's function that called a save → seconds of its longest save
     left: bool = False  #: the rank reported its own end without an error

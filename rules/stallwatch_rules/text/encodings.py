@@ -15,8 +15,7 @@ _WESTERN = lazy(
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
 _ENCODINGS = ("cp1252", "gb18030")
-# Bytes are counted by removing others, which takes a tenth of the time of finding them.
-_ASCII = bytes(range(0x80))
+_ASCII = bytes(range(0x80))  # removing bytes to count others takes a tenth of the time of a search
 #: All bytes except the first of a character of three or four bytes in UTF-8.
 _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 
@@ -31,8 +30,7 @@ def decode_foreign(raw: bytes) -> str:
     if _mostly_sound(marked):
         return marked
     possible = {name: text for name in _ENCODINGS if (text := _decoded(raw, name)) is not None}
-    # noise is in neither encoding
-    return possible.get(_foreign_encoding(raw), marked) if possible else marked
+    return possible.get(_foreign_encoding(raw), marked) if possible else marked  # noise has neither encoding
 
 
 def _decoded(raw: bytes, encoding: str) -> str | None:

@@ -10,8 +10,7 @@ import msgspec
 #: Errors of decoding bytes that are no such JSON: wrong form, not UTF-8, nested too deeply.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 MAX_DEPTH = 100  #: maximum nesting of containers; functions that walk them recurse as deeply
-#: maximum number of values; a few lines of YAML aliases can expand to billions, or without end
-MAX_VALUES = 100_000
+MAX_VALUES = 100_000  #: maximum number of values; a few YAML aliases can expand to billions
 _LONGEST_WHOLE = 20  # characters of an integer of 64 bits
 
 

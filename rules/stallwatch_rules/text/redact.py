@@ -32,8 +32,7 @@ _SCHEMES = msgspec.json.decode(
 # that earlier versions had. ``also_schemes`` adds those of a later version, once Apprise is loaded.
 SECRET_SCHEMES = _SCHEMES["secret"]  #: all text that follows is hidden: a token may be in the place of a host
 HOST_SCHEMES = _SCHEMES["host"]  #: the user's own server: its address stays, the path may be a token
-#: schemes in which only a user's password is secret, or that not only chats use
-OPEN_SCHEMES = _SCHEMES["open"]
+OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret, or not only chats use the scheme
 _chat_schemes = SECRET_SCHEMES
 
 
@@ -162,8 +161,7 @@ def pattern_problem(pattern: str) -> str:
 
 
 def _encoded(pattern: str) -> bytes:
-    # A site's pattern may come from a variable that is not UTF-8.
-    return pattern.encode("utf-8", "surrogatepass")
+    return pattern.encode("utf-8", "surrogatepass")  # a site's pattern may not be UTF-8
 
 
 class _Engine:
