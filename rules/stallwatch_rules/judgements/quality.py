@@ -98,7 +98,6 @@ def _at_end(same: Sequence[bool]) -> int:
 
 
 def _digits(value: float) -> int:
-    """Return the number of significant digits of a value."""
     return len(f"{value:.12e}".partition("e")[0].replace(".", "").lstrip("-").rstrip("0"))
 
 

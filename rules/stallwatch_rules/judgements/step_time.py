@@ -163,7 +163,6 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
 
 
 def _blocks(paces: Sequence[float], joined: int) -> Sequence[float]:
-    """Return the medians of blocks of ``joined`` paces."""
     if joined == 1:
         return paces
     return [median(paces[i : i + joined]) for i in range(0, len(paces), joined)]

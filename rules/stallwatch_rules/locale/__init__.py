@@ -87,7 +87,6 @@ def says(text: Text, *ids: str) -> bool:
 
 
 def _longest_words(template: str) -> str:
-    """Return the longest fixed part of a template."""
     return max((words for words, *_ in string.Formatter().parse(template)), key=len)
 
 

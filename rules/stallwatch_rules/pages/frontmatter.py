@@ -116,7 +116,6 @@ def convert(matter: Matter, kind: type[T], path: str) -> T:
 
 
 def _problem(matter: Matter, path: str, name: str, kind: Any, message: str) -> PageError:
-    """Return the problem with the value of one key."""
     at = _AT.search(message)
     steps = _STEP.finditer(at["path"]) if at is not None else ()
     keys: list[str | int] = [name, *(step["key"] or int(step["index"]) for step in steps)]

@@ -197,7 +197,6 @@ def _pieces(text: str, first_line: int) -> Iterator[_Fenced | tuple[int, str]]:
 
 
 def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
-    """Keep the block if it is a sample; return whether it is one."""
     if block.info[:1] != ["log"]:
         return False
     if block.info[1:] not in (["fires"], ["quiet"]):

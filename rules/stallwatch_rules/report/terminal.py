@@ -170,7 +170,6 @@ def _primary(
 
 
 def _numbered(number: int, text: str) -> RenderableType:
-    """Return a numbered entry with a hanging indent."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column()
     # Otherwise a word that is too long for a line would lose its last character to an ellipsis.

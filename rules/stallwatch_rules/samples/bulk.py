@@ -153,7 +153,6 @@ class BulkReader:
         self._waiting.clear()
 
     def _kind(self, key: bytes) -> _Kind:
-        """Return the kind of lines to which a new key belongs."""
         if len(self._keys) >= _MOST_KEYS or len(self._kinds) >= _MOST_TEMPLATES:
             self._keys.clear()
             self._kinds.clear()

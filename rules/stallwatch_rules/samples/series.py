@@ -482,7 +482,6 @@ def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> S
 
 
 def _numbers_in(text: str) -> list[float]:
-    """Return the numbers in a text."""
     found = _NUMBER.findall(text)
     return list(map(float, [one.replace(",", "") for one in found] if "," in text else found))
 

@@ -197,7 +197,6 @@ class _Selection:
             self._behind = max(self._behind, unit + after + 1)
 
     def _by_target(self, found: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-        """Return the segments in which each target was found."""
         by_target: dict[int, set[int]] = {}
         for pattern, unit in found:
             by_target.setdefault(self._engine.target_of[pattern], set()).add(unit)
@@ -418,7 +417,6 @@ class _Traceback(NamedTuple):
 
 
 def _traceback_at(segments: Segments, head: int) -> _Traceback:
-    """Return the traceback that begins with this segment."""
     naming: list[int] = []
     last = min(segments.count, head + _MOST_OF_TRACEBACKS)
     while True:

@@ -254,7 +254,6 @@ def _options(*, lines: bool = False, groups: bool = True) -> Any:
 
 
 def _replacement(shape: Shape, groups: Mapping[bytes, int]) -> Callable[[Any], bytes]:
-    """Return the function that makes the replacement of a match."""
     mask, check = shape.mask.encode(), _CHECKS[shape.check] if shape.check else None
 
     def replace(match: Any) -> bytes:
