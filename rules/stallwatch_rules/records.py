@@ -265,7 +265,7 @@ class Start(msgspec.Struct):
     began: str | None = None  #: ISO 8601
     ended: str | None = None
     reported: bool = False  #: True if this report is on this start
-    interrupted_by: Interrupter | None = None  #: who stopped the start from outside, if it was stopped so
+    interrupted_by: Interrupter | None = None  #: who stopped the start from outside, if anyone did
 
 
 class Diagnosis(msgspec.Struct):

@@ -117,7 +117,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     def of_helpers(self) -> Exceptions:
         """Return the exceptions with only the last failure of a helper thread or child marked as fatal.
 
-        The failure counts if training continued for at most a few steps after it.
+        The failure counts if training continued for at most ``BUFFERED_STEPS`` steps after it.
         """
         main = [one for one in self.fatal if not one.seen.raised.beside]
         helpers = [

@@ -51,7 +51,7 @@ def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> tuple[Ve
 
 
 def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | None:
-    """Return the verdict on a run in trouble, without regard to who stopped it; ``None`` if none is seen."""
+    """Return the verdict on a run in trouble, without regard to who stopped it; ``None`` for other runs."""
     context = run.context
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         return "unknown-failure"  # a launcher reports a failure without its cause

@@ -23,7 +23,7 @@ ALIVE = 5  #: number of lines after a silence that show that the run only worked
 NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is no stall if few waits are known
 STANDING = 1200.0  #: seconds that a bar may stay at a step: saves and evaluations take a while
 FIRST_LINES = 3  #: number of first lines of a log that a program prints at its start
-MID_RUN = 10  #: a first step beyond this many steps was not the run's first step
+MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
 ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of this
 BY_CHANCE = 300.0  #: seconds by which a clock of another zone may deviate from such a multiple
 

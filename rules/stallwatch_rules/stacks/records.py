@@ -90,7 +90,7 @@ class Counts(msgspec.Struct, frozen=True):
     """The numbers of collectives of one process group that a rank has joined and completed."""
 
     joined: int
-    done: int | None  #: ``None`` if torch's flight recorder, which alone counts them, is off
+    done: int | None  #: ``None`` if unknown: only torch's flight recorder counts them
 
 
 class Recorded(msgspec.Struct, frozen=True):
