@@ -33,7 +33,7 @@ MAX_READ = 16  #: maximum number of streams that are searched for the framework
 FAULTHANDLER = "-X faulthandler"
 MAX_BEHIND = 8  #: maximum number of collectives that a late rank may be behind
 NO_HOSTS = RunHosts()
-#: vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
+#: Lines of vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 

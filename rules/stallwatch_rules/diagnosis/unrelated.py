@@ -89,8 +89,7 @@ def without_others(found: list[Found], streams: Streams) -> list[Found]:
 
     ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while one is loaded, and a configuration
     elsewhere. A page declares this (``said_by``), and the check applies only if the exception's calls are
-    shown.
-    If a script does everything in ``main``, the innermost call's line of code decides
+    shown. If a script does everything in ``main``, the innermost call's line of code decides
     (``load_state_dict(…)``).
     """
     own = [_own(one, streams) if one.page.said_by and one.hits else one for one in found]

@@ -52,7 +52,7 @@ CHAIN = lazy(
 )
 QUOTES_INNER = lazy(
     r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in "
-    r"|in the worker environment:$"  # ray 2.55, _private/function_manager.py
+    r"|in the worker environment:$"  # message of ray 2.55, _private/function_manager.py
 )
 _IGNORED = lazy(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
@@ -104,7 +104,7 @@ OTHER_MESSAGE = lazy(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
     r"|srun: |slurmstepd[\w.-]*: "
-    r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # vLLM's, uvicorn's
+    r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # logger prefixes of vLLM and uvicorn
 )
 # Deeper lines below an exception are its message: no frame, no marks below source, and no bar.
 MORE = lazy(r"\s+(?!File \"|[~^|+]|\d{1,3}%)(?=.*[A-Za-z]{3})(?!.*%\|)")

@@ -21,8 +21,8 @@ _BRACKETED = lazy(
     r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # prefixes of torch, and of torchrun --tee
     # prefixes of mpirun and horovod
     r"|\[(?:[\w.-]+@)?(?:\d+,)?(\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err)>: ?"
-    r"|\[std(?:out|err)\] ?"  # Azure ML, Horovod on Spark
-    r"|\[pod/[\w.-]+/[\w.-]+\] "  # kubectl logs --prefix
+    r"|\[std(?:out|err)\] ?"  # prefix of Azure ML, and of Horovod on Spark
+    r"|\[pod/[\w.-]+/[\w.-]+\] "  # prefix of kubectl logs --prefix
 )
 _BARE = lazy(r"(?:global[ _])?[Rr](?:ank|ANK)[ _]?(\d{1,6}): ?")
 # Ray's workers "(WorkerDict pid=7, ip=10.0.0.2)", SkyPilot's tasks, vLLM's "(VllmWorker rank=3 pid=7)"
@@ -35,7 +35,7 @@ _JOURNALD_ISO = lazy(
 )
 _KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
 _COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
-_HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh, only if a rank follows
+_HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh's prefix, only if a rank follows
 # DeepSpeed's log_dist, NCCL's watchdog; a process group other than the first has its own ranks.
 _NAMED_INSIDE = lazy(
     r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?(?:[Rr]ank|RANK)(?:: | |=)?(\d{1,6})\]"
@@ -273,14 +273,16 @@ def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, 
 _RANK_WORD = lazy(r"(?<![a-z])([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)
 _NOT_A_RANK = ("lora", "low", "node", "machine", "adapter", "matrix", "f", "c", "p")
 _NUMBERED_FILE = lazy(
-    r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # MindSpore's msrun
-    r"|workerlog\.(\d{1,5})"  # paddle.distributed.launch
-    r"|std_log_process_(\d{1,5})\.txt"  # Azure ML
-    r"|.{0,200}?[._-](?:task|proc|procid)[_-]?(\d{1,5})\.(?:log|out|err|txt)",  # Slurm's %t, named
+    r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # log files of MindSpore's msrun
+    r"|workerlog\.(\d{1,5})"  # log files of paddle.distributed.launch
+    r"|std_log_process_(\d{1,5})\.txt"  # log files of Azure ML
+    # names with Slurm's %t after a word
+    r"|.{0,200}?[._-](?:task|proc|procid)[_-]?(\d{1,5})\.(?:log|out|err|txt)",
     re.IGNORECASE,
 )
 _RANK_FOLDER = lazy(
-    r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",  # torch, Open MPI, MindSpore, Ascend
+    # torch's, Open MPI's, MindSpore's, Ascend's
+    r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",
     re.IGNORECASE,
 )
 

@@ -26,11 +26,12 @@ _DATED = lazy(
     r" ?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
 _LEAD_LENGTH = 110  # maximum number of characters before the year
-_SLASHED = lazy(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")  # transformers' examples, rich
+# form of transformers' examples and of rich
+_SLASHED = lazy(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")
 _GLOG = lazy(r"\[?[IWEFD](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
-_LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM
-_SHORT_DATE = lazy(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # mmengine
-_NAMED = lazy(  # syslog, dmesg -T, date
+_LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM's form
+_SHORT_DATE = lazy(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # mmengine's form
+_NAMED = lazy(  # form of syslog, dmesg -T and date
     r"\[?(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,6})?"
     r"(?: [A-Z]{3,4})?(?: (20\d\d)\b)?"
 )
@@ -70,7 +71,7 @@ def own_time(text: str, near: float | None = None) -> float | None:
         return unix_time(found[1]) if found is not None else None
     if first == " ":
         text = text.lstrip(" ")
-        if not text.startswith("["):  # Megatron's
+        if not text.startswith("["):  # a line of Megatron begins with a blank and a bracket
             return None
         first = "["
     if not (first == "[" or "0" <= first <= "9" or "A" <= first <= "Z"):
@@ -95,8 +96,8 @@ def own_time(text: str, near: float | None = None) -> float | None:
 def elapsed(earlier: float, later: float) -> float:
     """Return the seconds between two times without a zone, of which the second was read later.
 
-    If clocks were set for daylight saving time in between, a skipped hour is subtracted, and a repeated hour is
-    added. If a longer time spans a repeated hour, the correction is unknown and not made.
+    If clocks were set for daylight saving time in between, a skipped hour is subtracted, and a repeated
+    hour is added. If a longer time spans a repeated hour, the correction is unknown and not made.
     """
     seconds = later - earlier
     if seconds >= _HOUR:
@@ -140,7 +141,7 @@ def _digits_first(text: str, near: float | None) -> float | None:
     found = _SLASHED.match(text)
     if found:
         one, two, century, three, clock = found.groups()
-        if int(one) > 12 and not century:  # Spark: the year first
+        if int(one) > 12 and not century:  # Spark writes the year first
             one, two, three = two, three, one
         return unix_time(f"20{three}-{one}-{two} {clock}")
     if near is None:

@@ -48,7 +48,7 @@ _STEP_KEYS = (
     "step",
     "steps",
     "iter",
-    "num_updates",  # fairseq
+    "num_updates",  # fairseq's name
     "train_num_updates",
 )
 _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")

@@ -142,8 +142,8 @@ _OTHER_LOSS = lazy(
 
 _METRICS = {
     "loss": "loss",
-    "loss_step": "loss",  # Lightning
-    "loss train": "loss",  # litgpt
+    "loss_step": "loss",  # Lightning's name
+    "loss train": "loss",  # litgpt's name
     "norm": "grad_norm",
     "lr": "learning_rate",
     "learning rate": "learning_rate",

@@ -98,7 +98,7 @@ _DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = lazy(
     r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
     r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
-)  # mmengine, DETR, LAVIS, DINO
+)  # form of mmengine, DETR, LAVIS and DINO
 _ITEM_OF_EPOCHS = lazy(
     r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)"
 )  # MiniMind: epochs from 1 to the last one
@@ -114,13 +114,13 @@ _SHARE_OF_EPOCH = lazy(
     r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
     r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,15}(?:\.\d+)?%\))?\]"
 )  # PyTorch's MNIST example, timm (Train: 0 [ 50/1251 (  4%)]), CoreNet
-_SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
+_SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # a line of llm.c's log file
 _LOSS = lazy(r"loss\s?[:=：]")
 _LOSS_FIRST = lazy(
     r"(?:(?:batch|current|(?P<mean>average|avg|mean)|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
-_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore, after its step
+_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore's form, after its step
 _OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of OLMo's record
 # "loss 2.0 lr 1e-5 " before "step 3", with only blanks and commas between the numbers.
 _LOSS_THEN_STEP = lazy(
