@@ -1,4 +1,4 @@
-"""Conclude findings that no single line shows from the facts of the run, each by its own judgement."""
+"""Conclude findings that no single line shows from the facts of the run, each by its own judgment."""
 
 from __future__ import annotations
 
