@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +36,17 @@ def old_stack(stack: Any) -> Any:
 
 def test_its_rules_alert_on_a_stall_and_a_crash(old_stack: Any) -> None:
     old_stack.start("alertmanager", "relay", "prometheus")
+    command = ["alerts", "test", "--through", "prometheus", "--prometheus", old_stack.url("prometheus")]
+    port = ["--port", str(old_stack.ports["agent"]), "--wait", "1"]
+    tested = subprocess.run(
+        [old_stack.stallwatch, *command, *port],
+        env=old_stack.environ(chats=True) | {"PATH": ""} | old_stack.around,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "of an older release, without StallwatchHostGone: export them again" in tested.stdout
     run = old_stack.train("upgraded")
     old_stack.until_known("upgraded")
 
