@@ -211,7 +211,7 @@ class Outbox:
     def refused(
         self, batch: Batch, channel: str, reason: str, now: float, again_at: float, *, pause: bool = False
     ) -> None:
-        """Record that the batch was refused until `again_at`; with `pause`, pause the chat until then."""
+        """Record that the chat refused the batch until `again_at`; with `pause`, pause the chat as well."""
         wait, at = again_at - now, self._moments.store(now)
         with self._noted_here(batch, again_at), writing(self._engine) as connection:
             self._finish(connection, batch, next_at=at + wait, tried_at=at, reason=reason[:1000])

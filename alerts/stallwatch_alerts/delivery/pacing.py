@@ -121,7 +121,7 @@ class Moments:
         return self._keep(at, min(now, at - steady.moved()))
 
     def first_seen(self, what: str, now: float) -> float:
-        """Return when this process first saw this value, which another host may have stored."""
+        """Return the steady time at which this process first read `what` from the database."""
         return self._keep(what, now)
 
     def _keep(self, key: Hashable, moment: float) -> float:

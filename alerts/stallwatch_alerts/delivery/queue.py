@@ -186,10 +186,10 @@ class DeliveryQueue:
         ]
 
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
-        """Whether this outbox may send: memory waits while the disk has earlier news of the same incidents.
+        """Return whether an outbox may send: memory waits while the disk has messages of its incidents.
 
-        It does not wait for a disk that cannot be read any more, nor when the run is about to end: messages
-        in memory would be lost.
+        Memory does not wait for an unreadable disk, nor when the run is about to end, because messages in
+        memory would be lost.
         """
         disk, now = self._spool, self._clock()
         if outbox is not self._memory or disk is None or time.monotonic() >= self._disk_first_until:

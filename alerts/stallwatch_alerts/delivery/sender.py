@@ -94,7 +94,7 @@ class Sender:
         self._wake.set()
 
     def amend(self, notice: Notice) -> None:
-        """Update the message of an open incident later, if this sender sent it and the chat can edit it."""
+        """Edit the message of an open incident later, if this sender sent it and the chat supports edits."""
         self._edits[str(notice.facts.get("id"))] = notice
         while len(self._edits) > _MOST_EDITS:
             self._edits.pop(next(iter(self._edits)))
