@@ -61,7 +61,7 @@ class ChatSink(DeliveryQueue):
                 self._send(incident)
 
     def adopt(self, incident: Incident) -> None:
-        """Record that another agent of the run sent this stage of an incident, so it is not sent again."""
+        """Record that another agent of the run sent this stage of an incident, to avoid sending it again."""
         self._sent_stages[(incident.id, "open")] = None
         self._sent_stages[(incident.id, incident.stage)] = None
         try:

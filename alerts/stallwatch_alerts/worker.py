@@ -56,7 +56,7 @@ class Worker(Generic[Item]):
         return False
 
     def close(self, timeout: float) -> bool:
-        """Accept no more items, finish the queue within `timeout` seconds; return whether all finished."""
+        """Accept no more items and finish the queue within `timeout` seconds; return whether all finished."""
         deadline = time.monotonic() + timeout
         if not self._closing.is_set():
             self._closing.set()

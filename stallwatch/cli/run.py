@@ -89,7 +89,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
     on http://127.0.0.1:19400/metrics. The exit code is the command's own, unless --fail-on-finding is given.
     """
     try:
-        # A mistake in the configuration is reported; the training starts anyway.
+        # The training starts even if the configuration has mistakes, which are reported.
         config = app.config()
         watched, listeners = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
@@ -127,7 +127,7 @@ def _watched_command(
 def _watched(
     watch: Callable[..., int], what: Sequence[str], config: Config, catalogue: Catalogue, **options: Any
 ) -> tuple[Callable[[], int], Listeners]:
-    """Return the watching of a command or of files, and all listeners to notify."""
+    """Return a function that watches a command or files, and all listeners of its incidents."""
     from stallwatch.cli.watching import Listeners
     from stallwatch.config.handover import exporter_settings
     from stallwatch_exporter.heaps import share_heaps

@@ -323,7 +323,7 @@ class PostgresBacking:
             posted.sent = None
 
     def _fail(self, error: Exception, works: bool) -> None:
-        """Report a problem once while it lasts; a connection that has worked is retried first."""
+        """Report a connection problem once while it lasts, but first retry a connection that worked."""
         lines = hide_secrets(str(error), self._url).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         posted = self._posted
