@@ -177,7 +177,7 @@ def _short(command: list[str]) -> str:
 
 
 def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
-    """Return the user's environment without their Stallwatch settings: no real chat gets demo messages."""
+    """Return the environment without the user's Stallwatch settings, to keep real chats out of the demo."""
     env = {
         name: value
         for name, value in os.environ.items()

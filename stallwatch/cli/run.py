@@ -38,7 +38,7 @@ def _reaction(text: str) -> str:
 
 
 def watch_options(command: _Command) -> _Command:
-    """Add ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, ``--sd-dir``, ``--on-stall``, …"""
+    """Add the options ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, … to a command."""
     announce = "Announce /metrics to Prometheus by a file in this folder (file_sd_configs)."
     belongs = "Name of the run over several hosts, if no scheduler identifies it."
     merger = "The agent or service that merges the reports of all hosts (default: the first host)."
@@ -110,7 +110,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 def _watched_command(
     config: Config, command: Sequence[str], name: str | None, metrics: bool
 ) -> tuple[Callable[[], int], Listeners]:
-    """Prepare everything that watching needs, before the command starts."""
+    """Return a function that runs and watches the command, and the listeners of its incidents."""
     from stallwatch_exporter.running.command import run_command
     from stallwatch_rules.pages.catalogue import Catalogue
 

@@ -114,7 +114,7 @@ class Listeners:
 
     @property
     def sinks(self) -> list[Sink]:
-        """The sinks, chats first: a message that leaves the machine must not wait for a local one."""
+        """Receivers of incidents, chats first: a remote message must not wait for local output."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
@@ -124,7 +124,7 @@ class Listeners:
                 alive("")
 
     def engine(self, notice: Callable[[str], None]) -> Engine | None:
-        """Return how agents of a run meet in the incident database; ``None`` if it is not PostgreSQL."""
+        """Return a function that connects agents through the incident database; `None` unless PostgreSQL."""
         url = self._incidents_url
         if self._store is None or not url:
             return None
@@ -284,7 +284,7 @@ class TerminalSink:
         self._worker.put((notice.message, _COLOURS[notice.level]))
 
     def adopt(self, incident: Incident) -> None:
-        """Record that another agent of the run showed it: show its end only if its opening was shown here."""
+        """Record that another agent showed an incident; show its end only after an opening shown here."""
         began = (incident.id, "open")
         if incident.status == "resolved" and began in self._shown:
             self(incident)

@@ -221,7 +221,7 @@ def state_of(path: str, digest: str) -> str:
 
 
 def _key(path: Path) -> str:
-    """Return the path without links in its folder; the name itself may be one, as its content counts."""
+    """Return the path with links in its folder resolved; the file itself may be a link."""
     return str(path.absolute().parent.resolve() / path.name)
 
 

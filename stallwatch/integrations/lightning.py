@@ -1,4 +1,4 @@
-"""``stallwatch.LightningCallback()`` for Lightning's Trainer (``lightning`` or ``pytorch_lightning`` 2)."""
+"""Define ``stallwatch.LightningCallback()`` for Lightning 2 (``lightning``, ``pytorch_lightning``)."""
 
 # ruff: noqa: ARG002
 # ARG002 is off because Lightning passes all arguments to every callback.
