@@ -24,7 +24,7 @@ _STEPS = ("compute_loss", "training_step")
 
 
 def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Check the keywords of calls against the source of the called classes, or against a table of them."""
+    """Check the keywords of calls against the source of the called classes, or against a table."""
     classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
     for call in script.calls:
         full = classes.get(id(call.node))

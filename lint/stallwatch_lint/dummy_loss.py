@@ -77,7 +77,7 @@ def _pulled(node: ast.AST) -> Iterator[str]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Yield the functions of the file that return such a sum and gather nothing; methods as ``self.name``."""
+    """Yield the file's functions that return a sum of parameters ungathered; methods as ``self.name``."""
     methods = {id(one) for node in script.classes for one in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []

@@ -52,7 +52,7 @@ class Kinds:
         return "accelerator" if "accelerat" in last else ""
 
     def is_accelerator(self, node: ast.expr) -> bool:
-        """Whether it was built as an Accelerator, or nothing is known but its name, which is exactly that."""
+        """Return whether the object is built as an Accelerator; if unknown, whether it is named so."""
         return (self._known(node) or last_name(node).lower()) == "accelerator"
 
     def of_owner(self, call: ast.Call) -> Kind:

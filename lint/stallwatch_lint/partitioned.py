@@ -68,7 +68,7 @@ class Models:
         return self.is_model(node.func)
 
     def is_model(self, node: ast.expr) -> bool:
-        """Whether the node is such as ``engine``, ``engine.module``, ``accelerator.unwrap_model(model)``."""
+        """Return whether the node is a model such as ``engine.module`` or ``unwrap_model(model)``."""
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model" and bool(node.args) and self.is_model(node.args[0])
         if isinstance(node, ast.Attribute) and node.attr == "module" and self.is_model(node.value):

@@ -35,7 +35,7 @@ class FirstRank:
                 self._names.give(target, node, meaning)
 
     def passes(self, test: ast.expr) -> bool | None:
-        """Return ``True`` if only the first rank passes, ``False`` if only the others do, else ``None``."""
+        """Return True if only the first rank passes the test, False if only others do, otherwise None."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             if self._is_rank(test.operand):
                 return True
@@ -53,7 +53,7 @@ class FirstRank:
         return {_IS_FIRST: True, _IS_OTHER: False}.get(self._names.meaning(test))
 
     def _is_rank(self, node: ast.expr) -> bool:
-        """Whether it is ``rank``, ``args.local_rank``, ``get_rank()`` or ``int(os.environ["RANK"])``."""
+        """Return whether the node is a rank, such as ``args.local_rank`` or ``get_rank()``."""
         if isinstance(node, ast.Call):
             if dotted(node.func) == "int" and len(node.args) == 1:
                 return any(

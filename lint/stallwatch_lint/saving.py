@@ -196,7 +196,7 @@ _REPLACED = {"self.model", "self.deepspeed"}
 
 
 def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that pass a bare module to accelerate, and trainers that swap their engine for one."""
+    """Find calls that pass a bare module to accelerate, and trainers that replace their engine by one."""
     if run.stage != 3:
         return
     kinds, models = kinds_of(script), models_of(script)

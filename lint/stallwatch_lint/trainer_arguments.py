@@ -183,7 +183,7 @@ def is_theirs(script: Script, call: Call, *names: str) -> bool:
 
 
 def sets_attribute(script: Script, *names: str) -> bool:
-    """Whether the file sets such an attribute (``args.eval_strategy = "no"``), or may do so unseen."""
+    """Return whether the file sets such an attribute (``args.eval_strategy = "no"``), or may set it."""
     return bool(script.names & {"setattr", "__dict__"}) or any(
         node.attr in names and not isinstance(node.ctx, ast.Load) for node in script.of(ast.Attribute)
     )
