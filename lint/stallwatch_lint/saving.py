@@ -135,7 +135,7 @@ class _BareModels:
                 yield self._states[int(meaning.removeprefix(_STATE))]
 
     def _has_trained(self, node: ast.Attribute, scope: int) -> bool:
-        """Whether a Trainer trained before this line; in another function, whether the script trains."""
+        """Return whether a Trainer trained before this line; in another function, whether any trains."""
         if scope in self._trained:
             return node.lineno > self._trained[scope]
         return scope != id(self._script.tree) and (bool(self._trained) or dotted(node.value) == "self")

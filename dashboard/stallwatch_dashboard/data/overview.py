@@ -343,7 +343,7 @@ def began(incident: Incident) -> float:
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return the seconds until the end, or `now`; None for the end of a run without earlier trouble."""
+    """Return the seconds to the end or `now`; None for a run's end without trouble before."""
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now

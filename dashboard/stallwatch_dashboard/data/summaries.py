@@ -48,7 +48,7 @@ class Trend:
             self._stride *= 2
 
     def steps(self, seconds: float, count: float) -> None:
-        """Add the histogram's sum and count, which start again after a restart of the agent."""
+        """Add the sum and count of the step time histogram, which restart at 0 if the agent restarts."""
         before = self._counted
         if before is not None and count == before[1]:
             return
@@ -155,7 +155,7 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the last progress, and when the silence since then becomes a stall; Unix seconds."""
+    """Return the Unix time of the last progress, and when the silence since then becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds
